@@ -14,14 +14,14 @@ from common import show
 from hope_tables import Row, graph_of
 
 from coexec.costs.table import CostTable
-from coexec.ir.graph import Graph
+from coexec.graph.graph import Graph
+from coexec.hardware.hardware import Device, Link, System
 from coexec.planners import heft
-from coexec.platforms import load
+from coexec.planners.methods.search.annealing import annealed
 from coexec.problem.fusion import Evaluator, queues_of
 from coexec.problem.problem import Problem
 from coexec.problem.solution import simulated_s
-from coexec.solvers.search.annealing import annealed
-from coexec.system.hardware import Device, Link, System
+from coexec.research.platforms import load
 
 MODELS = ("squeezenet", "pnasnet_mobile", "nasnet_large")
 STEPS = 1000

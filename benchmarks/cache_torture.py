@@ -28,8 +28,9 @@ import numpy as np
 import onnx_ir as ir
 from common import show, two_cores
 
-from coexec import InferenceSession, zoo
+from coexec import InferenceSession
 from coexec.errors import CacheWarning, CoexecError
+from coexec.research import zoo
 
 _EMULATOR = "qemu-x86_64-static"
 _CHILD = """

@@ -16,12 +16,12 @@ from hope_tables import Row, Tables, graph_of, head
 
 from coexec.costs.base import CostModel
 from coexec.costs.platform import operator_s
-from coexec.ir.graph import Graph
-from coexec.plans.plan import Plan
-from coexec.platforms import Platform, load
-from coexec.platforms.calibration import described_operator
-from coexec.platforms.files import fitted_rates, read
-from coexec.workbench import make_plan
+from coexec.graph.graph import Graph
+from coexec.plan.plan import Plan
+from coexec.research.platforms import Platform, load
+from coexec.research.platforms.calibration import described_operator
+from coexec.research.platforms.files import fitted_rates, read
+from coexec.selection.planning_context import make_plan
 
 WITHOUT_CHAINS = "without chains"
 ON_BUFFERS = "same division, on buffers"

@@ -21,14 +21,15 @@ from hope_here import pairs
 from hope_tables import Row, Tables, all_tried, by_requests, head, source_of
 from slow_device import slowed
 
-from coexec.choosing.race import ratio
 from coexec.cli.energy import measured_energy
 from coexec.costs.base import CostModel
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import cpu_name, without_engine
 from coexec.engines.opened import OpenDevice
-from coexec.solvers.splitting.shares import FINE_STEPS
-from coexec.workbench import Settings, Workbench
+from coexec.planners.methods.splitting.shares import FINE_STEPS
+from coexec.selection.planning_context import Workbench
+from coexec.selection.race import ratio
+from coexec.selection.settings import Settings
 
 MODELS = ("vgg16", "yolov2", "resnet34", "squeezenet", "inception_v3")
 CASES: Mapping[str, tuple[str, float]] = {

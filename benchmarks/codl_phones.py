@@ -1,9 +1,9 @@
 """CoDL's tables on simulated phones: five models, three phones; all simulated.
 
-Latencies come from `coexec.platforms`, calibrated on single processors. Links and sync latencies
-are those that the paper measured separately. No figure of two processors at once was used in a fit,
-so the planners' results are predictions. docs/codl.md lists the differences and their causes.
-"""
+Latencies come from `coexec.research.platforms`, calibrated on single processors. Links and sync
+latencies are those that the paper measured separately. No figure of two processors at once was used
+in a fit, so the planners' results are predictions. docs/codl.md lists the differences and their
+causes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -28,11 +28,11 @@ from codl_tables import (
 from hope_phones import Plans
 from hope_tables import Row, Tables, graph_of, head, tried
 
-from coexec.ir.graph import Graph
+from coexec.graph.graph import Graph
+from coexec.plan.derive import derive
 from coexec.planners import PLANNERS
-from coexec.plans.derive import derive
-from coexec.platforms import Platform, load
-from coexec.solvers.splitting.shares import STEPS
+from coexec.planners.methods.splitting.shares import STEPS
+from coexec.research.platforms import Platform, load
 from coexec.timing.energy import energy_j
 from coexec.timing.simulate import simulate
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 from coexec.costs.base import AlteredCosts, CostModel
-from coexec.ir.graph import Graph, Piece, Task
-from coexec.ir.receptive import operator_regions
-from coexec.ir.region import Region
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan
-from coexec.plans.schedule import Schedule
-from coexec.system.hardware import Place, System
+from coexec.graph.graph import Graph, Piece, Task
+from coexec.graph.receptive import operator_regions
+from coexec.graph.region import Region
+from coexec.hardware.hardware import Place, System
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan
+from coexec.plan.schedule import Schedule
 from coexec.timing.simulate import simulate
 
 __all__ = [

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from codl_plans import HEAVY, Chain
 
-from coexec.ir.graph import Graph, Task
-from coexec.ir.receptive import needed_inputs, splittable_axes
-from coexec.ir.region import Region
-from coexec.platforms import Platform
-from coexec.system.hardware import Place
+from coexec.graph.graph import Graph, Task
+from coexec.graph.receptive import needed_inputs, splittable_axes
+from coexec.graph.region import Region
+from coexec.hardware.hardware import Place
+from coexec.research.platforms import Platform
 
 __all__ = ["CHANNELS", "ROWS", "STEPS", "Step", "chains", "fixed", "published", "total_s"]
 

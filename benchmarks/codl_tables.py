@@ -9,8 +9,8 @@ from typing import Any
 
 from hope_tables import Row
 
-from coexec.choosing.race import ratio
 from coexec.planners import PLANNERS
+from coexec.selection.race import ratio
 
 __all__ = [
     "ALONE", "APART", "COUNTED", "DIVIDED", "MODELS", "MULAYER", "OURS", "PAPER_S", "PHONES",

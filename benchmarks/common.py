@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coexec.choosing.race import PACING, REQUESTS, Outcome, Requests, race
 from coexec.engines.detect import usable_cores
 from coexec.profiling.processors import STOLEN
-from coexec.zoo import MODELS as ZOO
+from coexec.research.zoo import MODELS as ZOO
+from coexec.selection.race import PACING, REQUESTS, Outcome, Requests, race
 
 __all__ = [
     "a_count", "a_model", "arguments", "by_figure", "in_turns", "show", "some_of",

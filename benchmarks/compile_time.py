@@ -62,8 +62,9 @@ def _apart(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def _start(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Compile, run once, then run repeatedly."""
-    from coexec.frontend.load import random_inputs
-    from coexec.workbench import Settings, Workbench
+    from coexec.model.load import random_inputs
+    from coexec.selection.planning_context import Workbench
+    from coexec.selection.settings import Settings
 
     (folder / "pocl").mkdir()
     chosen = {"opencl": {"runtime": options.runtime}}

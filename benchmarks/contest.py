@@ -13,15 +13,15 @@ import onnx_ir as ir
 from common import in_turns
 from hope_tables import Row, head, limited, source_of, tried
 
-from coexec import zoo
 from coexec.costs.base import CostModel
 from coexec.engines.opened import OpenDevice
-from coexec.frontend.load import random_inputs
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan
+from coexec.model.load import random_inputs
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan
+from coexec.research import zoo
 from coexec.runtime.executor import Executor
+from coexec.selection.planning_context import Workbench, make_plan
 from coexec.timing.simulate import simulate
-from coexec.workbench import Workbench, make_plan
 
 __all__ = ["Contest", "Run", "accuracy", "openvino_run"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from coexec.choosing.idle import Stopwatch, cpu_clock
 from coexec.errors import CoexecError, ExecutionError, first_line
+from coexec.selection.quiet_moment import Stopwatch, cpu_clock
 
 __all__ = ["Contestant", "Ready", "started", "watch_of"]
 

@@ -31,9 +31,9 @@ from drop_in_pages import pages_read
 from model_files import PACKAGES, expanded, feeds_for, model_file, packaged
 from programs import measured
 
-from coexec.choosing.race import REQUESTS, Outcome, Pacing, compete, turn
 from coexec.errors import CoexecError, ExecutionError, first_line
-from coexec.frontend.check import worst_difference
+from coexec.model.check import worst_difference
+from coexec.selection.race import REQUESTS, Outcome, Pacing, compete, turn
 
 BASELINE = "onnxruntime"
 PARTS = ("models", "packages", "pages")

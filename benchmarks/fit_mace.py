@@ -30,11 +30,11 @@ from typing import Any
 from common import show
 
 from coexec.costs.platform import PlatformCosts, Rates, operator_s
-from coexec.ir.graph import Graph
-from coexec.platforms.calibration import described_operator
-from coexec.platforms.files import figure, fitted_rates, read
-from coexec.system.hardware import Place
-from coexec.workbench import Workbench
+from coexec.graph.graph import Graph
+from coexec.hardware.hardware import Place
+from coexec.research.platforms.calibration import described_operator
+from coexec.research.platforms.files import figure, fitted_rates, read
+from coexec.selection.planning_context import Workbench
 
 FIRST = "snapdragon_855"
 PHONES = (FIRST, "snapdragon_865", "snapdragon_888")

@@ -23,15 +23,15 @@ from typing import Any
 from common import show
 
 from coexec.costs.platform import Rates, operator_s
-from coexec.platforms import NAMES, load
-from coexec.platforms.calibration import (
+from coexec.research.platforms import NAMES, load
+from coexec.research.platforms.calibration import (
     Comparison,
     compare_operators,
     compare_transfers,
     described_operator,
 )
-from coexec.platforms.files import figure, fitted_rates, read
-from coexec.workbench import Workbench
+from coexec.research.platforms.files import figure, fitted_rates, read
+from coexec.selection.planning_context import Workbench
 
 START = Rates(2e10, 2e10, 2e10, 1e10, 1e10, 1e9, 3e9, 3e9, 3e9, 1e9, 1e-4, 100.0)
 ROUNDS = 150

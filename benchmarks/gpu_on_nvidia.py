@@ -24,9 +24,10 @@ import pyopencl as cl
 from common import by_figure, in_turns, show
 
 from coexec.engines.registry import open_devices
-from coexec.frontend.check import worst_difference
-from coexec.frontend.load import random_inputs
-from coexec.workbench import Settings, Workbench
+from coexec.model.check import worst_difference
+from coexec.model.load import random_inputs
+from coexec.selection.planning_context import Workbench
+from coexec.selection.settings import Settings
 
 MODELS = {
     "squeezenet": "squeezenet1_0",

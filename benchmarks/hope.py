@@ -24,7 +24,7 @@ from hope_tables import AUTO, MODELS, PLANNED, Row, Tables, explained
 from slow_device import WAYS
 
 from coexec.errors import CoexecError
-from coexec.platforms import NAMES
+from coexec.research.platforms import NAMES
 
 Arguments = argparse.Namespace
 

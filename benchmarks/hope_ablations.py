@@ -16,10 +16,11 @@ from hope_here import Pair, pairs
 from hope_phones import Plans, simulated_s
 from hope_tables import Row, Tables, all_tried, by_requests, graph_of, head, in_ms, source_of
 
-from coexec.ir.graph import Graph
-from coexec.plans.plan import Plan
-from coexec.platforms import Platform, load
-from coexec.workbench import Settings, Workbench
+from coexec.graph.graph import Graph
+from coexec.plan.plan import Plan
+from coexec.research.platforms import Platform, load
+from coexec.selection.planning_context import Workbench
+from coexec.selection.settings import Settings
 
 MERGE_BELOW_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3)
 """Moving a tensor to the other processor takes 0.2 to 2 ms; a launch on a GPU takes no less."""

@@ -18,14 +18,15 @@ from hope_phones import PAPER_CLOCKS
 from hope_tables import PLANNED, Row, Tables, all_tried, by_requests, head, saved_by_hope, source_of
 from slow_device import slowed
 
-from coexec.choosing.race import ratio
 from coexec.costs.table import CostTable
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
-from coexec.frontend.load import random_inputs
+from coexec.hardware.hardware import Place
+from coexec.model.load import random_inputs
 from coexec.runtime.executor import Executor
-from coexec.system.hardware import Place
-from coexec.workbench import Settings, Workbench, make_plan
+from coexec.selection.planning_context import Workbench, make_plan
+from coexec.selection.race import ratio
+from coexec.selection.settings import Settings
 
 SHARES = (0.32, 0.84, 1.0)
 """Shares of the full speed: the paper's clocks over the highest of these clocks."""

@@ -26,12 +26,14 @@ from hope_tables import (
     source_of,
 )
 
-from coexec.choosing.auto import Auto
-from coexec.choosing.race import ratio
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import cpu_name, without_engine
 from coexec.engines.registry import describe
-from coexec.workbench import Prepared, Settings, Workbench
+from coexec.selection.auto import Auto
+from coexec.selection.planning_context import Workbench
+from coexec.selection.prepared import Prepared
+from coexec.selection.race import ratio
+from coexec.selection.settings import Settings
 
 Pair = tuple[str, str]
 

@@ -1,9 +1,8 @@
 """HOPE's tables on simulated phones: seven models, three phones, every planner; all simulated.
 
-Latencies come from `coexec.platforms`, calibrated on published latencies of single operators on
-single processors and never on a scheduler's result, so the planners' results are predictions.
-docs/phones.md lists the differences to the paper's measurements and their causes.
-"""
+Latencies come from `coexec.research.platforms`, calibrated on published latencies of single
+operators on single processors and never on a scheduler's result, so the planners' results are
+predictions. docs/phones.md lists the differences to the paper's measurements and their causes."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -27,13 +26,13 @@ from hope_tables import (
     tried,
 )
 
-from coexec.ir.graph import Graph, Task
-from coexec.ir.width import critical_path
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan
-from coexec.platforms import Platform, load
+from coexec.graph.graph import Graph, Task
+from coexec.graph.width import critical_path
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan
+from coexec.research.platforms import Platform, load
+from coexec.selection.planning_context import make_plan
 from coexec.timing.simulate import simulate
-from coexec.workbench import make_plan
 
 PHONES = ("snapdragon_625", "snapdragon_712", "kirin_990")
 PAPER_CLOCKS = {652.8e6: (19.2, 10.8), 1689.6e6: (17.5, 9.3), 2016.0e6: (22.1, 10.3)}

@@ -15,11 +15,11 @@ from typing import Any
 from common import source
 from lstm_cells import lstm_cells
 
-from coexec.choosing.race import REQUESTS, ratio
 from coexec.errors import CoexecError
-from coexec.ir.graph import Graph
+from coexec.graph.graph import Graph
 from coexec.planners import PLANNERS
-from coexec.workbench import Workbench
+from coexec.selection.planning_context import Workbench
+from coexec.selection.race import REQUESTS, ratio
 
 __all__ = [
     "AUTO", "LSTM", "MODELS", "PAPER_BIG_LITTLE", "PLANNED", "Row", "Tables", "all_tried",

@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from coexec import zoo
 from coexec.errors import ModelError
+from coexec.research import zoo
 
 __all__ = ["PACKAGES", "expanded", "feeds_for", "model_file", "packaged"]
 

@@ -16,10 +16,11 @@ from typing import Any
 from common import show, source
 
 from coexec.costs.table import CostTable
+from coexec.hardware.hardware import Place
 from coexec.profiling.profiler import Profiler
 from coexec.profiling.store import ProfileStore
-from coexec.system.hardware import Place
-from coexec.workbench import Settings, Workbench
+from coexec.selection.planning_context import Workbench
+from coexec.selection.settings import Settings
 
 NEAR = 0.2
 

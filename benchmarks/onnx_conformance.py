@@ -35,10 +35,10 @@ from coexec.engines.base import OpenEngine
 from coexec.engines.names import whole_cpu
 from coexec.engines.registry import open_devices
 from coexec.errors import ModelError, first_line
-from coexec.frontend.group import build_graph
-from coexec.frontend.load import load
-from coexec.frontend.model import Model
-from coexec.frontend.module import Module
+from coexec.lowering.module import Module
+from coexec.model.group import build_graph
+from coexec.model.load import load
+from coexec.model.model import Model
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,13 @@ from common import arguments, show, source
 from contestants import Ready, started, watch_of
 
 from coexec import InferenceSession
-from coexec.choosing.race import Outcome, Pacing, Requests, compete, turn
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import cpu_name
-from coexec.frontend.check import worst_difference
-from coexec.frontend.load import random_inputs
-from coexec.workbench import Settings, Workbench
+from coexec.model.check import worst_difference
+from coexec.model.load import random_inputs
+from coexec.selection.planning_context import Workbench
+from coexec.selection.race import Outcome, Pacing, Requests, compete, turn
+from coexec.selection.settings import Settings
 
 MODELS = ["squeezenet", "mobilenet_v2", "resnet34", "inception_v3", "vgg16"]
 BASELINE = "ONNX Runtime"
@@ -56,8 +57,8 @@ def _runtimes() -> dict[str, str]:
 
 
 def _listed() -> dict[str, str]:
+    from coexec.engines.opencl.driver_trial import unusable
     from coexec.engines.opencl.platforms import devices
-    from coexec.engines.opencl.trial import unusable
 
     return {
         handle.runtime.title: handle.platform

@@ -9,8 +9,9 @@ from functools import partial
 
 from common import arguments, by_figure, in_turns, show, source, two_cores
 
-from coexec.frontend.load import random_inputs
-from coexec.workbench import Settings, Workbench
+from coexec.model.load import random_inputs
+from coexec.selection.planning_context import Workbench
+from coexec.selection.settings import Settings
 
 
 def main() -> None:

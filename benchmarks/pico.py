@@ -38,9 +38,9 @@ from pico_tables import (
 )
 
 from coexec.errors import CoexecError
-from coexec.pipelines import PIPELINES
-from coexec.solvers.stages.problem import PipelineProblem
-from coexec.system.network import Network
+from coexec.pipeline.network import Network
+from coexec.pipeline.planners import PIPELINES
+from coexec.pipeline.planners.methods.problem import PipelineProblem
 
 Tables = Iterable[tuple[str, list[Row]]]
 Arguments = argparse.Namespace

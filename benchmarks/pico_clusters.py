@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from coexec.costs.capacity import Capacity, CapacityCosts
-from coexec.frontend.load import load
-from coexec.ir.graph import Graph, Operator, Task, Tensor
-from coexec.ir.receptive import splittable_axes
-from coexec.ir.signature import signature_of
-from coexec.system.hardware import Power, System
-from coexec.system.network import Network, connected, machine
-from coexec.zoo import build
+from coexec.graph.graph import Graph, Operator, Task, Tensor
+from coexec.graph.receptive import splittable_axes
+from coexec.graph.signature import signature_of
+from coexec.hardware.hardware import Power, System
+from coexec.model.load import load
+from coexec.pipeline.network import Network, connected, machine
+from coexec.research.zoo import build
 
 BANDWIDTH = 50e6 / 8
 """50 Mbit/s in bytes per second."""

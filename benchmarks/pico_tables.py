@@ -8,19 +8,19 @@ from typing import Any
 from pico_clusters import Cluster, alike, branched, cluster, of_zoo
 
 from coexec.errors import CoexecError
-from coexec.ir.graph import Graph
-from coexec.ir.width import width
-from coexec.pipelines import PIPELINES
-from coexec.plans.pipeline.memory import machine_memory
-from coexec.plans.pipeline.plan import PipelinePlan
-from coexec.plans.pipeline.work import redundancy, stage_work
-from coexec.solvers.stages.blocks import chain_of_blocks
-from coexec.solvers.stages.network import MODELS
-from coexec.solvers.stages.pipeline import fine_pieces
-from coexec.solvers.stages.problem import PipelineProblem
-from coexec.system.network import Network
+from coexec.graph.graph import Graph
+from coexec.graph.width import width
+from coexec.pipeline.network import Network
+from coexec.pipeline.plan.memory import machine_memory
+from coexec.pipeline.plan.plan import PipelinePlan
+from coexec.pipeline.plan.work import redundancy, stage_work
+from coexec.pipeline.planners import PIPELINES
+from coexec.pipeline.planners.methods.blocks import chain_of_blocks
+from coexec.pipeline.planners.methods.network import MODELS
+from coexec.pipeline.planners.methods.pipeline import fine_pieces
+from coexec.pipeline.planners.methods.problem import PipelineProblem
+from coexec.pipeline.simulate import PipelineRun, simulate_pipeline
 from coexec.timing.energy import energy_j
-from coexec.timing.pipeline import PipelineRun, simulate_pipeline
 
 __all__ = [
     "CASES",

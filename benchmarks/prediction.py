@@ -10,10 +10,11 @@ from functools import partial
 
 from common import arguments, in_turns, show, source, two_cores
 
-from coexec.frontend.load import random_inputs
+from coexec.model.load import random_inputs
+from coexec.research.zoo import MODELS
+from coexec.selection.planning_context import Workbench, make_plan
+from coexec.selection.settings import Settings
 from coexec.timing.simulate import simulate
-from coexec.workbench import Settings, Workbench, make_plan
-from coexec.zoo import MODELS
 
 
 def main() -> None:

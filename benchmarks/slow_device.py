@@ -30,7 +30,7 @@ from typing import Any, cast
 
 from coexec.engines.base import Bound, OpenEngine, Program
 from coexec.errors import DeviceError
-from coexec.frontend.module import Module
+from coexec.lowering.module import Module
 
 __all__ = ["WAYS", "slowed"]
 

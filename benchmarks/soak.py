@@ -25,7 +25,8 @@ from common import arguments, show, source, two_cores
 import coexec
 from coexec.engines.registry import open_devices
 from coexec.errors import ClosedError, DegradedWarning, DeviceError
-from coexec.workbench import Settings, Workbench
+from coexec.selection.planning_context import Workbench
+from coexec.selection.settings import Settings
 
 _HANG_S = 60.0
 

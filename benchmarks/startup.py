@@ -13,7 +13,8 @@ from pathlib import Path
 import onnx_ir as ir
 from common import arguments, show, two_cores
 
-from coexec import InferenceSession, zoo
+from coexec import InferenceSession
+from coexec.research import zoo
 
 _OURS = """
 import sys, time

@@ -29,11 +29,11 @@ from contestants import Contestant, Ready, started, watch_of
 from model_files import expanded, feeds_for, model_file
 
 from coexec import InferenceSession
-from coexec.choosing.idle import Rest
-from coexec.choosing.race import ratio
 from coexec.engines.detect import usable_cores
 from coexec.errors import ExecutionError
-from coexec.frontend.check import worst_difference
+from coexec.model.check import worst_difference
+from coexec.selection.quiet_moment import Rest
+from coexec.selection.race import ratio
 
 MODELS = ["squeezenet", "resnet34", "inception_v3"]
 CLIENTS = 8

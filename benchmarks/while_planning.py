@@ -20,7 +20,8 @@ from common import show
 from model_files import expanded, model_file
 from programs import measured
 
-from coexec.workbench import Settings, Workbench
+from coexec.selection.planning_context import Workbench
+from coexec.selection.settings import Settings
 
 _BEGINS, _ENDS = "planning in the background begins", "decided in"
 _BASE_S = 8

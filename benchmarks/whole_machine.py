@@ -15,11 +15,11 @@ from typing import Any
 from common import arguments, by_figure, in_turns, show, source
 from contest import openvino_run
 
-from coexec.choosing.auto import Auto
 from coexec.engines.detect import usable_cores
-from coexec.frontend.check import worst_difference
-from coexec.frontend.load import random_inputs
-from coexec.workbench import Settings
+from coexec.model.check import worst_difference
+from coexec.model.load import random_inputs
+from coexec.selection.auto import Auto
+from coexec.selection.settings import Settings
 
 AUTO, ORT, OPENVINO = "auto", "ONNX Runtime", "OpenVINO"
 

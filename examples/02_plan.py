@@ -1,10 +1,10 @@
 """Plan a small graph by hand-made costs: no model, no device, no clock."""
 
 from coexec.costs.table import CostTable
-from coexec.ir.graph import Graph, Operator, Task, Tensor
+from coexec.graph.graph import Graph, Operator, Task, Tensor
+from coexec.hardware.hardware import Device, EngineInfo, Link, Place, System
+from coexec.plan.derive import derive
 from coexec.planners import PLANNERS
-from coexec.plans.derive import derive
-from coexec.system.hardware import Device, EngineInfo, Link, Place, System
 from coexec.timing.simulate import simulate
 from coexec.units import format_seconds
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from examples import FACTOR
-from links_once import links_once
-from needs_opencl import BLOCK, RUNTIME, opencl_name
-from quick_choice import quick_choice
 
 from coexec.cache import Cache
 from coexec.engines.opencl.pocl import Pocl
+from tests.helpers.examples import FACTOR
+from tests.helpers.links_once import links_once
+from tests.helpers.needs_opencl import BLOCK, RUNTIME, opencl_name
+from tests.helpers.quick_choice import quick_choice
 
 os.environ.setdefault("POCL_MAX_PTHREAD_COUNT", "1")
 """PoCL has one thread, whichever test is the first to use OpenCL."""

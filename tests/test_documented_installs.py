@@ -12,9 +12,9 @@ import onnx
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from small_models import branches
 
 from coexec.extras import EXTRAS
+from tests.helpers.small_models import branches
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -9,10 +9,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from patience import ENOUGH_S, until
 
 from coexec.errors import CoexecError, ModelError
 from coexec.processes import Child, EndedError
+from tests.helpers.patience import ENOUGH_S, until
 
 PROGRAM = """
     import os, time

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from coexec.errors import UsageError
-from coexec.ir.graph import Graph, Operator, Task, Tensor
-from coexec.ir.text import format_graph
-from coexec.ir.width import critical_path, width
+from coexec.graph.graph import Graph, Operator, Task, Tensor
+from coexec.graph.text import format_graph
+from coexec.graph.width import critical_path, width
 from coexec.timing.trace import Flow, Span, Trace
 from coexec.units import (
     format_bytes,

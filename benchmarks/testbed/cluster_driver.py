@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from coexec.cache import Cache
-from coexec.cluster import Cluster, ClusterSession
 from coexec.errors import CoexecError
-from coexec.frontend.load import random_inputs
-from coexec.workbench.given import GivenModel
+from coexec.model.load import random_inputs
+from coexec.pipeline.cluster import Cluster, ClusterSession
+from coexec.selection.opened_model import GivenModel
 
 __all__ = ["main"]
 

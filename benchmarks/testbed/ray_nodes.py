@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import bandwidth
 
-from coexec.cluster.build import build
-from coexec.cluster.nodes import BUILD, MACHINE, environment
 from coexec.errors import ExecutionError
+from coexec.pipeline.cluster.build import build
+from coexec.pipeline.cluster.nodes import BUILD, MACHINE, environment
 
 if TYPE_CHECKING:
     from bed import Testbed
@@ -35,9 +35,10 @@ def start_ray(bed: "Testbed", head: str | None = None,
               machines: Sequence[str] | None = None) -> str:  # fmt: skip
     """Start one node in each machine, and wait until all are alive.
 
-    Each node has the resource ``machine:NAME``, the labels of a machine of `coexec.cluster`, and no
-    CPUs. Nodes end with the test bed. What its processes need to find and enter the cluster is in
-    ``bed.environment`` from then on, and the cluster's token in `token_file`.
+    Each node has the resource ``machine:NAME``, the labels of a machine of
+    `coexec.pipeline.cluster`, and no CPUs. Nodes end with the test bed. What its processes need to
+    find and enter the cluster is in ``bed.environment`` from then on, and the cluster's token in
+    `token_file`.
 
     Args:
         head: the machine of the head node; by default the driver's.

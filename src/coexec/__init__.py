@@ -8,37 +8,37 @@ from coexec.__about__ import __version__ as __version__
 
 if TYPE_CHECKING:
     from coexec.cache import Cache
-    from coexec.cluster import Cluster
     from coexec.errors import CoexecError
-    from coexec.frontend.load import load
-    from coexec.ir.graph import Graph, Piece, Task, Tensor
-    from coexec.ir.region import Region
+    from coexec.graph.graph import Graph, Piece, Task, Tensor
+    from coexec.graph.region import Region
+    from coexec.hardware.hardware import Device, Link, System
+    from coexec.model.load import load
+    from coexec.pipeline.cluster import Cluster
+    from coexec.plan.plan import Plan, verify_plan
     from coexec.planners import PLANNERS
-    from coexec.plans.plan import Plan, verify_plan
     from coexec.session import InferenceSession, IOBinding, SessionOptions
-    from coexec.system.hardware import Device, Link, System
     from coexec.timing.trace import Trace
 
 _HOME = {
     "Cache": "cache",
-    "Cluster": "cluster",
+    "Cluster": "pipeline.cluster",
     "CoexecError": "errors",
-    "Device": "system.hardware",
-    "Graph": "ir.graph",
+    "Device": "hardware.hardware",
+    "Graph": "graph.graph",
     "IOBinding": "session",
     "InferenceSession": "session",
-    "Link": "system.hardware",
+    "Link": "hardware.hardware",
     "PLANNERS": "planners",
-    "Piece": "ir.graph",
-    "Plan": "plans.plan",
-    "Region": "ir.region",
+    "Piece": "graph.graph",
+    "Plan": "plan.plan",
+    "Region": "graph.region",
     "SessionOptions": "session",
-    "System": "system.hardware",
-    "Task": "ir.graph",
-    "Tensor": "ir.graph",
+    "System": "hardware.hardware",
+    "Task": "graph.graph",
+    "Tensor": "graph.graph",
     "Trace": "timing.trace",
-    "load": "frontend.load",
-    "verify_plan": "plans.plan",
+    "load": "model.load",
+    "verify_plan": "plan.plan",
 }
 
 __all__ = [
@@ -72,6 +72,8 @@ def __getattr__(name: str) -> Any:
     # Names are imported on first use, so that planning, which needs no engine, starts fast.
     if name in _HOME:
         return getattr(import_module(f"coexec.{_HOME[name]}"), name)
+    if name == "zoo":
+        return import_module("coexec.research.zoo")
     if not name.startswith("_") and find_spec(f"coexec.{name}") is None:
         # Programs also use other names of onnxruntime, which makes importing coexec sufficient.
         ort = import_module("onnxruntime")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from coexec.cache import Cache
 from coexec.defaults import Mode, Waiting
 from coexec.errors import InputError, UsageError, first_line, nearest
-from coexec.ir.graph import Tensor
+from coexec.graph.graph import Tensor
 
 __all__ = [
     "check_background",

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harmed import answer, save_model
-from quick_choice import quick_choice
-from settled import settled
+
+from tests.helpers.harmed import answer, save_model
+from tests.helpers.quick_choice import quick_choice
+from tests.helpers.settled import settled
 
 
 @pytest.fixture(scope="package")

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from harmed import DEVICES, answer, flip, same
-from small_models import branches
 
 import coexec
 from coexec.engines import detect, registry
 from coexec.errors import CacheWarning
-from coexec.workbench.given import GivenModel
+from coexec.selection.opened_model import GivenModel
+from tests.helpers.harmed import DEVICES, answer, flip, same
+from tests.helpers.small_models import branches
 
 ENTRIES = ("models/*", "lowered/*", "plans/*", "choices/*", "sources/*")
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harmed import DEVICES, answer, same
 
 from coexec.cache import Cache, Entry
 from coexec.errors import CacheWarning
+from tests.helpers.harmed import DEVICES, answer, same
 
 
 @contextmanager

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harmed import DEVICES, files, flip
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import branches
 
 import coexec
 from coexec.cache import Cache, Entry
 from coexec.costs.estimated import Work
 from coexec.errors import CacheWarning
 from coexec.profiling.store import Measurement, ProfileStore
+from tests.helpers.harmed import DEVICES, files, flip
+from tests.helpers.small_models import branches
 
 ROW = {"a": Measurement(1.0, 0.1, 3)}
 

@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from small_models import branches, from_nodes, tensor_info
 
-from coexec.choosing import auto
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
+from coexec.selection import auto
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 pytestmark = pytest.mark.usefixtures("quick_choice")
 

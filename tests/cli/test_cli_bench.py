@@ -12,19 +12,21 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from small_models import branches
 
-from coexec.choosing.race import Lap, Outcome
 from coexec.cli import main, peak, planned, standings
 from coexec.cli.bench_rows import gain_in_words
 from coexec.cli.planned import bound_of
 from coexec.cli.standings import Row, Standings, raced
 from coexec.engines.detect import usable_cores
-from coexec.frontend.load import load
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan, Provenance
-from coexec.system.hardware import Place
-from coexec.workbench import Candidate, Prepared, Settings, Workbench
+from coexec.hardware.hardware import Place
+from coexec.model.load import load
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan, Provenance
+from coexec.selection.planning_context import Workbench
+from coexec.selection.prepared import Candidate, Prepared
+from coexec.selection.race import Lap, Outcome
+from coexec.selection.settings import Settings
+from tests.helpers.small_models import branches
 
 CORES = usable_cores()
 TWO = ",".join(f"cpu:{c}" for c in CORES[:2])

@@ -8,8 +8,8 @@ import pytest
 
 from coexec.cli.checks import judged
 from coexec.errors import ExecutionError
-from coexec.frontend.difference import tolerance_of
-from coexec.ir.graph import Tensor
+from coexec.graph.graph import Tensor
+from coexec.model.difference import tolerance_of
 
 RANDOM = 0.5
 """What two runs of a model that draws numbers differ by."""

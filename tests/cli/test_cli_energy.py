@@ -8,12 +8,12 @@ from typing import Any
 
 import onnx
 import pytest
-from small_models import branches
 
 from coexec.cli import energy, main, standings
 from coexec.cli.energy import measured_energy
 from coexec.engines.detect import usable_cores
 from coexec.profiling.energy import EnergyCounter
+from tests.helpers.small_models import branches
 
 CORE = f"cpu:{usable_cores()[0]}"
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import onnx
 import pytest
-from gpu_networks import small_network
-from needs_opencl import RUNTIME
 
-from coexec.choosing import ranking
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import without_engine
+from coexec.selection import ranking
+from tests.helpers.gpu_networks import small_network
+from tests.helpers.needs_opencl import RUNTIME
 
 CORE = usable_cores()[0]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from small_models import branches
 
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
 from coexec.exports.machine import ExportMachine
 from coexec.profiling import profiler
+from tests.helpers.small_models import branches
 
 CORE = f"cpu:{usable_cores()[0]}"
 

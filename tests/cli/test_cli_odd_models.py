@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from small_models import from_nodes, tensor_info
 
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
+from tests.helpers.small_models import from_nodes, tensor_info
 
 pytestmark = pytest.mark.usefixtures("quick_choice", "no_memory")
 

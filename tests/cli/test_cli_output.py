@@ -10,18 +10,18 @@ from unittest import mock
 import onnx
 import pytest
 from onnx import helper
-from patience import until
 from rich.table import Table
-from small_models import branches, from_nodes, tensor_info
 
 import coexec
-from coexec.choosing.auto import Auto
 from coexec.cli import main, progress
 from coexec.cli.app import VERBS as PLAIN
 from coexec.cli.cluster import VERBS as OF_CLUSTERS
 from coexec.cli.console import TextConsole, out, visible
 from coexec.engines.detect import usable_cores
-from coexec.workbench import Settings
+from coexec.selection.auto import Auto
+from coexec.selection.settings import Settings
+from tests.helpers.patience import until
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 ODD = "[gpu] [bold]a[/bold] :key: [/]"
 COMMAND = [sys.executable, "-m", "coexec"]

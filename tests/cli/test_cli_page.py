@@ -6,12 +6,12 @@ from typing import Any
 
 import onnx
 import pytest
-from cli_page import PAGE, commands, page
-from small_models import branches
 
 from coexec.cli import main
 from coexec.cli.verbs import fields_of
 from coexec.engines.detect import usable_cores
+from tests.helpers.cli_page import PAGE, commands, page
+from tests.helpers.small_models import branches
 
 CPU = f"cpu:{usable_cores()[0]}"
 COMMANDS = {words: command for words, command, _ in commands()}

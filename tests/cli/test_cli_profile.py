@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from needs_opencl import opencl_name
 from onnx import helper
-from small_models import branches, from_nodes, tensor_info
 
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
+from tests.helpers.needs_opencl import opencl_name
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 
 @pytest.mark.long

@@ -10,7 +10,6 @@ from typing import Any
 
 import onnx
 import pytest
-from small_models import branches
 
 from coexec.cli import checks, main
 from coexec.cli.app import VERBS
@@ -20,6 +19,7 @@ from coexec.cli.output import SCHEMA
 from coexec.engines.detect import usable_cores
 from coexec.errors import CheckError, CoexecError
 from coexec.extras import EXTRAS
+from tests.helpers.small_models import branches
 
 ROOT = Path(__file__).parents[2]
 CPU = f"cpu:{usable_cores()[0]}"

@@ -11,16 +11,17 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from small_models import branches, from_nodes, tensor_info
 
 from coexec.cli import main
 from coexec.engines.base import Timed
 from coexec.engines.detect import usable_cores
-from coexec.frontend.load import random_inputs
+from coexec.model.load import random_inputs
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
+from coexec.selection.planning_context import Workbench
+from coexec.selection.settings import Settings
 from coexec.timing.trace import Detail, Trace
-from coexec.workbench import Settings, Workbench
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 CORES = usable_cores()
 TWO = [f"cpu:{core}" for core in CORES[:2]]

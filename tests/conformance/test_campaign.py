@@ -1,6 +1,6 @@
 """Random operators with hostile values, and random graphs, beside ONNX Runtime's own answers.
 
-``PYTHONPATH=tests/helpers python -m campaign`` runs as many as are wanted; here are its first ones.
+``python -m tests.helpers.campaign`` runs as many as are wanted; here are its first ones.
 """
 
 from collections.abc import Iterable
@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from campaign.comparing import difference
-from campaign.graphs import network
-from campaign.judging import SETTINGS, Reference, Verdict, verdicts
-from campaign.operators import probe
-from campaign.planning import of_graphs
-from campaign.probe import Given, Probe
-from campaign.recurrent import recurrent
-from needs_opencl import opencl_found
 
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
 from coexec.engines.openvino.library import installed_version
+from tests.helpers.campaign.comparing import difference
+from tests.helpers.campaign.graphs import network
+from tests.helpers.campaign.judging import SETTINGS, Reference, Verdict, verdicts
+from tests.helpers.campaign.operators import probe
+from tests.helpers.campaign.planning import of_graphs
+from tests.helpers.campaign.probe import Given, Probe
+from tests.helpers.campaign.recurrent import recurrent
+from tests.helpers.needs_opencl import opencl_found
 
 SEED = 1
 

@@ -1,10 +1,10 @@
 """Every node test of the ONNX project that ONNX Runtime passes is planned and executed, too."""
 
 import pytest
-from node_cases import WAYS, node_cases, run_here, run_on_onnx_runtime
 
 from coexec.cache import Cache
 from coexec.errors import first_line
+from tests.helpers.node_cases import WAYS, node_cases, run_here, run_on_onnx_runtime
 
 SAMPLE = [
     "add", "if", "if_seq", "loop11", "loop13_seq", "scan9_sum", "scan_sum", "identity_sequence",

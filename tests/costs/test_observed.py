@@ -1,9 +1,9 @@
 """Re-estimation: costs that follow observations."""
 
 import pytest
-from graphs import at, make_graph, table
 
 from coexec.costs.observed import Observation, Observed
+from tests.helpers.graphs import at, make_graph, table
 
 GRAPH = make_graph({"a": [], "b": ["a"], "c": ["a"]})
 TABLE = table(GRAPH, {"A": [1.0, 2.0, 3.0], "B": [2.0, 4.0, 6.0]})

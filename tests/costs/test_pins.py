@@ -1,12 +1,12 @@
 """Pins: every planner keeps pinned tasks where the user has put them."""
 
 import pytest
-from graphs import at, layered
 
 from coexec.costs.pinned import Pinned, resolve
 from coexec.errors import InfeasibleError, UsageError
+from coexec.plan.plan import verify_plan
 from coexec.planners import PLANNERS
-from coexec.plans.plan import verify_plan
+from tests.helpers.graphs import at, layered
 
 CASE = layered(tasks=7, width=3, devices="AB")
 COMBINING = sorted(name for name in PLANNERS if name != "single")

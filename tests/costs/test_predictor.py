@@ -7,8 +7,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from onnx_models import model_of
-from operator_cases import Case
 
 from coexec.costs.base import Prediction, Unmeasured, Workload
 from coexec.costs.fitting import fitted, non_negative
@@ -23,11 +21,13 @@ from coexec.costs.predictor import (
 )
 from coexec.costs.table import CostTable
 from coexec.costs.workloads import plain_workload
-from coexec.ir.flops import operator_macs
-from coexec.ir.graph import Graph, Operator, Piece, Task, Tensor
-from coexec.ir.parts import TaskParts
-from coexec.ir.region import Region
-from coexec.system.hardware import Place
+from coexec.graph.flops import operator_macs
+from coexec.graph.graph import Graph, Operator, Piece, Task, Tensor
+from coexec.graph.region import Region
+from coexec.graph.task_samples import TaskParts
+from coexec.hardware.hardware import Place
+from tests.helpers.onnx_models import model_of
+from tests.helpers.operator_cases import Case
 
 AT = Place("cpu:0", "test")
 

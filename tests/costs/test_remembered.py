@@ -4,7 +4,6 @@ from itertools import product
 
 import pytest
 from onnx import helper
-from onnx_models import direct, tensor
 
 from coexec.costs.base import CostModel
 from coexec.costs.observed import Observation, Observed
@@ -13,9 +12,10 @@ from coexec.costs.predictor import KernelUnits, LatencyPredictor
 from coexec.costs.remembered import RememberedCosts
 from coexec.costs.table import CostTable
 from coexec.costs.workloads import plain_workload
-from coexec.ir.graph import Piece
-from coexec.ir.parts import GraphParts
-from coexec.system.hardware import Link, Place
+from coexec.graph.graph import Piece
+from coexec.graph.task_samples import GraphParts
+from coexec.hardware.hardware import Link, Place
+from tests.helpers.onnx_models import direct, tensor
 
 A, B = Place("cpu:0", "test"), Place("cpu:1", "test")
 GRAPH = direct(

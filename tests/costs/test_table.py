@@ -1,12 +1,12 @@
 """Costs that are looked up: what a launch contains."""
 
 import pytest
-from graphs import make_graph
 
 from coexec.costs.table import CostTable, LayoutChange
-from coexec.ir.region import Region
-from coexec.system.hardware import Link, Place
+from coexec.graph.region import Region
+from coexec.hardware.hardware import Link, Place
 from coexec.timing.clock import launched_s
+from tests.helpers.graphs import make_graph
 
 HOST, FED = Place("cpu:0", "onnxruntime"), Place("cpu:1", "opencl")
 GRAPH = make_graph({"a": [], "b": ["a"]}, {"a": 8, "b": 8})

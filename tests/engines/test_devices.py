@@ -6,23 +6,23 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import onnx
 import pytest
-from needs_opencl import opencl_name
-from small_models import branches
 
 from coexec.cache import Cache
-from coexec.compiling.compiler import Compiler
 from coexec.engines.detect import clusters, usable_cores
 from coexec.engines.names import cpu_name, default_names, parse, split_names
 from coexec.engines.opened import OpenDevice
 from coexec.engines.registry import describe, open_devices, processors
 from coexec.errors import DeviceError
-from coexec.frontend.check import plain_session, worst_difference
-from coexec.frontend.load import load, random_inputs
-from coexec.ir.graph import Graph, Tensor
-from coexec.plans.derive import derive, stepwise
-from coexec.plans.plan import Plan, Provenance
+from coexec.graph.graph import Graph, Tensor
+from coexec.hardware.hardware import MAIN, Device, EngineInfo, Link, Memory, Place, System
+from coexec.model.check import plain_session, worst_difference
+from coexec.model.load import load, random_inputs
+from coexec.plan.derive import derive, stepwise
+from coexec.plan.plan import Plan, Provenance
+from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
-from coexec.system.hardware import MAIN, Device, EngineInfo, Link, Memory, Place, System
+from tests.helpers.needs_opencl import opencl_name
+from tests.helpers.small_models import branches
 
 CPU = f"cpu:{usable_cores()[0]}"
 KINDS = ("onnxruntime", "opencl", "null", "reference")
@@ -108,7 +108,7 @@ def test_engines_mix_in_one_plan(cache: Cache) -> None:
 
 
 def test_what_cannot_be_compiled_is_a_device_error() -> None:
-    from coexec.frontend.module import Module
+    from coexec.lowering.module import Module
 
     (device,) = open_devices(names_of("onnxruntime")[:1])
     broken = onnx.ModelProto(ir_version=8)

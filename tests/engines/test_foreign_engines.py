@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributions import write_distribution
 from onnx import helper
-from small_models import branches, from_nodes, tensor_info
 
 import coexec
-from coexec.choosing.configurations import configurations
 from coexec.cli import main
-from coexec.engines import registry, trial
+from coexec.engines import contract_trial, registry
 from coexec.engines.detect import usable_cores
 from coexec.engines.registry import describe, processors
 from coexec.errors import DeviceError, InfeasibleError, first_line
+from coexec.selection.configurations import configurations
+from tests.helpers.distributions import write_distribution
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 DESIGN = Path(__file__).parents[2] / "docs" / "design.md"
 CPU = f"cpu:{usable_cores()[0]}"
@@ -42,7 +42,7 @@ def forget() -> None:
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Installs a package with an engine: what the docs show, with texts replaced."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(trial, "_verdicts", {})
+    monkeypatch.setattr(contract_trial, "_verdicts", {})
     module = f"slow_{tmp_path.name}"  # of each test its own, as modules stay imported
 
     def installed(*replaced: tuple[str, str]) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import onnx
 import pytest
-from small_models import branches
 
 from coexec.engines.detect import usable_cores
+from tests.helpers.small_models import branches
 
 PACKAGES = Path(__file__).parents[1] / "packages"
 CORE = usable_cores()[0]

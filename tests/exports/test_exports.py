@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from small_models import branches, from_nodes, tensor_info
 
 import coexec
 from coexec.cache import Cache
-from coexec.choosing import comparison
 from coexec.engines.detect import usable_cores
 from coexec.errors import (
     DegradedWarning,
@@ -26,13 +24,15 @@ from coexec.errors import (
 from coexec.exports import opening, writing
 from coexec.exports.machine import ExportMachine
 from coexec.exports.manifest import Manifest, digest_of_bytes
-from coexec.frontend.load import load
-from coexec.plans.plan import Plan, Provenance
-from coexec.plans.plan_file import PlanFile
+from coexec.hardware.hardware import Device, Place, System
+from coexec.model.load import load
+from coexec.plan.plan import Plan, Provenance
+from coexec.plan.plan_file import PlanFile
 from coexec.profiling import profiler
+from coexec.selection import comparison
+from coexec.selection.settings import Settings
 from coexec.session.exporting import export
-from coexec.system.hardware import Device, Place, System
-from coexec.workbench import Settings
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 CORE = f"cpu:{usable_cores()[0]}"
 X = np.random.default_rng(0).standard_normal((1, 3, 20, 20)).astype(np.float32)
@@ -77,7 +77,7 @@ def test_a_session_starts_from_what_was_compiled(
     with coexec.InferenceSession(model, plan=plan_for(model), cache=cache) as before:
         expected = before.run(None, {"x": X})
     moved = folder.rename(tmp_path / "moved")
-    from coexec.compiling import compiler
+    from coexec.runtime import compiler
 
     monkeypatch.setattr(compiler, "Compiler", lambda *_: pytest.fail("it compiles"))
     monkeypatch.setattr(comparison, "_compare", lambda *_: pytest.fail("it compares"))
@@ -229,7 +229,7 @@ def test_an_unlike_machine_is_said_once(
 def test_more_cores_are_said_and_what_was_compiled_runs(
     sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from coexec.compiling import compiler
+    from coexec.runtime import compiler
 
     here = ExportMachine.here
     monkeypatch.setattr(ExportMachine, "here", lambda system: replace(here(system), cores=(4, 60)))

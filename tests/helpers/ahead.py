@@ -10,7 +10,7 @@ from typing import Any
 from coexec.engines.base import BoxCopy
 from coexec.engines.reference import ReferenceEngine
 from coexec.errors import ExecutionError
-from coexec.system.hardware import MAIN, Device, EngineInfo
+from coexec.hardware.hardware import MAIN, Device, EngineInfo
 from coexec.timing.trace import Detail
 
 __all__ = ["AheadEngine", "Started"]

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from coexec.engines.base import Program
 from coexec.engines.null import NullEngine
-from coexec.frontend.module import Module
-from coexec.ir.graph import Tensor
-from coexec.system.hardware import Device, EngineInfo
+from coexec.graph.graph import Tensor
+from coexec.hardware.hardware import Device, EngineInfo
+from coexec.lowering.module import Module
 from coexec.timing.trace import Detail
 
 __all__ = ["BYTE_S", "Clocked"]

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from operator_cases import Case, Draw, dims, ints, random
+
+from tests.helpers.operator_cases import Case, Draw, dims, ints, random
 
 
 def _window(

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from small_models import from_nodes, tensor_info
+
+from tests.helpers.small_models import from_nodes, tensor_info
 
 IMAGES = (1, 16, 6, 6)
 WORDS = (1, 8, 16)

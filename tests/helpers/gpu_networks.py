@@ -5,17 +5,17 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper
-from small_models import from_nodes, tensor_info
 
 from coexec.engines.base import OpenEngine
-from coexec.frontend.load import load
-from coexec.frontend.lowered import as_it_is
-from coexec.frontend.model import Model
-from coexec.frontend.module import Module
-from coexec.frontend.pieces import cut_pieces
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan, Provenance
-from coexec.system.hardware import Place
+from coexec.hardware.hardware import Place
+from coexec.lowering.lowered import as_it_is
+from coexec.lowering.module import Module
+from coexec.lowering.pieces import cut_pieces
+from coexec.model.load import load
+from coexec.model.model import Model
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan, Provenance
+from tests.helpers.small_models import from_nodes, tensor_info
 
 __all__ = ["mixed_network", "module_of", "run_on", "small_network"]
 

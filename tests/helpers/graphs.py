@@ -9,13 +9,13 @@ from typing import Any, Literal, NamedTuple
 from hypothesis import strategies as st
 
 from coexec.costs.table import CostTable
-from coexec.ir.graph import Graph, Operator, Piece, Task, Tensor
-from coexec.ir.receptive import splittable_axes
-from coexec.ir.region import Region
+from coexec.graph.graph import Graph, Operator, Piece, Task, Tensor
+from coexec.graph.receptive import splittable_axes
+from coexec.graph.region import Region
+from coexec.hardware.hardware import Device, Link, Place, System
+from coexec.plan.plan import Plan, Provenance
+from coexec.plan.schedule import Schedule, Segment, Transfer
 from coexec.planners import PLANNERS
-from coexec.plans.plan import Plan, Provenance
-from coexec.plans.schedule import Schedule, Segment, Transfer
-from coexec.system.hardware import Device, Link, Place, System
 
 ITEM_BYTES = 4
 Busy = Literal["source", "target", "none"]

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from small_models import branches
 
 import coexec
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
-from coexec.frontend.check import worst_difference
+from coexec.model.check import worst_difference
+from tests.helpers.small_models import branches
 
 __all__ = ["DEVICES", "answer", "files", "flip", "same", "save_model"]
 

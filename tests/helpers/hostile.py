@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 from onnx import NodeProto, helper
-from onnx_models import direct, tensor
 
 from coexec.engines.base import OpenEngine
-from coexec.frontend.model import Model
+from coexec.model.model import Model
+from tests.helpers.onnx_models import direct, tensor
 
 Array = np.ndarray[Any, Any]
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 from hypothesis import strategies as st
-from operator_cases import Case, Draw, dims, ints
+
+from tests.helpers.operator_cases import Case, Draw, dims, ints
 
 
 @st.composite

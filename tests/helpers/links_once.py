@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coexec.engines.base import OpenEngine
-from coexec.profiling import engines, links
+from coexec.profiling import engines, launch_and_transfer
 
 __all__ = ["links_once"]
 
@@ -31,8 +31,8 @@ def _once(measure: Callable[..., Any]) -> Callable[..., Any]:
         key = tuple(map(_kind, of))
         if key not in cached_times:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(links, "_RUNS", 2)
-                patch.setattr(links, "_LAYERS", 12)
+                patch.setattr(launch_and_transfer, "_RUNS", 2)
+                patch.setattr(launch_and_transfer, "_LAYERS", 12)
                 cached_times[key] = measure(*of)
         return cached_times[key]
 

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from coexec.cluster.handles import MachineLostError
-from coexec.cluster.limits import Limits
-from coexec.cluster.machine import Machine, MachineOptions
-from coexec.cluster.session import ClusterSession, PipelineOptions
 from coexec.engines.detect import usable_cores
 from coexec.errors import ClosedError
-from coexec.frontend.model import Model
+from coexec.model.model import Model
+from coexec.pipeline.cluster.handles import MachineLostError
+from coexec.pipeline.cluster.limits import Limits
+from coexec.pipeline.cluster.machine import Machine, MachineOptions
+from coexec.pipeline.cluster.session import ClusterSession, PipelineOptions
 
 QUICK = Limits(silence_s=1.5, message_s=0.5, look_s=0.05, join_s=0.2, rest_s=0.5)
 _FOR_EVER_S = 3600.0

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from layout_cases import reshape, squeeze
-from operator_cases import Case, Draw, dims, ints, random
+
+from tests.helpers.layout_cases import reshape, squeeze
+from tests.helpers.operator_cases import Case, Draw, dims, ints, random
 
 
 def images(draw: Draw) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from coexec.engines.names import cpu_name
 from coexec.engines.opencl.platforms import DeviceHandle, find
 from coexec.engines.options import EngineOptions
 from coexec.errors import DeviceError
-from coexec.system.hardware import Device
+from coexec.hardware.hardware import Device
 
 __all__ = ["BLOCK", "RUNTIME", "opencl_found", "opencl_name", "opencl_options"]
 

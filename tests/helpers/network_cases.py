@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 from hypothesis import strategies as st
 from onnx import helper
-from onnx_models import direct, tensor
 
-from coexec.frontend.model import Model
-from coexec.ir.graph import Graph, Piece, Task
-from coexec.ir.receptive import splittable_axes
-from coexec.ir.region import Region
+from coexec.graph.graph import Graph, Piece, Task
+from coexec.graph.receptive import splittable_axes
+from coexec.graph.region import Region
+from coexec.model.model import Model
+from tests.helpers.onnx_models import direct, tensor
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Shape = tuple[int, int, int, int]

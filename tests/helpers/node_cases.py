@@ -15,10 +15,11 @@ from onnx.backend.test.runner import Runner
 
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
-from coexec.frontend.values import run_session
-from coexec.plans.plan import Plan, Provenance
+from coexec.model.values import run_session
+from coexec.plan.plan import Plan, Provenance
 from coexec.profiling.profiler import Effort
-from coexec.workbench import Settings, Workbench
+from coexec.selection.planning_context import Workbench
+from coexec.selection.settings import Settings
 
 __all__ = ["WAYS", "node_cases", "run_here", "run_on_onnx_runtime"]
 

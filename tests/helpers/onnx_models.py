@@ -8,19 +8,19 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 from onnx import helper, numpy_helper
-from operator_cases import Case
 
-from coexec.frontend.dialect import PLAIN
-from coexec.frontend.group import build_graph
-from coexec.frontend.infer import complete, infer
-from coexec.frontend.lowered import Lowered, as_it_is
-from coexec.frontend.model import Model
-from coexec.frontend.module import Module
-from coexec.frontend.writing import Writer
-from coexec.ir.graph import Graph, Piece, tensor_part
-from coexec.ir.receptive import needed_inputs
-from coexec.ir.region import Region
-from coexec.ir.stitch import missing
+from coexec.graph.graph import Graph, Piece, tensor_part
+from coexec.graph.receptive import needed_inputs
+from coexec.graph.region import Region
+from coexec.graph.stitch import missing
+from coexec.lowering.dialect import PLAIN
+from coexec.lowering.lowered import Lowered, as_it_is
+from coexec.lowering.module import Module
+from coexec.lowering.module_writer import Writer
+from coexec.model.group import build_graph
+from coexec.model.infer import complete, infer
+from coexec.model.model import Model
+from tests.helpers.operator_cases import Case
 
 Array = np.ndarray[Any, Any]
 Part = tuple[str, Region]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from needs_opencl import opencl_found, opencl_name, opencl_options
 
 from coexec.engines.base import OpenEngine
 from coexec.engines.opencl import compiling, device
@@ -17,8 +16,9 @@ from coexec.engines.opencl.binaries import OPTIONS
 from coexec.engines.opencl.device import OpenClDevice
 from coexec.engines.options import parsed
 from coexec.engines.registry import describe, load_engine
-from coexec.frontend.model import Model
-from coexec.frontend.module import Module
+from coexec.lowering.module import Module
+from coexec.model.model import Model
+from tests.helpers.needs_opencl import opencl_found, opencl_name, opencl_options
 
 Array = np.ndarray[Any, Any]
 

@@ -17,9 +17,9 @@ from coexec.engines.base import OpenEngine
 from coexec.engines.openvino.device import OpenVinoDevice
 from coexec.engines.openvino.engine import OpenVinoOptions
 from coexec.engines.openvino.library import installed_version
-from coexec.frontend.model import Model
-from coexec.frontend.module import Module
-from coexec.system.hardware import Device, EngineInfo
+from coexec.hardware.hardware import Device, EngineInfo
+from coexec.lowering.module import Module
+from coexec.model.model import Model
 
 if installed_version() is None:
     pytest.skip("OpenVINO is not installed: pip install openvino", allow_module_level=True)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coexec.ir.graph import Graph, Operator, Task, Tensor
-from coexec.ir.receptive import OperatorRegion, needed_inputs, operator_regions, splittable_axes
-from coexec.ir.region import Region
+from coexec.graph.graph import Graph, Operator, Task, Tensor
+from coexec.graph.receptive import OperatorRegion, needed_inputs, operator_regions, splittable_axes
+from coexec.graph.region import Region
 
 Shape = tuple[int, ...]
 Ranges = Mapping[int, tuple[int, int]]

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from onnx import helper
-from onnx_models import direct, tensor
 
 from coexec.costs.capacity import Capacity, CapacityCosts
-from coexec.ir.graph import Graph
-from coexec.ir.receptive import splittable_axes
-from coexec.ir.region import Region
-from coexec.plans.pipeline.plan import PipelinePlan, Share, Stage, stage_outputs
-from coexec.plans.plan import Provenance
-from coexec.plans.schedule import Part
-from coexec.system.hardware import System
-from coexec.system.network import Network, connected, machine
+from coexec.graph.graph import Graph
+from coexec.graph.receptive import splittable_axes
+from coexec.graph.region import Region
+from coexec.hardware.hardware import System
+from coexec.pipeline.network import Network, connected, machine
+from coexec.pipeline.plan.plan import PipelinePlan, Share, Stage, stage_outputs
+from coexec.plan.plan import Provenance
+from coexec.plan.schedule import Part
+from tests.helpers.onnx_models import direct, tensor
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 NETWORKS: tuple[Network, ...] = ("ports", "half-duplex ports", "shared")

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from coexec.choosing import auto, configurations, ranking
+from coexec.selection import auto, configurations, ranking
 
 __all__ = ["PROGRAM", "quick_choice"]
 
 PROGRAM = """
-from coexec.choosing import auto, configurations, ranking
+from coexec.selection import auto, configurations, ranking
 ranking._ROUNDS = 1, 1
 auto._OPTIONS["planners"] = "heft"
 configurations._further_engines = list

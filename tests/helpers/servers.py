@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from patience import ENOUGH_S, until
 
 from coexec.arrays import Array, numpy_type
 from coexec.errors import BusyError
 from coexec.serve.intake import ServeLimits
 from coexec.serve.served import Served, ServedTensor
 from coexec.serve.server import listen, uvicorn_server
+from tests.helpers.patience import ENOUGH_S, until
 
 __all__ = ["TYPES", "Echo", "Stuck", "ask", "fed", "infer", "serving", "tensor_of"]
 

@@ -7,7 +7,7 @@ __all__ = ["settled"]
 
 _TRUSTED_S = 2.5
 """The digest of a file that is younger than two seconds is not cached: see
-`coexec.frontend.digest`."""
+`coexec.model.digest`."""
 
 
 def settled(path: Path) -> None:

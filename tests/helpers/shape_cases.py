@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from operator_cases import Case, Draw, dims, ints, random
+
+from tests.helpers.operator_cases import Case, Draw, dims, ints, random
 
 __all__ = ["FAMILIES"]
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coexec.memory.reuse import Lifetime, share
-from coexec.plans.schedule import Segment, ended_before
+from coexec.plan.schedule import Segment, ended_before
 
 
 @st.composite

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from graphs import make_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from coexec.memory.strategies import (
     smallest,
 )
 from coexec.memory.usage import records_of
+from tests.helpers.graphs import make_graph
 
 examples = settings(max_examples=100, deadline=None, derandomize=True)
 every_strategy = pytest.mark.parametrize("name", STRATEGIES)

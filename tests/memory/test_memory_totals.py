@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from coexec.frontend.group import build_graph
 from coexec.memory.bounds import offsets_bound, positional_maxima, shared_objects_bound
 from coexec.memory.records import Record
 from coexec.memory.strategies import STRATEGIES, assign_all, smallest
 from coexec.memory.usage import records_of
-from coexec.zoo import MODELS, build
+from coexec.model.group import build_graph
+from coexec.research.zoo import MODELS, build
 
 
 def rows(*triples: tuple[int, int, int]) -> list[Record]:

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from graphs import hand_made
 from onnx import helper
-from onnx_models import direct, tensor
 from test_codl import chain_model, system
 
 from coexec.errors import PlanError
-from coexec.ir.graph import Graph, Piece
-from coexec.ir.receptive import needed_inputs
-from coexec.plans.plan import Plan, verify_plan
+from coexec.graph.graph import Graph, Piece
+from coexec.graph.receptive import needed_inputs
+from coexec.plan.plan import Plan, verify_plan
+from tests.helpers.graphs import hand_made
+from tests.helpers.onnx_models import direct, tensor
 
 WHERE = system(2)
 

@@ -7,29 +7,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from examples import scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from onnx_models import direct, tensor
-from small_models import branches
 
 from coexec.costs.base import PartSeconds
 from coexec.engines.detect import usable_cores
 from coexec.errors import UsageError
-from coexec.frontend.load import load
-from coexec.ir.graph import Graph, Task
-from coexec.ir.parts import TaskParts
-from coexec.ir.region import Region
-from coexec.ir.stitch import missing
+from coexec.graph.graph import Graph, Task
+from coexec.graph.region import Region
+from coexec.graph.stitch import missing
+from coexec.graph.task_samples import TaskParts
+from coexec.hardware.hardware import Device, Link, Place, System
+from coexec.model.load import load
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan
 from coexec.planners import PLANNERS
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan
+from coexec.planners.methods.splitting.shares import Cut, parts, ratios
 from coexec.profiling.profiler import Effort
-from coexec.solvers.splitting.shares import Cut, parts, ratios
-from coexec.system.hardware import Device, Link, Place, System
+from coexec.selection.planning_context import Workbench
+from coexec.selection.settings import Settings
 from coexec.timing.simulate import simulate
-from coexec.workbench import Settings, Workbench
+from tests.helpers.examples import scaled
+from tests.helpers.onnx_models import direct, tensor
+from tests.helpers.small_models import branches
 
 
 @dataclass(frozen=True)

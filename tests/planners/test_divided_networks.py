@@ -6,16 +6,16 @@ from functools import cache
 
 import pytest
 
-from coexec import platforms
 from coexec.costs.platform import PlatformCosts
-from coexec.frontend.load import load
-from coexec.ir.graph import Graph
+from coexec.graph.graph import Graph
+from coexec.hardware.hardware import Link, System
+from coexec.model.load import load
+from coexec.plan.derive import derive
 from coexec.planners import PLANNERS
-from coexec.plans.derive import derive
 from coexec.problem.problem import Problem
-from coexec.system.hardware import Link, System
+from coexec.research import platforms
+from coexec.research.zoo import build
 from coexec.timing.simulate import simulate
-from coexec.zoo import build
 
 
 @cache

@@ -7,8 +7,23 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from examples import scaled
-from graphs import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coexec.errors import PackageError, UsageError
+from coexec.hardware.hardware import Link, System
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan
+from coexec.planners import PLANNERS
+from coexec.planners.hope_ilp import partition
+from coexec.planners.methods.exact.constraints import Constraints
+from coexec.planners.methods.exact.formulation import Formulation
+from coexec.planners.methods.exact.listing import listed
+from coexec.problem.problem import Problem
+from coexec.problem.timeline import Timeline, makespan_s
+from coexec.timing.simulate import simulate
+from tests.helpers.examples import scaled
+from tests.helpers.graphs import (
     BUSY,
     ITEM_BYTES,
     Case,
@@ -23,21 +38,6 @@ from graphs import (
     table,
     task_schedule,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from coexec.errors import PackageError, UsageError
-from coexec.planners import PLANNERS
-from coexec.planners.hope_ilp import partition
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan
-from coexec.problem.problem import Problem
-from coexec.problem.timeline import Timeline, makespan_s
-from coexec.solvers.exact.constraints import Constraints
-from coexec.solvers.exact.formulation import Formulation
-from coexec.solvers.exact.listing import listed
-from coexec.system.hardware import Link, System
-from coexec.timing.simulate import simulate
 
 INF = math.inf
 EPSILON_S = 1e-5

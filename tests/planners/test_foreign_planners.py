@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from distributions import write_distribution
-from graphs import Case, make_graph, make_system, table
 
 from coexec import planners
 from coexec.errors import PlanError, UsageError
 from coexec.planners import PLANNERS, find_planner
+from tests.helpers.distributions import write_distribution
+from tests.helpers.graphs import Case, make_graph, make_system, table
 
 GRAPH = make_graph({"a": [], "b": ["a"], "c": ["b"]})
 CHAIN = Case(GRAPH, table(GRAPH, {"p": (1, 1, 1), "q": (1, 1, 1)}), make_system("pq"))

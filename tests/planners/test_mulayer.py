@@ -8,28 +8,28 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from network_cases import networks
 from onnx import helper
-from onnx_models import direct, tensor
-from small_models import branches
 from test_codl import Proportional, chain_model, shares, system
 
 from coexec.errors import UsageError
-from coexec.frontend.load import load
-from coexec.frontend.model import Model
-from coexec.ir.graph import Graph
-from coexec.ir.region import Region
-from coexec.ir.stitch import missing
+from coexec.graph.graph import Graph
+from coexec.graph.region import Region
+from coexec.graph.stitch import missing
+from coexec.model.load import load
+from coexec.model.model import Model
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan
 from coexec.planners import PLANNERS
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan
+from coexec.planners.methods.splitting.branches import forks
+from coexec.planners.methods.splitting.placed import Sharing
+from coexec.planners.methods.splitting.shares import axis_of
+from coexec.planners.methods.splitting.strips import Held, Parts, Strips
+from coexec.planners.methods.splitting.walk import Reached, quickest
 from coexec.problem.problem import Problem
-from coexec.solvers.splitting.branches import forks
-from coexec.solvers.splitting.placed import Sharing
-from coexec.solvers.splitting.shares import axis_of
-from coexec.solvers.splitting.strips import Held, Parts, Strips
-from coexec.solvers.splitting.walk import Reached, quickest
 from coexec.timing.simulate import simulate
+from tests.helpers.network_cases import networks
+from tests.helpers.onnx_models import direct, tensor
+from tests.helpers.small_models import branches
 
 RATES = st.lists(st.floats(1e4, 1e6), min_size=1, max_size=3)
 LATENCIES = st.sampled_from([0.0, 1e-5, 1e-3])

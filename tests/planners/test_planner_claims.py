@@ -4,7 +4,18 @@ import math
 from itertools import pairwise
 
 import pytest
-from graphs import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coexec.errors import DeviceError, InfeasibleError, PlanError, UsageError
+from coexec.plan.derive import derive
+from coexec.plan.plan import verify_plan
+from coexec.planners import PLANNERS
+from coexec.planners.heft import schedule
+from coexec.planners.hope_greedy import default_top_k, merge
+from coexec.problem.problem import Problem
+from coexec.timing.simulate import simulate
+from tests.helpers.graphs import (
     Case,
     at,
     cases,
@@ -17,17 +28,6 @@ from graphs import (
     systems,
     table,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from coexec.errors import DeviceError, InfeasibleError, PlanError, UsageError
-from coexec.planners import PLANNERS
-from coexec.planners.heft import schedule
-from coexec.planners.hope_greedy import default_top_k, merge
-from coexec.plans.derive import derive
-from coexec.plans.plan import verify_plan
-from coexec.problem.problem import Problem
-from coexec.timing.simulate import simulate
 
 examples = settings(max_examples=40, deadline=None, derandomize=True)
 

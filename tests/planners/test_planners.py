@@ -7,8 +7,22 @@ from itertools import permutations, product
 from pathlib import Path
 
 import pytest
-from examples import scaled
-from graphs import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import coexec.planners
+from coexec.errors import InfeasibleError
+from coexec.graph.graph import Piece, Tensor
+from coexec.hardware.hardware import EngineInfo, System
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan, Provenance, verify_plan
+from coexec.planners import PLANNERS
+from coexec.problem.problem import Problem
+from coexec.problem.timeline import Timeline, makespan_s
+from coexec.timing.simulate import simulate
+from coexec.units import format_bytes
+from tests.helpers.examples import scaled
+from tests.helpers.graphs import (
     Case,
     Placement,
     cases,
@@ -23,21 +37,7 @@ from graphs import (
     table,
     task_schedule,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from operators import conv
-
-import coexec.planners
-from coexec.errors import InfeasibleError
-from coexec.ir.graph import Piece, Tensor
-from coexec.planners import PLANNERS
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan, Provenance, verify_plan
-from coexec.problem.problem import Problem
-from coexec.problem.timeline import Timeline, makespan_s
-from coexec.system.hardware import EngineInfo, System
-from coexec.timing.simulate import simulate
-from coexec.units import format_bytes
+from tests.helpers.operators import conv
 
 EPSILON_S = 1e-9
 examples = settings(max_examples=scaled(25), deadline=None, derandomize=True)

@@ -5,7 +5,20 @@ from itertools import pairwise
 from math import inf
 
 import pytest
-from graphs import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coexec.errors import PlanError, UsageError
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan
+from coexec.planners import PLANNERS
+from coexec.planners.methods.search.annealing import annealed
+from coexec.planners.methods.search.starts import starts
+from coexec.problem.fusion import Evaluator, Queues, found_in, fuse, fused, queues_of
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution, simulated_s, written
+from coexec.timing.simulate import simulate
+from tests.helpers.graphs import (
     BUSY,
     Busy,
     Case,
@@ -18,19 +31,6 @@ from graphs import (
     placements,
     table,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from coexec.errors import PlanError, UsageError
-from coexec.planners import PLANNERS
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan
-from coexec.problem.fusion import Evaluator, Queues, found_in, fuse, fused, queues_of
-from coexec.problem.problem import Problem
-from coexec.problem.solution import Solution, simulated_s, written
-from coexec.solvers.search.annealing import annealed
-from coexec.solvers.search.starts import starts
-from coexec.timing.simulate import simulate
 
 examples = settings(max_examples=100, deadline=None, derandomize=True)
 every_link = pytest.mark.parametrize("busy", BUSY)

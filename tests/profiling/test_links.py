@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from coexec.engines.null import NullEngine
-from coexec.frontend.dialect import PLAIN, Dialect
-from coexec.profiling import links
-from coexec.profiling.links import (
+from coexec.hardware.hardware import MAIN, Device, EngineInfo
+from coexec.lowering.dialect import PLAIN, Dialect
+from coexec.profiling import launch_and_transfer
+from coexec.profiling.launch_and_transfer import (
     changing_layout,
     crossing,
     feeding,
@@ -23,7 +24,6 @@ from coexec.profiling.links import (
     wake_up,
 )
 from coexec.runtime import recorder
-from coexec.system.hardware import MAIN, Device, EngineInfo
 
 BYTE_S = 5e-9
 
@@ -50,7 +50,7 @@ CLOCK = ToldClock()
 
 @pytest.fixture
 def told_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (links, recorder):
+    for module in (launch_and_transfer, recorder):
         monkeypatch.setattr(module, "time", CLOCK)
 
 

@@ -4,21 +4,21 @@ from collections.abc import Set
 from pathlib import Path
 
 import pytest
-from clocked import BYTE_S, Clocked
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from network_cases import networks
-from small_models import branches
 
 from coexec.cache import Cache
-from coexec.compiling.compiler import Compiler
 from coexec.engines.opened import OpenDevice
-from coexec.frontend.load import load
-from coexec.ir.stitch import missing
+from coexec.graph.stitch import missing
+from coexec.model.load import load
 from coexec.profiling import profiler
 from coexec.profiling.pieces import cuttings
 from coexec.profiling.profiler import Effort, Profiler
 from coexec.profiling.store import ProfileStore
+from coexec.runtime.compiler import Compiler
+from tests.helpers.clocked import BYTE_S, Clocked
+from tests.helpers.network_cases import networks
+from tests.helpers.small_models import branches
 
 
 @settings(deadline=None, derandomize=True, database=None, max_examples=30)

@@ -9,27 +9,28 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from clocked import Clocked
-from graphs import make_graph
 from onnx import helper
-from small_models import from_nodes, tensor_info
 
 from coexec.cache import Cache
-from coexec.compiling.compiled import CompiledPlan
-from coexec.compiling.compiler import Compiler
 from coexec.costs.base import Prediction, Unmeasured
 from coexec.costs.scaled import scaled
 from coexec.engines.detect import usable_cores
 from coexec.engines.opened import OpenDevice
-from coexec.frontend.load import load
-from coexec.frontend.module import Module
-from coexec.ir.graph import Tensor
-from coexec.plans.derive import stepwise
+from coexec.graph.graph import Tensor
+from coexec.hardware.hardware import Place
+from coexec.lowering.module import Module
+from coexec.model.load import load
+from coexec.plan.derive import stepwise
 from coexec.profiling.profiler import Effort, Profiler
 from coexec.profiling.store import ProfileStore
 from coexec.profiling.sweep import Part, part_of
-from coexec.system.hardware import Place
-from coexec.workbench import Settings, Workbench, make_plan
+from coexec.runtime.compiled import CompiledPlan
+from coexec.runtime.compiler import Compiler
+from coexec.selection.planning_context import Workbench, make_plan
+from coexec.selection.settings import Settings
+from tests.helpers.clocked import Clocked
+from tests.helpers.graphs import make_graph
+from tests.helpers.small_models import from_nodes, tensor_info
 
 CONVS = 24
 

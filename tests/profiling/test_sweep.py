@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from clocked import Clocked
-from small_models import branches
 
 from coexec.cache import Cache
-from coexec.compiling.compiler import Compiler
 from coexec.engines.opened import OpenDevice
-from coexec.frontend.load import load, random_inputs
-from coexec.plans.derive import stepwise
+from coexec.model.load import load, random_inputs
+from coexec.plan.derive import stepwise
 from coexec.profiling.processors import ProcessorTime
 from coexec.profiling.sweep import Effort, Part, sweep
+from coexec.runtime.compiler import Compiler
+from tests.helpers.clocked import Clocked
+from tests.helpers.small_models import branches
 
 RUNS = 6
 

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clocked import BYTE_S, Clocked
 
 from coexec.cache import Cache
-from coexec.compiling.compiler import Compiler
 from coexec.costs.base import Workload
 from coexec.engines.opened import OpenDevice
-from coexec.frontend.load import load
-from coexec.ir.graph import Operator, Tensor
+from coexec.graph.graph import Operator, Tensor
+from coexec.model.load import load
 from coexec.profiling.profiler import Effort, Profiler
 from coexec.profiling.samples import sample_network
 from coexec.profiling.store import ProfileStore
 from coexec.profiling.sweep import Part, SegmentTimes
 from coexec.profiling.trained import trained_predictor, untrained
 from coexec.profiling.training import LEAST_ROUNDS, MOST_ROUNDS, collect, train_on
+from coexec.runtime.compiler import Compiler
 from coexec.timing.trace import Detail
+from tests.helpers.clocked import BYTE_S, Clocked
 
 COUNT = 60
 VERSION = "1"

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from patience import until
 
 from coexec.engines.detect import usable_cores
-from coexec.runtime.awake import Awake
+from coexec.runtime.core_spinner import Awake
+from tests.helpers.patience import until
 
 pytestmark = [
     pytest.mark.alone,
@@ -25,7 +25,7 @@ CORES = usable_cores()[:2]
 @pytest.fixture(autouse=True)
 def _unrationed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever container the tests run in."""
-    monkeypatch.setattr("coexec.runtime.awake._RATIONS", ())
+    monkeypatch.setattr("coexec.runtime.core_spinner._RATIONS", ())
 
 
 def started(count: int = len(CORES)) -> dict[int, int]:
@@ -151,7 +151,7 @@ def test_rationed_time_is_not_used_up(
 ) -> None:
     (tmp_path / "ration").write_text(text)
     paths = (str(tmp_path / "none"), str(tmp_path / "ration"))
-    monkeypatch.setattr("coexec.runtime.awake._RATIONS", paths)
+    monkeypatch.setattr("coexec.runtime.core_spinner._RATIONS", paths)
     awake = Awake(CORES)
     assert len(started(count)) == count
     awake.close()

@@ -8,14 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graphs import hand_made
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import branches
 
 from coexec.cache import Cache
-from coexec.compiling.compiled import CompiledPlan, load_compiled, save_compiled
-from coexec.compiling.compiler import Compiler
 from coexec.costs.table import CostTable
 from coexec.defaults import Waiting
 from coexec.engines.null import NullEngine
@@ -23,16 +19,20 @@ from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
 from coexec.engines.registry import open_devices
 from coexec.errors import DeviceError, ExecutionError, PlanError, StoreError
-from coexec.frontend.check import plain_session, worst_difference
-from coexec.frontend.load import load, random_inputs
-from coexec.frontend.model import Model
+from coexec.hardware.hardware import MAIN, Device, EngineInfo, Link, Place, System
+from coexec.model.check import plain_session, worst_difference
+from coexec.model.load import load, random_inputs
+from coexec.model.model import Model
+from coexec.plan.derive import derive
+from coexec.plan.schedule import Schedule
 from coexec.planners import PLANNERS
-from coexec.plans.derive import derive
-from coexec.plans.schedule import Schedule
+from coexec.runtime.compiled import CompiledPlan, load_compiled, save_compiled
+from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder, VirtualRecorder
-from coexec.system.hardware import MAIN, Device, EngineInfo, Link, Place, System
 from coexec.timing.simulate import VirtualClock, simulate
+from tests.helpers.graphs import hand_made
+from tests.helpers.small_models import branches
 
 MODEL = load(branches(width=4))
 waits = pytest.mark.parametrize("waiting", ["passive", "active"])
@@ -118,7 +118,7 @@ class Elsewhere(ReferenceEngine):
 
 
 def split(model: Model, devices: Sequence[OpenDevice]) -> Schedule:
-    from test_devices import alternating, places_of
+    from tests.engines.test_devices import alternating, places_of
 
     return derive(alternating(model.graph, places_of(devices)), model.graph)
 
@@ -197,7 +197,7 @@ def test_a_failure_stops_the_run_names_the_task_and_spares_the_next(
 
 @waits
 def test_many_threads_share_one_executor(waiting: Waiting, cache: Cache) -> None:
-    from test_devices import names_of
+    from tests.engines.test_devices import names_of
 
     devices = open_devices(names_of("onnxruntime"))
     schedule = split(MODEL, devices)
@@ -221,7 +221,7 @@ def test_many_threads_share_one_executor(waiting: Waiting, cache: Cache) -> None
 
 
 def test_trace_holds_every_task_once_in_order(cache: Cache) -> None:
-    from test_devices import names_of
+    from tests.engines.test_devices import names_of
 
     devices = open_devices(names_of("onnxruntime"))
     schedule = split(MODEL, devices)
@@ -238,7 +238,7 @@ def test_trace_holds_every_task_once_in_order(cache: Cache) -> None:
 
 
 def test_compiled_plans_survive_the_disk(cache: Cache) -> None:
-    from test_devices import names_of
+    from tests.engines.test_devices import names_of
 
     devices = open_devices(names_of("onnxruntime"))
     compiled = Compiler(MODEL, cache).compile(split(MODEL, devices), devices)
@@ -254,7 +254,7 @@ def test_compiled_plans_survive_the_disk(cache: Cache) -> None:
 
 
 def test_a_closed_executor_says_so_and_leaves_no_thread(cache: Cache) -> None:
-    from test_devices import names_of
+    from tests.engines.test_devices import names_of
 
     devices = open_devices(names_of("onnxruntime"))
     before = threading.active_count()
@@ -270,7 +270,7 @@ def test_a_closed_executor_says_so_and_leaves_no_thread(cache: Cache) -> None:
 
 @pytest.mark.parametrize("kind", ["null", "onnxruntime", "reference"])
 def test_what_a_plan_joins_is_launched_as_one(kind: str, cache: Cache) -> None:
-    from test_devices import alternating, names_of, places_of
+    from tests.engines.test_devices import alternating, names_of, places_of
 
     devices = open_devices(names_of(kind))
     graph = MODEL.graph
@@ -296,11 +296,10 @@ def test_what_a_plan_joins_is_launched_as_one(kind: str, cache: Cache) -> None:
 @pytest.mark.parametrize("kind", ["onnxruntime", "reference"])
 @pytest.mark.parametrize("axis", [1, 2])
 def test_split_tasks_run_on_two_devices(kind: str, axis: int, cache: Cache) -> None:
-    from test_devices import names_of
-
-    from coexec.ir.graph import Piece
-    from coexec.ir.receptive import splittable_axes
-    from coexec.plans.plan import verify_plan
+    from coexec.graph.graph import Piece
+    from coexec.graph.receptive import splittable_axes
+    from coexec.plan.plan import verify_plan
+    from tests.engines.test_devices import names_of
 
     devices = open_devices(names_of(kind))
     names = [d.spec.name for d in devices]

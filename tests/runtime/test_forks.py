@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyopencl")
 
-from needs_opencl import RUNTIME, opencl_name
+from tests.helpers.needs_opencl import RUNTIME, opencl_name
 
 if not hasattr(os, "fork"):
     pytest.skip("this system does not fork", allow_module_level=True)

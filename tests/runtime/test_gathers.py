@@ -3,22 +3,22 @@
 from collections.abc import Sequence
 
 import numpy as np
-from graphs import halves_by_rows, hand_made
-from onnx_models import random_feeds, run
-from small_models import branches
 from test_executor import Elsewhere, reference
 
 from coexec.cache import Cache
-from coexec.compiling.compiled import CompiledPlan
-from coexec.compiling.compiler import Compiler
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
-from coexec.frontend.load import load
-from coexec.frontend.model import Model
-from coexec.plans.derive import derive
+from coexec.model.load import load
+from coexec.model.model import Model
+from coexec.plan.derive import derive
 from coexec.runtime.allocation import Allocation, allocated
+from coexec.runtime.compiled import CompiledPlan
+from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
-from coexec.runtime.installation import Installation
+from coexec.runtime.loaded_plan import Installation
+from tests.helpers.graphs import halves_by_rows, hand_made
+from tests.helpers.onnx_models import random_feeds, run
+from tests.helpers.small_models import branches
 
 
 def in_rows(model: Model, devices: Sequence[OpenDevice], cache: Cache) -> CompiledPlan:

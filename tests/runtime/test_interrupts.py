@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import scaled
-from needs_opencl import opencl_name
-from patience import ENOUGH_S, until
-from small_models import branches
 
 from coexec.engines.detect import usable_cores
 from coexec.errors import ClosedError, UnfinishedError
-from coexec.frontend.check import plain_session, worst_difference
+from coexec.model.check import plain_session, worst_difference
 from coexec.planners import PLANNERS
 from coexec.session import InferenceSession
+from tests.helpers.examples import scaled
+from tests.helpers.needs_opencl import opencl_name
+from tests.helpers.patience import ENOUGH_S, until
+from tests.helpers.small_models import branches
 
 CORES = usable_cores()[:2]
 BY_TURNS = {f"b{branch}.*": f"cpu:{CORES[branch % len(CORES)]}" for branch in range(4)}
@@ -242,7 +242,7 @@ def test_planners_leave_ctrl_c_as_it_is() -> None:
     """In a process of its own, because a planner that does not would end this one."""
     program = """
 import os, signal, sys
-from graphs import layered
+from tests.helpers.graphs import layered
 from coexec.planners import PLANNERS
 for name in sys.argv[1:]:
     PLANNERS[name](*layered(12, 3), **({"limit": 0.2} if name == "cpsat" else {}))
@@ -253,8 +253,7 @@ for name in sys.argv[1:]:
         print(name)
 """
     names = sorted(set(PLANNERS) - {"exhaustive"})  # that one is for tiny graphs
-    tests = Path(__file__).parents[1]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(tests / "helpers")])}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", program, *names],
         capture_output=True,

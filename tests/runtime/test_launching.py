@@ -9,32 +9,32 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ahead import AheadEngine
-from graphs import hand_made
-from needs_opencl import opencl_name, opencl_options
 from onnx import helper
-from onnx_models import direct, tensor
-from patience import ENOUGH_S, until
-from small_models import branches
 from test_executor import Elsewhere, reference
 from test_traces import check_rows
 
 from coexec.cache import Cache
-from coexec.compiling.compiled import CompiledPlan
-from coexec.compiling.compiler import Compiler
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
 from coexec.engines.registry import open_devices
 from coexec.errors import ExecutionError, TerminatedError
-from coexec.frontend.check import plain_session, worst_difference
-from coexec.frontend.load import load, random_inputs
-from coexec.frontend.synthetic import products
-from coexec.ir.graph import Piece
-from coexec.plans.derive import derive, in_steps, stepwise
-from coexec.plans.plan import Plan, Provenance
+from coexec.graph.graph import Piece
+from coexec.hardware.hardware import Device, EngineInfo
+from coexec.lowering.synthetic import products
+from coexec.model.check import plain_session, worst_difference
+from coexec.model.load import load, random_inputs
+from coexec.plan.derive import derive, in_steps, stepwise
+from coexec.plan.plan import Plan, Provenance
+from coexec.runtime.compiled import CompiledPlan
+from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
-from coexec.system.hardware import Device, EngineInfo
+from tests.helpers.ahead import AheadEngine
+from tests.helpers.graphs import hand_made
+from tests.helpers.needs_opencl import opencl_name, opencl_options
+from tests.helpers.onnx_models import direct, tensor
+from tests.helpers.patience import ENOUGH_S, until
+from tests.helpers.small_models import branches
 
 MODEL = load(branches(width=4))
 FEEDS = random_inputs(MODEL.graph)

@@ -3,27 +3,27 @@
 from itertools import pairwise
 
 import pytest
-from graphs import at
-from small_models import branches
-from test_devices import alternating, places_of
 from test_executor import MODEL, Elsewhere
 
 from coexec.cache import Cache
-from coexec.compiling.compiler import Compiler
 from coexec.costs.table import CostTable
 from coexec.engines.detect import usable_cores
 from coexec.engines.onnxruntime.device import CpuCluster
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
 from coexec.errors import DeviceError, PlanError
-from coexec.frontend.check import plain_session, worst_difference
-from coexec.frontend.load import random_inputs
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan, verify_plan
+from coexec.hardware.hardware import Device, EngineInfo, Link, Place, System
+from coexec.model.check import plain_session, worst_difference
+from coexec.model.load import random_inputs
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan, verify_plan
+from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
-from coexec.system.hardware import Device, EngineInfo, Link, Place, System
 from coexec.timing.simulate import simulate
+from tests.engines.test_devices import alternating, places_of
+from tests.helpers.graphs import at
+from tests.helpers.small_models import branches
 
 
 def device(cores: tuple[int, ...]) -> OpenDevice:

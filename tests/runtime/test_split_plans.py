@@ -7,40 +7,40 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ahead import AheadEngine
-from examples import scaled
-from graphs import halves, halves_by_rows, hand_made
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from needs_opencl import opencl_name, opencl_options
-from network_cases import BLOCKS, FEW, networks
 from onnx import helper
-from onnx_models import direct, random_feeds, run, tensor
-from small_models import branches
 from test_executor import Elsewhere, reference
 
 from coexec.cache import Cache
-from coexec.compiling.compiled import load_compiled, save_compiled
-from coexec.compiling.compiler import Compiler
 from coexec.engines.detect import usable_cores
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
 from coexec.engines.registry import open_devices
-from coexec.frontend.difference import is_rounding, worst_difference
-from coexec.frontend.load import load, random_inputs
-from coexec.frontend.model import Model
-from coexec.frontend.module import Module
-from coexec.frontend.plain import plain_session
-from coexec.ir.graph import Graph, Piece, Task
-from coexec.ir.receptive import needed_inputs, splittable_axes
-from coexec.ir.region import Region
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan, Provenance, verify_plan
+from coexec.graph.graph import Graph, Piece, Task
+from coexec.graph.receptive import needed_inputs, splittable_axes
+from coexec.graph.region import Region
+from coexec.hardware.hardware import System
+from coexec.lowering.module import Module
+from coexec.model.difference import is_rounding, worst_difference
+from coexec.model.load import load, random_inputs
+from coexec.model.model import Model
+from coexec.model.reference_session import plain_session
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan, Provenance, verify_plan
+from coexec.research.zoo.builder import Builder
+from coexec.research.zoo.vgg16 import STAGES, stage
+from coexec.runtime.compiled import load_compiled, save_compiled
+from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
-from coexec.system.hardware import System
-from coexec.zoo.builder import Builder
-from coexec.zoo.vgg16 import STAGES, stage
+from tests.helpers.ahead import AheadEngine
+from tests.helpers.examples import scaled
+from tests.helpers.graphs import halves, halves_by_rows, hand_made
+from tests.helpers.needs_opencl import opencl_name, opencl_options
+from tests.helpers.network_cases import BLOCKS, FEW, networks
+from tests.helpers.onnx_models import direct, random_feeds, run, tensor
+from tests.helpers.small_models import branches
 
 Draw = Any
 CORES = usable_cores()[:2]
@@ -175,7 +175,9 @@ def test_opencl_beside_onnx_runtime(
     filters: st.SearchStrategy[int], memory: str, cache: Cache
 ) -> None:
     names = [f"cpu:{CORES[0]}", opencl_name()]
-    from opencl_programs import unoptimised  # needs pyopencl, which `opencl_name` looks for
+    from tests.helpers.opencl_programs import (
+        unoptimised,  # needs pyopencl, which `opencl_name` looks for
+    )
 
     with unoptimised():
         drawn(open_devices(names, opencl_options(memory=memory), cache.root), 1e-4, 4, filters)

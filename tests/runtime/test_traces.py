@@ -11,29 +11,29 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import branches
 from test_executor import MODEL, Elsewhere
 
 from coexec.arrays import Array
 from coexec.cache import Cache
-from coexec.compiling.compiled import CompiledPlan
-from coexec.compiling.compiler import Compiler
 from coexec.costs.table import CostTable
 from coexec.engines.base import InFlight, OpenEngine
 from coexec.engines.null import NullEngine
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
-from coexec.frontend.check import plain_session, worst_difference
-from coexec.frontend.load import random_inputs
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan, Provenance
-from coexec.plans.schedule import Schedule
+from coexec.hardware.hardware import MAIN, Busy, Device, EngineInfo, Link, Place, System
+from coexec.model.check import plain_session, worst_difference
+from coexec.model.load import random_inputs
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan, Provenance
+from coexec.plan.schedule import Schedule
+from coexec.runtime.compiled import CompiledPlan
+from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder, VirtualRecorder
-from coexec.system.hardware import MAIN, Busy, Device, EngineInfo, Link, Place, System
 from coexec.timing.simulate import VirtualClock, simulate
 from coexec.timing.trace import REORDER, Detail, Kind, Trace
 from coexec.timing.waits import HAND_OVER
+from tests.helpers.small_models import branches
 
 PATIENCE_S = 60.0
 """Until a thread that waits for its turn gives up: the order of spans was another one."""

@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 import onnx
 import pytest
 from onnx import helper
-from patience import ENOUGH_S
-from servers import ask, fed, infer
-from small_models import from_nodes, tensor_info
 
 from coexec.cli import main
 from coexec.serve import server
 from coexec.serve.server import is_loopback, listen, url_of
+from tests.helpers.patience import ENOUGH_S
+from tests.helpers.servers import ask, fed, infer
+from tests.helpers.small_models import from_nodes, tensor_info
 
 
 @pytest.fixture(scope="module")

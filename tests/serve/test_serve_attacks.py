@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from patience import ENOUGH_S
-from servers import Echo, ask, fed, infer, serving, tensor_of
 
 from coexec.serve.intake import ServeLimits
 from coexec.serve.protocol import JSON_BYTES
 from coexec.serve.tensors import MOST_TEXTS
+from tests.helpers.patience import ENOUGH_S
+from tests.helpers.servers import Echo, ask, fed, infer, serving, tensor_of
 
 LIMITS = ServeLimits(body_bytes=40 * 2**20)
 GOOD = fed([1, 2], [1, 2])

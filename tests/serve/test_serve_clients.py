@@ -11,14 +11,14 @@ import onnxruntime
 import pytest
 import tritonclient.http as triton
 from onnx import helper
-from servers import Stuck, serving
-from small_models import branches, from_nodes, tensor_info
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 import coexec
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
 from coexec.serve.session import SessionServed
+from tests.helpers.servers import Stuck, serving
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 Array = np.ndarray[Any, Any]
 KINDS = {

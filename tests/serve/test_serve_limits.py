@@ -10,14 +10,14 @@ from http.client import HTTPResponse
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from patience import ENOUGH_S, until
-from servers import Array, Echo, Stuck, ask, fed, infer, serving, tensor_of
-from small_models import from_nodes, tensor_info
 
 import coexec
 from coexec.errors import BusyError, ClosedError, InputError, ModelError, UsageError
 from coexec.serve.intake import MemoryBudget, ServeLimits
 from coexec.serve.session import SessionServed
+from tests.helpers.patience import ENOUGH_S, until
+from tests.helpers.servers import Array, Echo, Stuck, ask, fed, infer, serving, tensor_of
+from tests.helpers.small_models import from_nodes, tensor_info
 
 PATH = "/v2/models/echo/infer"
 MIB = 2**20

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from servers import TYPES, Echo, tensor_of
 
 from coexec.errors import InputError
 from coexec.serve import protocol
 from coexec.serve.protocol import read_request, write_answer
 from coexec.serve.served import ServedTensor
 from coexec.serve.tensors import from_binary, from_json, to_binary, to_json
+from tests.helpers.servers import TYPES, Echo, tensor_of
 
 Array = np.ndarray[Any, Any]
 LIMIT = 2**20

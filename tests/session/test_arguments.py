@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from examples import scaled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from small_models import branches, from_nodes, tensor_info
 
 import coexec
 from coexec.arguments import check_feeds
 from coexec.engines.detect import usable_cores
 from coexec.errors import CoexecError, InputError, UsageError
-from coexec.ir.graph import Tensor
+from coexec.graph.graph import Tensor
+from tests.helpers.examples import scaled
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 CPU = f"cpu:{usable_cores()[0]}"
 SMALL = from_nodes(

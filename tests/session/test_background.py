@@ -15,21 +15,21 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from patience import ENOUGH_S
-from quick_choice import PROGRAM
-from settled import settled
-from small_models import branches
 
 import coexec
 from coexec import processes
 from coexec.cache import Cache, Entry
-from coexec.choosing import background, serving
-from coexec.choosing.auto import Auto
-from coexec.choosing.serving import Serving
 from coexec.engines.detect import usable_cores
 from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputError
-from coexec.session import answering
-from coexec.workbench import Settings
+from coexec.selection import background, plan_selector
+from coexec.selection.auto import Auto
+from coexec.selection.plan_selector import Serving
+from coexec.selection.settings import Settings
+from coexec.session import request_router
+from tests.helpers.patience import ENOUGH_S
+from tests.helpers.quick_choice import PROGRAM
+from tests.helpers.settled import settled
+from tests.helpers.small_models import branches
 
 pytestmark = pytest.mark.usefixtures("quick_choice")
 
@@ -38,7 +38,7 @@ X = np.random.default_rng(0).standard_normal((1, 3, 20, 20)).astype(np.float32)
 
 
 QUICK_CHILD = f"""{PROGRAM}
-from coexec.choosing import background
+from coexec.selection import background
 background._PATIENCE_S = 1.0
 background._serve()
 """
@@ -47,11 +47,11 @@ background._serve()
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning in the background begins at once, and races as briefly there as here."""
-    monkeypatch.setattr(serving, "_HEAD_START_S", 0.0)
+    monkeypatch.setattr(plan_selector, "_HEAD_START_S", 0.0)
     usual = processes.command
 
     def command(module: str, *words: str) -> list[str]:
-        if module == "coexec.choosing.background":
+        if module == "coexec.selection.background":
             return [sys.executable, "-P", "-c", QUICK_CHILD]
         return usual(module, *words)
 
@@ -98,9 +98,9 @@ def test_it_answers_at_once_and_says_what_was_decided(
 
 @pytest.mark.long
 def test_shapes_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_WORTH_S", 0.0)
-    monkeypatch.setattr(serving, "_KEPT", 2)
-    monkeypatch.setattr(answering, "_ACCOUNTED_S", -1.0)
+    monkeypatch.setattr(plan_selector, "_WORTH_S", 0.0)
+    monkeypatch.setattr(plan_selector, "_KEPT", 2)
+    monkeypatch.setattr(request_router, "_ACCOUNTED_S", -1.0)
     model = any_size().SerializeToString()
     own = onnxruntime.InferenceSession(model)
     with coexec.InferenceSession(model, devices=DEVICES, cache=tmp_path) as session:
@@ -153,7 +153,7 @@ def test_a_program_that_ends_early_leaves_no_process(tmp_path: Path) -> None:
     onnx.save(branches(), str(model))
     program = (
         "import sys, time, coexec\n"
-        "from coexec.choosing import background, serving\n"
+        "from coexec.selection import background, serving\n"
         "serving._HEAD_START_S = 0.0\n"
         "s = coexec.InferenceSession(sys.argv[1], cache=sys.argv[2])\n"
         "while background._jobs._current is None: time.sleep(0.01)\n"
@@ -230,7 +230,7 @@ def test_what_cannot_be_kept_is_told(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 
 def test_a_choice_in_doubt_is_raced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(plan_selector, "_AGAIN_S", 0.0)
     words: dict[str, Any] = {"devices": DEVICES, "cache": tmp_path, "background": False}
     model = branches().SerializeToString()
     coexec.InferenceSession(model, **words).close()

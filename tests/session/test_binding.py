@@ -7,11 +7,11 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import helper
-from session_states import STATES, opened
-from small_models import from_nodes, tensor_info
 
 import coexec
 from coexec.errors import InputError
+from tests.helpers.session_states import STATES, opened
+from tests.helpers.small_models import from_nodes, tensor_info
 
 MODEL = from_nodes(
     [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["z"])],

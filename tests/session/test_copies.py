@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from session_states import DEVICES, STATES, opened
-from small_models import branches
 
 import coexec
+from tests.helpers.session_states import DEVICES, STATES, opened
+from tests.helpers.small_models import branches
 
 FEEDS = {"x": np.ones((1, 3, 20, 20), np.float32)}
 

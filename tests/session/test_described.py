@@ -8,10 +8,10 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import helper
-from session_states import DEVICES, STATES, opened
-from small_models import from_nodes, tensor_info
 
 import coexec
+from tests.helpers.session_states import DEVICES, STATES, opened
+from tests.helpers.small_models import from_nodes, tensor_info
 
 SHAPE = (3, 2)
 

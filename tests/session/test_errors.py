@@ -8,11 +8,11 @@ import onnxruntime
 import pytest
 from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state as theirs
-from session_states import DEVICES, STATES, opened
-from small_models import branches, from_nodes, tensor_info
 
 import coexec
 from coexec.errors import CoexecError, InputError, ModelError
+from tests.helpers.session_states import DEVICES, STATES, opened
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 FEEDS = {"x": np.ones((1, 3, 20, 20), np.float32)}
 

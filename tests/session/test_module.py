@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from small_models import branches
 
 import coexec
 from coexec.engines.detect import usable_cores
+from tests.helpers.small_models import branches
 
 
 def test_public_names_are_handed_on() -> None:

@@ -2,9 +2,9 @@
 
 import onnxruntime
 import pytest
-from onnxruntime_page import PAGE, TABLES, page, public
 
 import coexec
+from tests.helpers.onnxruntime_page import PAGE, TABLES, page, public
 
 
 @pytest.mark.parametrize("kind", TABLES)

@@ -13,14 +13,14 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import helper
-from session_states import DEVICES, opened
-from small_models import branches, from_nodes, tensor_info
 
 import coexec
 from coexec.errors import UsageError
 from coexec.session import options as subject
+from coexec.session.model_source import open_inputs
 from coexec.session.options import ORT_KEYWORDS, why_unplanned
-from coexec.session.sources import open_inputs
+from tests.helpers.session_states import DEVICES, opened
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 FEEDS = {"x": np.ones((1, 3, 20, 20), np.float32)}
 DYNAMIC = from_nodes(

@@ -6,22 +6,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from examples import scaled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_models import branches, from_nodes, tensor_info
 
 import coexec
 from coexec.cache import Cache
-from coexec.choosing import comparison
 from coexec.engines.detect import usable_cores
 from coexec.errors import DegradedWarning, DeviceError, PlanError, UsageError
-from coexec.frontend.load import load
-from coexec.plans.plan import Plan, Provenance
+from coexec.hardware.hardware import Place
+from coexec.model.load import load
+from coexec.plan.plan import Plan, Provenance
 from coexec.profiling import profiler
-from coexec.system.hardware import Place
-from coexec.workbench import Workbench
-from coexec.workbench.plan_files import text_of
+from coexec.selection import comparison
+from coexec.selection.plan_files import text_of
+from coexec.selection.planning_context import Workbench
+from tests.helpers.examples import scaled
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 CORE = f"cpu:{usable_cores()[0]}"
 X = np.random.default_rng(0).standard_normal((1, 3, 20, 20)).astype(np.float32)
@@ -126,7 +126,7 @@ def open_model() -> onnx.ModelProto:
 def test_the_shapes_of_the_plan_are_those_of_the_session(tmp_path: Path, cache: Cache) -> None:
     path = tmp_path / "open.onnx"
     onnx.save(open_model(), str(path))
-    work = Workbench(str(path), coexec.workbench.Settings(devices=[CORE], shapes={"N": 2}))
+    work = Workbench(str(path), coexec.selection.Settings(devices=[CORE], shapes={"N": 2}))
     plan = work.plan("single")
     file = tmp_path / "p.json"
     file.write_text(text_of(plan, work.graph, work.shapes))

@@ -5,14 +5,14 @@ import time
 from pathlib import Path
 
 import pytest
-from fused_blocks import IMAGES, network, quantised_network
-from small_models import branches
 
 from coexec.engines.detect import usable_cores
 from coexec.engines.registry import open_devices
-from coexec.frontend.check import plain_session, worst_difference
-from coexec.frontend.load import load, random_inputs
+from coexec.model.check import plain_session, worst_difference
+from coexec.model.load import load, random_inputs
 from coexec.session import InferenceSession
+from tests.helpers.fused_blocks import IMAGES, network, quantised_network
+from tests.helpers.small_models import branches
 
 _BEGUN_S = 0.2
 """Threads that were started have bound themselves, so that the test sees a wrong binding."""

@@ -9,13 +9,13 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
-from patience import ENOUGH_S
-from session_states import DEVICES, STATES, opened
-from small_models import branches
 
 import coexec
 from coexec.engines.detect import usable_cores
 from coexec.errors import CoexecError, InputError, TerminatedError
+from tests.helpers.patience import ENOUGH_S
+from tests.helpers.session_states import DEVICES, STATES, opened
+from tests.helpers.small_models import branches
 
 FEEDS = {"x": np.ones((1, 3, 20, 20), np.float32)}
 

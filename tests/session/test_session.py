@@ -8,14 +8,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import quick_choice as quick
-from exports import EXPORTS
-from small_models import branches
 
 import coexec
 from coexec.engines.detect import usable_cores
 from coexec.errors import CacheWarning, InputError, UsageError
-from coexec.frontend.check import worst_difference
+from coexec.model.check import worst_difference
+from tests.helpers import quick_choice as quick
+from tests.helpers.exports import EXPORTS
+from tests.helpers.small_models import branches
 
 DEVICES = [f"cpu:{core}" for core in usable_cores()[:2]]
 

@@ -8,12 +8,12 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from session_states import STATES, opened
-from small_models import branches, from_nodes, tensor_info
 
 import coexec
 from coexec.errors import InputError
 from coexec.session.feeds import array_at, array_of, as_array, dtype_of, shape_of
+from tests.helpers.session_states import STATES, opened
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 SMALL = from_nodes(
     [helper.make_node("Relu", ["x"], ["y"])], [tensor_info("x", [2])], [tensor_info("y", [2])]

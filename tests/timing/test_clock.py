@@ -9,7 +9,19 @@ from functools import cached_property
 from itertools import accumulate
 
 import pytest
-from graphs import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coexec.hardware.hardware import Busy, Link, System
+from coexec.plan.derive import derive
+from coexec.plan.schedule import Schedule
+from coexec.problem.fusion import Evaluator, Launch, Queues, found_in, fuse, queues_of
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution, written
+from coexec.problem.timeline import Timeline, makespan_s
+from coexec.timing.clock import Clock, Move, Places, launched_s, places_of
+from coexec.timing.simulate import VirtualClock, simulate
+from tests.helpers.graphs import (
     Case,
     Placement,
     cases,
@@ -19,18 +31,6 @@ from graphs import (
     table,
     task_schedule,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from coexec.plans.derive import derive
-from coexec.plans.schedule import Schedule
-from coexec.problem.fusion import Evaluator, Launch, Queues, found_in, fuse, queues_of
-from coexec.problem.problem import Problem
-from coexec.problem.solution import Solution, written
-from coexec.problem.timeline import Timeline, makespan_s
-from coexec.system.hardware import Busy, Link, System
-from coexec.timing.clock import Clock, Move, Places, launched_s, places_of
-from coexec.timing.simulate import VirtualClock, simulate
 
 INF = float("inf")
 examples = settings(max_examples=200, deadline=None, derandomize=True)

@@ -3,14 +3,14 @@
 import math
 
 import pytest
-from graphs import Busy, cases, make_graph, make_plan, make_system, table
 from hypothesis import given, settings
 
-from coexec.ir.graph import Graph
+from coexec.graph.graph import Graph
+from coexec.plan.derive import derive
 from coexec.planners import PLANNERS
-from coexec.plans.derive import derive
 from coexec.timing.explain import Reason, explain
 from coexec.timing.simulate import simulate
+from tests.helpers.graphs import Busy, cases, make_graph, make_plan, make_system, table
 
 INF = math.inf
 

@@ -4,17 +4,17 @@ import math
 from dataclasses import replace
 
 import pytest
-from graphs import Case, cases, make_graph, make_plan, make_system, table
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coexec.errors import DeviceError
+from coexec.hardware.hardware import Power, System
+from coexec.plan.derive import derive
 from coexec.planners import PLANNERS
-from coexec.plans.derive import derive
-from coexec.system.hardware import Power, System
 from coexec.timing.energy import device_energy_j, energy_j
 from coexec.timing.simulate import simulate
 from coexec.timing.trace import Span, Trace
+from tests.helpers.graphs import Case, cases, make_graph, make_plan, make_system, table
 
 WATTS = st.floats(0, 50).flatmap(
     lambda idle_w: st.floats(idle_w, 60).map(lambda busy_w: Power(busy_w, idle_w))

@@ -4,7 +4,19 @@ import math
 from itertools import pairwise
 
 import pytest
-from graphs import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coexec.errors import PlanError
+from coexec.graph.graph import Piece
+from coexec.graph.region import Region
+from coexec.plan.derive import derive
+from coexec.plan.schedule import Schedule, ended_before
+from coexec.problem.problem import Problem
+from coexec.problem.timeline import makespan_s
+from coexec.timing.simulate import simulate
+from coexec.timing.trace import Trace
+from tests.helpers.graphs import (
     Busy,
     Case,
     cases,
@@ -16,18 +28,6 @@ from graphs import (
     placements,
     table,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from coexec.errors import PlanError
-from coexec.ir.graph import Piece
-from coexec.ir.region import Region
-from coexec.plans.derive import derive
-from coexec.plans.schedule import Schedule, ended_before
-from coexec.problem.problem import Problem
-from coexec.problem.timeline import makespan_s
-from coexec.timing.simulate import simulate
-from coexec.timing.trace import Trace
 
 examples = settings(max_examples=100, deadline=None, derandomize=True)
 INF = math.inf

@@ -4,13 +4,12 @@ import json
 import math
 from typing import Any
 
-from graphs import ITEM_BYTES, Busy, make_graph, make_plan, make_system, table
-
-from coexec.plans.derive import derive
-from coexec.system.hardware import Device, Link, Place, System
+from coexec.hardware.hardware import Device, Link, Place, System
+from coexec.plan.derive import derive
 from coexec.timing.simulate import simulate
 from coexec.timing.trace import Kind, Span, Trace
 from coexec.timing.waits import HAND_OVER, Need, with_waits
+from tests.helpers.graphs import ITEM_BYTES, Busy, make_graph, make_plan, make_system, table
 
 INF = math.inf
 FORK = make_graph({"a": [], "b": ["a"], "c": []}, {"a": 4})

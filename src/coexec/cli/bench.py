@@ -70,7 +70,6 @@ def command(
     at 30 a second, and requests in a loop. Peak memory is measured in a fresh process for each row.
     Energy per inference, of all processors and memory, is shown if this machine has counters.
     """
-    from coexec.choosing.prepare import prepare
     from coexec.cli.bench_rows import (
         alone_rows,
         bench_facts,
@@ -92,6 +91,7 @@ def command(
     from coexec.errors import UsageError
     from coexec.exports.opening import resolve_export
     from coexec.runtime.recorder import RealRecorder
+    from coexec.selection.prepare import prepare
 
     if repeats < 1:
         raise UsageError(f"--repeats {repeats}: measure at least once")

@@ -11,9 +11,6 @@ from typing import Any
 from rich.table import Table
 
 from coexec.arrays import Array
-from coexec.choosing.idle import Rest
-from coexec.choosing.optimize import CLEARLY
-from coexec.choosing.race import REQUESTS
 from coexec.cli.console import out
 from coexec.cli.gantt import draw
 from coexec.cli.peak import of_onnx_runtime, of_plan
@@ -23,9 +20,13 @@ from coexec.engines.names import default_names
 from coexec.errors import DeviceError
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
+from coexec.selection.optimize import CLEARLY
+from coexec.selection.planning_context import Workbench
+from coexec.selection.prepared import Prepared, Requests
+from coexec.selection.quiet_moment import Rest
+from coexec.selection.race import REQUESTS
 from coexec.timing.simulate import simulate
 from coexec.units import format_bytes, format_joules, format_seconds
-from coexec.workbench import Prepared, Requests, Workbench
 
 __all__ = [
     "alone_rows",

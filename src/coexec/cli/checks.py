@@ -7,9 +7,9 @@ from typing import Any
 from coexec.arrays import Array
 from coexec.engines.registry import is_pretended
 from coexec.errors import CheckError, UsageError
-from coexec.frontend.difference import is_rounding, worst_difference
-from coexec.workbench import Workbench
-from coexec.workbench.given import GivenModel
+from coexec.model.difference import is_rounding, worst_difference
+from coexec.selection.opened_model import GivenModel
+from coexec.selection.planning_context import Workbench
 
 __all__ = ["differences", "judged", "judged_by"]
 
@@ -41,7 +41,7 @@ def judged_by(
 ) -> str:  # fmt: skip
     """Text of the verdict on outputs with the largest difference ``worst``.
 
-    Some models amplify rounding: see `coexec.frontend.check.is_rounding`.
+    Some models amplify rounding: see `coexec.model.check.is_rounding`.
 
     Args:
         facts: facts for the JSON document, printed with the error.

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coexec.choosing.race import REQUESTS
 from coexec.cli.arrays import read_inputs
 from coexec.cli.console import out
 from coexec.defaults import AUTO, WAITING, Waiting
 from coexec.engines.names import split_names
 from coexec.errors import UsageError
+from coexec.selection.plan_files import plan_of
+from coexec.selection.prepared import Candidate, Requests
+from coexec.selection.race import REQUESTS
+from coexec.selection.settings import Settings
 from coexec.units import format_seconds
-from coexec.workbench import Candidate, Requests, Settings
-from coexec.workbench.plan_files import plan_of
 
 __all__ = ["format_candidate", "print_candidates", "settings"]
 

@@ -54,7 +54,6 @@ def command(
     where it is read. Groups of equal reasons first, then the longest tasks, or --all. Measured
     times are of tasks one after the other; with --platform nothing can run, and there are none.
     """
-    from coexec.choosing.prepare import prepare
     from coexec.cli.common import print_candidates, settings
     from coexec.cli.console import out
     from coexec.cli.output import print_json
@@ -62,6 +61,7 @@ def command(
     from coexec.cli.progress import progress
     from coexec.cli.reasons import group_table, measured_in_place, task_table
     from coexec.errors import UsageError
+    from coexec.selection.prepare import prepare
     from coexec.timing.explain import explain
     from coexec.timing.simulate import simulate
     from coexec.units import format_seconds

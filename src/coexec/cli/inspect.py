@@ -49,9 +49,9 @@ def command(
     from coexec.cli.output import print_json
     from coexec.cli.progress import progress
     from coexec.errors import UsageError
-    from coexec.ir.text import format_graph
+    from coexec.graph.text import format_graph
+    from coexec.selection.planning_context import Workbench
     from coexec.units import format_bytes, format_count
-    from coexec.workbench import Workbench
 
     config = settings(devices=device, shape=shape, value=value, inputs=inputs, cache=cache)
     with progress(f"loading {model}"):

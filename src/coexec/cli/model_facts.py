@@ -6,8 +6,8 @@ from typing import Any
 from rich.table import Table
 
 from coexec.cli.console import out
-from coexec.ir.graph import Graph
-from coexec.ir.width import critical_path, width
+from coexec.graph.graph import Graph
+from coexec.graph.width import critical_path, width
 from coexec.memory.strategies import BOUNDS, FAMILIES, assign_all
 from coexec.memory.usage import records_of
 from coexec.units import format_bytes

@@ -22,7 +22,7 @@ from coexec.cli.options import (
 from coexec.cli.verbs import prints
 
 if TYPE_CHECKING:
-    from coexec.choosing.optimize import Verdict
+    from coexec.selection.optimize import Verdict
 
 TimeOpt = Annotated[float, typer.Option("--time", help="Seconds for all of it.")]
 PlanFileOpt = Annotated[
@@ -66,11 +66,11 @@ def command(
     The plan is kept where it is clearly faster than ONNX Runtime's own session; the last lines say
     how to use it.
     """
-    from coexec.choosing.optimize import optimize
     from coexec.cli.common import print_candidates, settings
     from coexec.cli.console import out
     from coexec.cli.output import check_files, print_json, write_file
     from coexec.cli.progress import progress
+    from coexec.selection.optimize import optimize
 
     file = output or Path(f"{_stem(model)}.plan.json")
     check_files(file)
@@ -99,7 +99,7 @@ def command(
 
 
 def _stem(model: str) -> str:
-    from coexec.workbench.given import ZOO
+    from coexec.selection.opened_model import ZOO
 
     return Path(model.removeprefix(ZOO)).stem or "model"
 

@@ -16,8 +16,8 @@ from coexec.processes import Child, EndedError, Parent
 
 if TYPE_CHECKING:  # imports would add to the memory of the process that runs ONNX Runtime
     from coexec.arrays import Array
-    from coexec.plans.plan import Plan
-    from coexec.workbench import Workbench
+    from coexec.plan.plan import Plan
+    from coexec.selection.planning_context import Workbench
 
 __all__ = ["of_onnx_runtime", "of_plan"]
 
@@ -36,7 +36,7 @@ def of_plan(work: "Workbench", plan: "Plan", feeds: "Mapping[str, Array]") -> in
 def of_onnx_runtime(work: "Workbench", threads: int, feeds: "Mapping[str, Array]") -> int | None:
     """Peak bytes of ONNX Runtime alone, with the original model in a file; None if the process
     crashed."""
-    from coexec.workbench.given import ZOO
+    from coexec.selection.opened_model import ZOO
 
     source = work.given.source
     if not str(source).startswith(ZOO) and not (work.settings.shapes or work.settings.values):
@@ -64,8 +64,8 @@ def _in_a_process(measure: Callable[..., int], *arguments: Any) -> int | None:
 
 
 def _run_plan(source: Any, settings: Any, plan: str, feeds: Mapping[str, Any]) -> int:
-    from coexec.plans.plan import Plan
-    from coexec.workbench import Workbench
+    from coexec.plan.plan import Plan
+    from coexec.selection.planning_context import Workbench
 
     work = Workbench(source, settings)
     with work.start(work.prepared(Plan.from_json(plan))) as executor:

@@ -52,16 +52,16 @@ def command(
     debug: DebugOpt = False,
 ) -> None:
     """Plan a model and print the prediction; --output keeps the plan for coexec run --plan."""
-    from coexec.choosing.prepare import prepare
     from coexec.cli.common import print_candidates, settings
     from coexec.cli.console import out
     from coexec.cli.output import print_json, write_file
     from coexec.cli.planned import alone_s, bound_of, energy_facts, energy_line, on_platform
     from coexec.cli.progress import progress
     from coexec.errors import UsageError
+    from coexec.selection.plan_files import text_of
+    from coexec.selection.prepare import prepare
     from coexec.timing.simulate import simulate
     from coexec.units import format_seconds
-    from coexec.workbench.plan_files import text_of
 
     if platform is not None:
         if fresh or engine or pin:

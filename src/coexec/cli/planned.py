@@ -6,14 +6,16 @@ from typing import Any
 
 from coexec.defaults import AUTO
 from coexec.errors import UsageError
-from coexec.platforms import load
-from coexec.system.hardware import System
+from coexec.hardware.hardware import System
+from coexec.research.platforms import load
+from coexec.selection.plan_files import versions_here
+from coexec.selection.planning_context import Workbench, make_plan
+from coexec.selection.prepared import Prepared, Simulated
+from coexec.selection.settings import Settings
 from coexec.timing.energy import device_energy_j
 from coexec.timing.simulate import simulate
 from coexec.timing.trace import Trace
 from coexec.units import format_joules, format_seconds
-from coexec.workbench import Prepared, Settings, Simulated, Workbench, make_plan
-from coexec.workbench.plan_files import versions_here
 
 __all__ = ["LowerBound", "alone_s", "bound_of", "energy_facts", "energy_line",
            "on_platform"]  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from coexec.engines.registry import Driven
-from coexec.system.hardware import Device
+from coexec.hardware.hardware import Device
 from coexec.units import format_bytes
 
 __all__ = ["engine_table", "processor_table", "remarks"]

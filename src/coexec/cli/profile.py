@@ -71,8 +71,8 @@ def command(
     from coexec.cli.profile_tables import basis_counts, cost_facts, print_tasks, train_predictors
     from coexec.cli.progress import progress
     from coexec.errors import UsageError
+    from coexec.selection.planning_context import Workbench
     from coexec.units import format_seconds
-    from coexec.workbench import Workbench
 
     if train:
         if model is not None:

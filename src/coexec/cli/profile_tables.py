@@ -14,10 +14,10 @@ from coexec.cli.progress import progress
 from coexec.costs.table import Basis, CostTable
 from coexec.defaults import SAMPLES
 from coexec.errors import UsageError
-from coexec.ir.graph import Graph
-from coexec.system.hardware import Place
+from coexec.graph.graph import Graph
+from coexec.hardware.hardware import Place
+from coexec.selection.learning import trained_on
 from coexec.units import format_seconds
-from coexec.workbench import trained_on
 
 __all__ = ["basis_counts", "cost_facts", "print_tasks", "train_predictors"]
 

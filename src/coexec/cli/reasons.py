@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
 
-from coexec.plans.derive import stepwise
+from coexec.plan.derive import stepwise
 from coexec.profiling.sweep import measure_in_place
+from coexec.selection.prepared import Prepared
 from coexec.timing.explain import GROUPS, Group, Reason
 from coexec.units import format_bytes, format_seconds
-from coexec.workbench import Prepared
 
 __all__ = ["group_table", "measured_in_place", "task_table"]
 

@@ -8,8 +8,8 @@ from coexec.arrays import Array
 from coexec.cli.output import write_file
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
+from coexec.selection.prepared import Prepared
 from coexec.units import format_seconds
-from coexec.workbench import Prepared
 
 __all__ = ["write_trace"]
 

@@ -63,7 +63,6 @@ def command(
     """
     import numpy as np
 
-    from coexec.choosing.prepare import prepare
     from coexec.cli.arrays import packed
     from coexec.cli.checks import differences, judged
     from coexec.cli.common import settings
@@ -75,6 +74,7 @@ def command(
     from coexec.cli.recorded import write_trace
     from coexec.exports.opening import resolve_export
     from coexec.runtime.recorder import RealRecorder
+    from coexec.selection.prepare import prepare
     from coexec.units import format_joules, format_seconds
 
     with progress(f"loading {model}") as tell:

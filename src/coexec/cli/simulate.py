@@ -50,7 +50,6 @@ def command(
     On this machine's devices, the planner auto runs what it chooses from. With --platform nothing
     can run: it takes the plan of the quick planners that simulates best.
     """
-    from coexec.choosing.prepare import prepare
     from coexec.cli.common import settings
     from coexec.cli.console import out
     from coexec.cli.gantt import draw
@@ -58,6 +57,7 @@ def command(
     from coexec.cli.planned import energy_facts, energy_line, on_platform
     from coexec.cli.progress import progress
     from coexec.errors import UsageError
+    from coexec.selection.prepare import prepare
     from coexec.timing.simulate import simulate
     from coexec.units import format_seconds
 

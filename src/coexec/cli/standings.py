@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from coexec.choosing.idle import REAL, Rest
-from coexec.choosing.race import REQUESTS, Outcome, race
 from coexec.cli.energy import MeasuredEnergy, measured_energy
-from coexec.plans.schedule import Segment
+from coexec.plan.schedule import Segment
+from coexec.selection.quiet_moment import REAL, Rest
+from coexec.selection.race import REQUESTS, Outcome, race
 
 __all__ = ["Row", "Standings", "raced"]
 

@@ -7,10 +7,10 @@ from rich.table import Table
 
 from coexec.cli.console import out
 from coexec.engines.base import OpenEngine
-from coexec.ir.graph import Graph
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan, Provenance
-from coexec.system.hardware import Place
+from coexec.graph.graph import Graph
+from coexec.hardware.hardware import Place
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan, Provenance
 from coexec.units import format_count
 
 __all__ = ["facts", "show"]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from coexec.costs.estimated import Work
-from coexec.ir.graph import Graph, Task
-from coexec.ir.parts import TaskParts
-from coexec.ir.region import Region
-from coexec.system.hardware import Link, Place
+from coexec.graph.graph import Graph, Task
+from coexec.graph.region import Region
+from coexec.graph.task_samples import TaskParts
+from coexec.hardware.hardware import Link, Place
 
 __all__ = [
     "AlteredCosts",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from coexec.errors import DeviceError
-from coexec.ir.graph import Piece
+from coexec.graph.graph import Piece
 
 __all__ = ["FLOPS_PER_MAC", "Capacity", "CapacityCosts", "ShareCosts", "ShareWork"]
 
@@ -15,8 +15,8 @@ FLOPS_PER_MAC = 2
 
 
 class ShareWork(Protocol):
-    """The part of a stage that one machine computes: a `coexec.ir.strip.Strip`, or an object that
-    derives its pieces only when they are read."""
+    """The part of a stage that one machine computes: a `coexec.pipeline.strip.Strip`, or an object
+    that derives its pieces only when they are read."""
 
     @property
     def macs(self) -> int:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from coexec.ir.graph import Graph, Task
+from coexec.graph.graph import Graph, Task
 
 __all__ = ["Work", "estimated_s", "work_of"]
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from coexec.costs.base import AlteredCosts, PartSeconds
-from coexec.ir.graph import Graph, Task
-from coexec.ir.parts import TaskParts
-from coexec.ir.region import Region
-from coexec.system.hardware import Place
+from coexec.graph.graph import Graph, Task
+from coexec.graph.region import Region
+from coexec.graph.task_samples import TaskParts
+from coexec.hardware.hardware import Place
 
 __all__ = ["Observation", "Observed"]
 

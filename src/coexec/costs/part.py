@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coexec.ir.graph import Operator, Tensor
-from coexec.ir.parts import TaskParts
-from coexec.ir.region import Region
-from coexec.ir.rules import OperatorRegion
+from coexec.graph.graph import Operator, Tensor
+from coexec.graph.region import Region
+from coexec.graph.rules import OperatorRegion
+from coexec.graph.task_samples import TaskParts
 
 __all__ = ["part_of_task"]
 

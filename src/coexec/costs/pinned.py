@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 
 from coexec.costs.base import AlteredCosts, CostModel, PartSeconds
 from coexec.errors import InfeasibleError, UsageError
-from coexec.ir.graph import Graph, Task
-from coexec.ir.parts import TaskParts
-from coexec.ir.region import Region
-from coexec.system.hardware import Place, System
+from coexec.graph.graph import Graph, Task
+from coexec.graph.region import Region
+from coexec.graph.task_samples import TaskParts
+from coexec.hardware.hardware import Place, System
 
 __all__ = ["Pinned", "resolve"]
 

@@ -1,21 +1,20 @@
 """A cost model of simulated processors: rates by kind of operator, overheads, layouts.
 
-The figures come from a platform file (`coexec.platforms`); this file only calculates with them. One
-operator takes ``operator_s + work / rate``. Its kind decides how work is counted and which rate
-applies. Each kind is one method of computing, which inference engines for phones choose by the same
-rules (channels in blocks of four, Winograd's algorithm for square filters with stride one, a pass
-over all weights where there is a single output position).
-"""
+The figures come from a platform file (`coexec.research.platforms`); this file only calculates with
+them. One operator takes ``operator_s + work / rate``. Its kind decides how work is counted and
+which rate applies. Each kind is one method of computing, which inference engines for phones choose
+by the same rules (channels in blocks of four, Winograd's algorithm for square filters with stride
+one, a pass over all weights where there is a single output position)."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from coexec.costs.base import PartSeconds
-from coexec.ir.graph import Graph, Operator, Task, Tensor
-from coexec.ir.parts import TaskParts
-from coexec.ir.region import Region
-from coexec.system.hardware import Link, Place
+from coexec.graph.graph import Graph, Operator, Task, Tensor
+from coexec.graph.region import Region
+from coexec.graph.task_samples import TaskParts
+from coexec.hardware.hardware import Link, Place
 
 __all__ = ["PlatformCosts", "Rates", "operator_s"]
 

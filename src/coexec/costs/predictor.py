@@ -18,9 +18,9 @@ from functools import cached_property
 from coexec.costs.base import Prediction, Predictor, Unmeasured, Workload
 from coexec.costs.fitting import fitted
 from coexec.costs.part import part_of_task
-from coexec.ir.graph import Operator, Task, Tensor
-from coexec.ir.parts import TaskParts
-from coexec.ir.region import Region
+from coexec.graph.graph import Operator, Task, Tensor
+from coexec.graph.region import Region
+from coexec.graph.task_samples import TaskParts
 
 __all__ = ["Describe", "KernelUnits", "LatencyPredictor", "PartShares", "TrainedUnits", "from_json",
            "surest", "to_json", "train"]  # fmt: skip

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from coexec.costs.base import AlteredCosts, PartSeconds
-from coexec.ir.graph import Graph, Task
-from coexec.ir.parts import GraphParts, TaskParts
-from coexec.ir.region import Region
-from coexec.system.hardware import Place
+from coexec.graph.graph import Graph, Task
+from coexec.graph.region import Region
+from coexec.graph.task_samples import GraphParts, TaskParts
+from coexec.hardware.hardware import Place
 
 __all__ = ["RememberedCosts"]
 

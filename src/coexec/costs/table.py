@@ -8,10 +8,10 @@ from typing import Literal
 from coexec.costs.base import PartSeconds
 from coexec.costs.predictor import LatencyPredictor, PartShares
 from coexec.errors import PlanError
-from coexec.ir.graph import Graph, Piece, Task
-from coexec.ir.parts import TaskParts
-from coexec.ir.region import Region
-from coexec.system.hardware import Link, Place
+from coexec.graph.graph import Graph, Piece, Task
+from coexec.graph.region import Region
+from coexec.graph.task_samples import TaskParts
+from coexec.hardware.hardware import Link, Place
 
 __all__ = ["Basis", "CostTable", "LayoutChange"]
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from coexec.costs.base import Workload
-from coexec.ir.flops import operator_macs
-from coexec.ir.graph import Operator, Tensor
+from coexec.graph.flops import operator_macs
+from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["beside", "beyond", "plain_workload", "together"]
 

@@ -21,12 +21,12 @@ from coexec.arrays import Array, numpy_type
 from coexec.costs.base import Workload
 from coexec.costs.workloads import plain_workload
 from coexec.engines import detect
-from coexec.frontend.dialect import PLAIN, STANDARD, Dialect, Layout, as_it_lies, where_it_lies
-from coexec.frontend.memory import main_memory_bytes
-from coexec.frontend.module import Module
-from coexec.ir.graph import Operator, Task, Tensor
-from coexec.ir.region import Region
-from coexec.system.hardware import Device, EngineInfo, Memory, Place
+from coexec.graph.graph import Operator, Task, Tensor
+from coexec.graph.region import Region
+from coexec.hardware.hardware import Device, EngineInfo, Memory, Place
+from coexec.lowering.dialect import PLAIN, STANDARD, Dialect, Layout, as_it_lies, where_it_lies
+from coexec.lowering.module import Module
+from coexec.model.main_memory import main_memory_bytes
 from coexec.timing.trace import Detail
 
 __all__ = ["AfterFork", "Bound", "BoxCopy", "Engine", "Held", "InFlight", "Launchable",
@@ -311,7 +311,7 @@ class OpenEngine(ABC):
 
         Args:
             layout: of the tensor. The arrays have this layout already, as `as_it_lies` in
-                `coexec.frontend.dialect` returns it. Boxes end where blocks end.
+                `coexec.lowering.dialect` returns it. Boxes end where blocks end.
         """
         target = into
         if not isinstance(into, np.ndarray):

@@ -8,9 +8,9 @@ import numpy as np
 
 from coexec.arrays import Array, numpy_type
 from coexec.engines.base import AfterFork, Engine, OpenEngine, Processor
-from coexec.frontend.module import Module
-from coexec.ir.graph import Tensor
-from coexec.system.hardware import Device, EngineInfo
+from coexec.graph.graph import Tensor
+from coexec.hardware.hardware import Device, EngineInfo
+from coexec.lowering.module import Module
 
 __all__ = ["Null", "NullEngine", "Pretended"]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from coexec.engines.base import OpenEngine
 from coexec.errors import DeviceError
-from coexec.system.hardware import Device, Place
+from coexec.hardware.hardware import Device, Place
 
 __all__ = ["OpenDevice", "engine_at"]
 

@@ -10,8 +10,8 @@ from coexec.arrays import Array
 from coexec.engines.base import AfterFork, OpenEngine
 from coexec.engines.null import Pretended
 from coexec.errors import ExecutionError
-from coexec.frontend.module import Module
-from coexec.system.hardware import Device, EngineInfo
+from coexec.hardware.hardware import Device, EngineInfo
+from coexec.lowering.module import Module
 
 __all__ = ["Reference", "ReferenceEngine"]
 

@@ -3,7 +3,7 @@
 Engines are found through entry points, both coexec's own engines and those of other packages. An
 engine that cannot be imported or breaks the contract of `coexec.engines.base` is left out; the
 reason is reported when a user names it. Engines are tried in a separate process before they are
-used (`coexec.engines.trial`).
+used (`coexec.engines.contract_trial`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,13 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coexec.engines import detect, trial
+from coexec.engines import contract_trial, detect
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.names import Request, cores_of, cpu_name, number_of, parse
 from coexec.engines.opened import OpenDevice
 from coexec.engines.options import EngineOptions, parsed
 from coexec.errors import CoexecError, DeviceError, UsageError, first_line, nearest
-from coexec.system.hardware import Device, EngineInfo, System
+from coexec.hardware.hardware import Device, EngineInfo, System
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -141,7 +141,7 @@ def processors(kind: str | None = None, fresh: bool = False) -> list[Driven]:
         fresh: drop the stored verdicts and try all engines again.
     """
     if fresh:
-        trial.forget()
+        contract_trial.forget()
     return [_tried(driven) for driven in _listed(kind)]
 
 
@@ -205,7 +205,9 @@ def _failure(engine: Engine, processor: str) -> str | None:
         processor = cpu_name(detect.usable_cores()[:1])
     entry = _entries()[engine.name]
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-    return trial.unusable(engine.name, f"{processor}/{engine.name}", f"{package}, {engine.version}")
+    return contract_trial.unusable(
+        engine.name, f"{processor}/{engine.name}", f"{package}, {engine.version}"
+    )
 
 
 def describe(name: str, options: EngineOptions | None = None) -> Device:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from coexec.__about__ import __version__
 from coexec.engines import detect
-from coexec.system.hardware import Device, System
+from coexec.hardware.hardware import Device, System
 
 __all__ = ["ExportMachine"]
 

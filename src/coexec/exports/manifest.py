@@ -17,7 +17,7 @@ from coexec.__about__ import __version__
 from coexec.errors import StoreError
 from coexec.exports import MANIFEST
 from coexec.exports.machine import ExportMachine
-from coexec.frontend.folders import is_below
+from coexec.model.folders import is_below
 
 __all__ = ["AGAIN", "PARTS", "PLAN", "FileFacts", "Manifest", "digest_of_bytes",
            "file_below"]  # fmt: skip

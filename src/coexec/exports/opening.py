@@ -17,11 +17,12 @@ from coexec.errors import DegradedWarning, DeviceError, ForkedError, StoreError,
 from coexec.exports import is_export
 from coexec.exports.machine import ExportMachine
 from coexec.exports.manifest import AGAIN, PARTS, PLAN, Manifest, file_below
-from coexec.frontend.digest import file_digests
-from coexec.plans.plan_file import PlanFile
-from coexec.system.hardware import System
-from coexec.workbench import Settings, opened_cache
-from coexec.workbench.plan_files import plan_of
+from coexec.hardware.hardware import System
+from coexec.model.digest import file_digests
+from coexec.plan.plan_file import PlanFile
+from coexec.selection.plan_files import plan_of
+from coexec.selection.planning_context import opened_cache
+from coexec.selection.settings import Settings
 
 __all__ = ["resolve_export"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from operator import attrgetter
 
-from coexec.ir.graph import Graph, Tensor
+from coexec.graph.graph import Graph, Tensor
 from coexec.memory.records import Record
 
 __all__ = ["records_of"]

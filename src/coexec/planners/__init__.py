@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from coexec.costs.base import CostModel
 from coexec.errors import CoexecError, PlanError, UsageError, first_line, nearest
-from coexec.ir.graph import Graph
+from coexec.graph.graph import Graph
+from coexec.hardware.hardware import System
+from coexec.plan.plan import Plan, verify_plan
 from coexec.planners import (
     anneal,
     codl,
@@ -35,13 +37,11 @@ from coexec.planners import (
     mulayer,
     single,
 )
-from coexec.plans.plan import Plan, verify_plan
+from coexec.planners.methods.options import made_with, options_of
 from coexec.problem.building import build_plan
 from coexec.problem.division import Division, planned
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
-from coexec.solvers.options import made_with, options_of
-from coexec.system.hardware import System
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

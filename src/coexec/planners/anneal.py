@@ -1,10 +1,10 @@
 """Simulated annealing, started from the best plan of the fast planners."""
 
 from coexec.errors import UsageError
+from coexec.planners.methods.search.annealing import annealed
+from coexec.planners.methods.search.starts import starts
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
-from coexec.solvers.search.annealing import annealed
-from coexec.solvers.search.starts import starts
 
 __all__ = ["solve"]
 

@@ -4,14 +4,10 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from coexec.errors import UsageError
-from coexec.problem.division import Division, best_of
-from coexec.problem.problem import Problem
-from coexec.problem.solution import Solution
-from coexec.problem.timeline import Timeline
-from coexec.solvers.exact.listing import listed
-from coexec.solvers.splitting.branches import distributed, forks
-from coexec.solvers.splitting.placed import Sharing
-from coexec.solvers.splitting.shares import (
+from coexec.planners.methods.exact.listing import listed
+from coexec.planners.methods.splitting.branches import distributed, forks
+from coexec.planners.methods.splitting.placed import Sharing
+from coexec.planners.methods.splitting.shares import (
     CHANNEL_BLOCK,
     FINE_STEPS,
     STEPS,
@@ -19,8 +15,12 @@ from coexec.solvers.splitting.shares import (
     Dimension,
     axis_of,
 )
-from coexec.solvers.splitting.strips import Strips, pieces_of
-from coexec.solvers.splitting.walk import Reached, quickest
+from coexec.planners.methods.splitting.strips import Strips, pieces_of
+from coexec.planners.methods.splitting.walk import Reached, quickest
+from coexec.problem.division import Division, best_of
+from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution
+from coexec.problem.timeline import Timeline
 
 __all__ = ["solve"]
 

@@ -13,15 +13,15 @@ import math
 from typing import Any
 
 from coexec.errors import UsageError
+from coexec.planners.methods.exact.constraints import TRUE, Constraints, Literal, Sum
+from coexec.planners.methods.exact.formulation import Formulation, Valuation
+from coexec.planners.methods.exact.library import library
+from coexec.planners.methods.search.annealing import annealed
+from coexec.planners.methods.search.starts import starts
 from coexec.problem.fusion import fused
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s
 from coexec.problem.timeline import Timeline, makespan_s
-from coexec.solvers.exact.constraints import TRUE, Constraints, Literal, Sum
-from coexec.solvers.exact.formulation import Formulation, Valuation
-from coexec.solvers.exact.library import library
-from coexec.solvers.search.annealing import annealed
-from coexec.solvers.search.starts import starts
 
 __all__ = ["solve"]
 

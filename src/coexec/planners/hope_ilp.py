@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coexec.errors import UsageError
+from coexec.planners.methods.exact.constraints import Constraints
+from coexec.planners.methods.exact.formulation import Formulation, Valuation
+from coexec.planners.methods.exact.library import library
+from coexec.planners.methods.exact.listing import listed
+from coexec.planners.methods.exact.rows import Rows
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, alone, simulated_s
 from coexec.problem.timeline import Timeline, makespan_s
-from coexec.solvers.exact.constraints import Constraints
-from coexec.solvers.exact.formulation import Formulation, Valuation
-from coexec.solvers.exact.library import library
-from coexec.solvers.exact.listing import listed
-from coexec.solvers.exact.rows import Rows
 
 __all__ = ["partition", "solve"]
 

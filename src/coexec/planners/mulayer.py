@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from math import inf
 
 from coexec.errors import UsageError
+from coexec.planners.methods.splitting.branches import distributed, forks
+from coexec.planners.methods.splitting.placed import Sharing
+from coexec.planners.methods.splitting.shares import CHANNEL_BLOCK, STEPS
+from coexec.planners.methods.splitting.strips import Strips, pieces_of
+from coexec.planners.methods.splitting.walk import Reached, quickest
 from coexec.problem.division import Division, best_of
 from coexec.problem.problem import Problem
-from coexec.solvers.splitting.branches import distributed, forks
-from coexec.solvers.splitting.placed import Sharing
-from coexec.solvers.splitting.shares import CHANNEL_BLOCK, STEPS
-from coexec.solvers.splitting.strips import Strips, pieces_of
-from coexec.solvers.splitting.walk import Reached, quickest
 
 __all__ = ["solve"]
 

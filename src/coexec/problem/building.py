@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from coexec.plans.plan import Plan, Provenance
+from coexec.plan.plan import Plan, Provenance
 from coexec.problem.fusion import fused
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, written

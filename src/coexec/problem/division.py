@@ -7,13 +7,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from coexec.errors import PlanError
-from coexec.ir.graph import Piece
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan, Provenance
+from coexec.graph.graph import Piece
+from coexec.hardware.hardware import Place
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan, Provenance
 from coexec.problem.building import build_plan
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
-from coexec.system.hardware import Place
 from coexec.timing.clock import launched_s
 from coexec.timing.simulate import simulate
 

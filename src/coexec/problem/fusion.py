@@ -2,7 +2,7 @@
 
 A launch is a tuple of tasks, each after its predecessors. A queue holds the launches of a device,
 in order. Fusing two launches saves one launch overhead. But readers of the first one then wait for
-both, and both wait for the inputs of the second one. `coexec.plans.derive` fuses where this delays
+both, and both wait for the inputs of the second one. `coexec.plan.derive` fuses where this delays
 nothing, whatever the tasks take. This module also fuses where, by the predicted times, the waiting
 launches have time to spare.
 """
@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
-from coexec.plans.derive import derive
+from coexec.plan.derive import derive
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, written
 from coexec.problem.timeline import sent

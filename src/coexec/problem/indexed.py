@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from coexec.ir.graph import Graph
+from coexec.graph.graph import Graph
 from coexec.problem.bounds import Flags, precedence
 
 __all__ = ["IndexedGraph"]

@@ -12,12 +12,12 @@ from math import inf
 from coexec.costs.base import CostModel
 from coexec.costs.remembered import RememberedCosts
 from coexec.errors import InfeasibleError
-from coexec.ir.graph import Graph, Task
-from coexec.ir.parts import GraphParts
-from coexec.plans.footprint import task_bytes
+from coexec.graph.graph import Graph, Task
+from coexec.graph.task_samples import GraphParts
+from coexec.hardware.hardware import Link, Place, System
+from coexec.plan.footprint import task_bytes
 from coexec.problem.bounds import Bounds, Matrix
 from coexec.problem.indexed import IndexedGraph
-from coexec.system.hardware import Link, Place, System
 from coexec.timing.clock import Move, Places, places_of
 from coexec.units import format_bytes
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from coexec.plans.derive import derive
-from coexec.plans.plan import Plan, Provenance
+from coexec.plan.derive import derive
+from coexec.plan.plan import Plan, Provenance
 from coexec.problem.problem import Problem
 from coexec.timing.simulate import simulate
 

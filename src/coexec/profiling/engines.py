@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import permutations
 
-from coexec.compiling.compiler import Compiler
 from coexec.costs.table import LayoutChange
 from coexec.defaults import Waiting
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
-from coexec.profiling.links import (
+from coexec.hardware.hardware import Busy, Link, Place
+from coexec.profiling.launch_and_transfer import (
     changing_layout,
     crossing,
     feeding,
@@ -21,7 +21,7 @@ from coexec.profiling.links import (
 )
 from coexec.profiling.store import Measurement, ProfileStore
 from coexec.profiling.sweep import Progress
-from coexec.system.hardware import Busy, Link, Place
+from coexec.runtime.compiler import Compiler
 
 __all__ = ["EngineTimes"]
 

@@ -8,17 +8,24 @@ parts are those that a plan for two devices may give to either device.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from coexec.compiling.compiler import Compiler
 from coexec.engines.opened import OpenDevice
-from coexec.ir.graph import Graph, Piece, Task
-from coexec.ir.region import Region
-from coexec.plans.derive import in_steps
-from coexec.plans.plan import Plan, Provenance
+from coexec.graph.graph import Graph, Piece, Task
+from coexec.graph.region import Region
+from coexec.hardware.hardware import Place
+from coexec.plan.derive import in_steps
+from coexec.plan.plan import Plan, Provenance
+from coexec.planners.methods.splitting.shares import (
+    CHANNEL_BLOCK,
+    STEPS,
+    Dimension,
+    axis_of,
+    cuts_of,
+    parts,
+)
+from coexec.profiling.activity import Quiet
 from coexec.profiling.store import Measurement
 from coexec.profiling.sweep import Effort, Part, feeds_of, medians_s, others_share, sweep
-from coexec.profiling.traffic import Quiet
-from coexec.solvers.splitting.shares import CHANNEL_BLOCK, STEPS, Dimension, axis_of, cuts_of, parts
-from coexec.system.hardware import Place
+from coexec.runtime.compiler import Compiler
 
 __all__ = ["Cutting", "cuttings", "known_pieces", "measure_pieces", "signature_of_piece"]
 

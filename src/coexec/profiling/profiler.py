@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from coexec.compiling.compiler import Compiler
 from coexec.costs.base import Predictor
 from coexec.costs.estimated import estimated_s
 from coexec.costs.predictor import LatencyPredictor, surest
@@ -21,16 +20,17 @@ from coexec.defaults import Waiting
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.errors import ExecutionError, InfeasibleError, ModelWarning, first_line
-from coexec.ir.graph import Graph, Task
-from coexec.plans.derive import stepwise
+from coexec.graph.graph import Graph, Task
+from coexec.hardware.hardware import Place, System
+from coexec.plan.derive import stepwise
+from coexec.profiling.activity import Quiet
+from coexec.profiling.coverage import Outlook, Step, only_operators, outlook, steps_of
 from coexec.profiling.engines import EngineTimes
 from coexec.profiling.pieces import cuttings, known_pieces, measure_pieces, signature_of_piece
-from coexec.profiling.steps import Outlook, Step, only_operators, outlook, steps_of
 from coexec.profiling.store import Measurement, ProfileStore
 from coexec.profiling.sweep import Effort, Part, Progress, feeds_of, others_share, part_of, sweep
-from coexec.profiling.traffic import Quiet
 from coexec.profiling.trained import trained_predictor
-from coexec.system.hardware import Place, System
+from coexec.runtime.compiler import Compiler
 
 __all__ = ["Effort", "Profiler", "Progress", "launch_in"]
 

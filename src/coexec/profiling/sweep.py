@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import onnx
 
 from coexec.arrays import is_float, numpy_type
-from coexec.compiling.compiled import CompiledPlan
-from coexec.compiling.compiler import Compiler
 from coexec.engines.opened import OpenDevice
-from coexec.frontend.inputs import random_values
-from coexec.frontend.model import Model
-from coexec.ir.graph import Task, Tensor
-from coexec.plans.schedule import Schedule
+from coexec.graph.graph import Task, Tensor
+from coexec.model.inputs import random_values
+from coexec.model.model import Model
+from coexec.plan.schedule import Schedule
+from coexec.profiling.activity import Quiet, undisturbed
 from coexec.profiling.processors import Load, ProcessorTime, processor_time, with_load
-from coexec.profiling.traffic import Quiet, undisturbed
+from coexec.runtime.compiled import CompiledPlan
+from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
-from coexec.runtime.installation import Installing
+from coexec.runtime.loaded_plan import Installing
 from coexec.runtime.recorder import RealRecorder
 from coexec.timing.trace import Detail, Span, Trace
 

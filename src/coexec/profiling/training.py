@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coexec.cache import Cache
-from coexec.compiling.compiler import Compiler
 from coexec.costs.base import Workload
 from coexec.costs.predictor import TrainedUnits, to_json, train
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
-from coexec.frontend.load import load
-from coexec.ir.graph import Graph, Task
+from coexec.graph.graph import Graph, Task
+from coexec.model.load import load
+from coexec.profiling.coverage import measured_as
 from coexec.profiling.profiler import Profiler, launch_in
 from coexec.profiling.samples import sample_network
-from coexec.profiling.steps import measured_as
 from coexec.profiling.store import ProfileStore
 from coexec.profiling.sweep import Effort, Progress
+from coexec.runtime.compiler import Compiler
 
 __all__ = ["LEAST_ROUNDS", "MOST_ROUNDS", "TrainingSample", "collect", "train_on"]
 

@@ -11,15 +11,15 @@ from typing import Any
 
 from coexec.arrays import Array, numpy_type
 from coexec.engines.base import BoxCopy
-from coexec.frontend.dialect import as_it_lies, where_it_lies
-from coexec.frontend.module import Gather, GatheredBox
-from coexec.ir.graph import Tensor
-from coexec.ir.region import Region
-from coexec.ir.stitch import in_sequence
+from coexec.graph.graph import Tensor
+from coexec.graph.region import Region
+from coexec.graph.stitch import in_sequence
+from coexec.hardware.hardware import MAIN
+from coexec.lowering.dialect import as_it_lies, where_it_lies
+from coexec.lowering.module import Gather, GatheredBox
 from coexec.memory.reuse import Lifetime, share
-from coexec.plans.schedule import ended_before
-from coexec.runtime.installation import Installation
-from coexec.system.hardware import MAIN
+from coexec.plan.schedule import ended_before
+from coexec.runtime.loaded_plan import Installation
 
 __all__ = ["Allocation", "allocated"]
 

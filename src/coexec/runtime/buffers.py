@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from coexec.engines.base import Bound, OpenEngine
-from coexec.plans.schedule import Segment
+from coexec.plan.schedule import Segment
 from coexec.runtime.allocation import allocated
-from coexec.runtime.installation import Installation
 from coexec.runtime.launching import SegmentsInFlight, wait_rules
+from coexec.runtime.loaded_plan import Installation
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.transfers import Landed, Transfers
 

@@ -24,20 +24,20 @@ from collections.abc import Mapping, Sequence
 from queue import Empty
 from typing import Any
 
-from coexec.compiling.compiled import CompiledPlan
 from coexec.defaults import Waiting
 from coexec.engines.base import OpenEngine, Timed
 from coexec.engines.opened import OpenDevice
 from coexec.errors import ClosedError, CoexecError, DeviceError, UnfinishedError
-from coexec.plans.schedule import Progress
-from coexec.runtime import forks
-from coexec.runtime.awake import Awake
+from coexec.plan.schedule import Progress
+from coexec.runtime import process_fork
 from coexec.runtime.buffers import Buffers
-from coexec.runtime.installation import Installation, Installing
+from coexec.runtime.compiled import CompiledPlan
+from coexec.runtime.core_spinner import Awake
+from coexec.runtime.loaded_plan import Installation, Installing
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.run import Run
+from coexec.runtime.run_lock import Turn
 from coexec.runtime.runner import Cancelled
-from coexec.runtime.turn import Turn
 from coexec.runtime.workers import LOOK_S, Workers, bind_thread
 
 __all__ = ["Executor"]
@@ -101,7 +101,7 @@ class Executor:
         # Ends the threads when the executor is collected, and when the program ends.
         weakref.finalize(self, self._workers.end)
         self._workers.complete()
-        forks.watch(self)
+        process_fork.watch(self)
 
     def run(
         self,
@@ -279,7 +279,9 @@ class Executor:
             self._latest.fail(ClosedError("the process was forked during this run; its child "
                                           "has to run again"))  # fmt: skip
         if any(engine.after_fork != "works" for engine in self._engines):
-            forks.keep_for_ever((self._installed, self._devices, self._latest, self._buffers))
+            process_fork.keep_for_ever(
+                (self._installed, self._devices, self._latest, self._buffers)
+            )
             self._installed = None
         self._turn, self._latest, self._buffers = Turn(), None, None
         self._workers.forget()

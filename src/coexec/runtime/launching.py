@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coexec.engines.base import InFlight
-from coexec.frontend.module import Module
-from coexec.plans.schedule import Segment
+from coexec.hardware.hardware import MAIN, Place
+from coexec.lowering.module import Module
+from coexec.plan.schedule import Segment
 from coexec.runtime.allocation import Allocation
-from coexec.runtime.installation import Installation
-from coexec.system.hardware import MAIN, Place
+from coexec.runtime.loaded_plan import Installation
 
 __all__ = ["SegmentsInFlight", "WaitRules", "wait_rules"]
 

@@ -6,7 +6,7 @@ from queue import Empty, SimpleQueue
 
 from coexec.arrays import Array
 from coexec.errors import ClosedError
-from coexec.runtime import forks
+from coexec.runtime import process_fork
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.runner import Cancelled, Runner
 
@@ -28,7 +28,7 @@ class Pool:
         self._runners = tuple(runners)
         self._closed = False
         self._fill()
-        forks.watch(self)
+        process_fork.watch(self)
 
     def _fill(self) -> None:
         self._idle: SimpleQueue[Runner] = SimpleQueue()

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from coexec.arrays import Array
-from coexec.compiling.compiled import CompiledPlan
 from coexec.engines.base import InFlight, OpenEngine
-from coexec.system.hardware import Place
+from coexec.hardware.hardware import Place
+from coexec.runtime.compiled import CompiledPlan
 from coexec.timing.simulate import VirtualClock, flows
 from coexec.timing.trace import REORDER, Detail, Span, Trace, transfer_name
 from coexec.timing.waits import Need, with_waits

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from coexec.engines.base import InFlight, Launchable
 from coexec.errors import CoexecError, ExecutionError, InputError, TerminatedError, UnfinishedError
-from coexec.plans.schedule import Progress, Segment
+from coexec.plan.schedule import Progress, Segment
 from coexec.runtime.buffers import Buffers
-from coexec.runtime.forks import COMPUTING
-from coexec.runtime.installation import Installation
+from coexec.runtime.loaded_plan import Installation
+from coexec.runtime.process_fork import COMPUTING
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.runner import Cancelled
 from coexec.runtime.workers import LOOK_S, Worker

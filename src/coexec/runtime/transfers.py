@@ -15,13 +15,13 @@ import numpy as np
 
 from coexec.arrays import Array, numpy_type
 from coexec.engines.base import Held, OpenEngine
-from coexec.frontend.dialect import as_it_lies, where_it_lies
-from coexec.ir.graph import Tensor
-from coexec.ir.region import Region
+from coexec.graph.graph import Tensor
+from coexec.graph.region import Region
+from coexec.hardware.hardware import MAIN, Memory
+from coexec.lowering.dialect import as_it_lies, where_it_lies
 from coexec.runtime.allocation import Allocation
-from coexec.runtime.installation import Installation
+from coexec.runtime.loaded_plan import Installation
 from coexec.runtime.recorder import Recorder
-from coexec.system.hardware import MAIN, Memory
 
 __all__ = ["Landed", "Transfers"]
 

@@ -9,24 +9,25 @@ import onnxruntime
 
 from coexec.cache.folder import used_entries
 from coexec.cache.parts import chunks, part_files
-from coexec.choosing.comparison import Agreement, compared, known
-from coexec.choosing.prepare import Asked, prepare
-from coexec.choosing.throughput import started
 from coexec.errors import ExecutionError, UsageError
 from coexec.exports import is_export
 from coexec.exports.machine import ExportMachine
 from coexec.exports.manifest import PARTS, PLAN, Manifest
 from coexec.exports.writing import ExportDraft, check_target, draft_beside
-from coexec.frontend.digest import named_files, serialized
-from coexec.frontend.folders import ModelFolders
+from coexec.hardware.hardware import System
+from coexec.model.digest import named_files, serialized
+from coexec.model.folders import ModelFolders
 from coexec.ort import OrtSession
-from coexec.plans.plan_file import PlanFile
+from coexec.plan.plan_file import PlanFile
+from coexec.selection.comparison import Agreement, compared, known
+from coexec.selection.opened_model import ZOO, GivenModel
+from coexec.selection.plan_files import text_of
+from coexec.selection.prepare import Asked, prepare
+from coexec.selection.prepared import Prepared
+from coexec.selection.settings import Settings
+from coexec.selection.throughput import started
+from coexec.session.model_source import with_values
 from coexec.session.signature import Signature
-from coexec.session.sources import with_values
-from coexec.system.hardware import System
-from coexec.workbench import Prepared, Settings
-from coexec.workbench.given import ZOO, GivenModel
-from coexec.workbench.plan_files import text_of
 
 __all__ = ["ExportReport", "export"]
 

@@ -16,22 +16,28 @@ from onnxruntime import OrtValue
 from coexec import arguments
 from coexec.arguments import check_values
 from coexec.cache import Cache
-from coexec.choosing.background import TRAFFIC
-from coexec.choosing.prepare import devices_of_plan
-from coexec.choosing.serving import Serving
 from coexec.defaults import AUTO, MODE, WAITING, Mode, Waiting
 from coexec.engines.names import whole_cpu
 from coexec.errors import ClosedError, InputError, ModelError
 from coexec.ort import OrtSession, both
-from coexec.plans.plan import Plan
-from coexec.plans.plan_file import PlanFile
-from coexec.session.answering import AnsweringSession, Unanswered, of_direct_run
-from coexec.session.asking import asked_of, is_dynamic
+from coexec.plan.plan import Plan
+from coexec.plan.plan_file import PlanFile
+from coexec.selection.background import TRAFFIC
+from coexec.selection.opened_model import ZOO
+from coexec.selection.plan_files import plan_of
+from coexec.selection.plan_selector import Serving
+from coexec.selection.prepare import devices_of_plan
+from coexec.selection.settings import Settings
 from coexec.session.binding import IOBinding
 from coexec.session.callbacks import CallbackThreads
-from coexec.session.comparing import why_other_weights
-from coexec.session.described import fixed, providers_of_ort
+from coexec.session.constructor_arguments import model_and_settings
 from coexec.session.feeds import as_ortvalue, for_ort
+from coexec.session.model_source import (
+    for_ort_constructor,
+    is_checked,
+    open_inputs,
+    portable,
+)
 from coexec.session.options import (
     ORT_KEYWORDS,
     may_give_weights,
@@ -41,18 +47,12 @@ from coexec.session.options import (
     warn_of,
     why_unplanned,
 )
+from coexec.session.ort_metadata import fixed, providers_of_ort
+from coexec.session.output_comparison import why_other_weights
+from coexec.session.request_check import asked_of, is_dynamic
+from coexec.session.request_router import AnsweringSession, Unanswered, of_direct_run
 from coexec.session.runs import RecordedRuns
-from coexec.session.sources import (
-    for_ort_constructor,
-    is_checked,
-    open_inputs,
-    portable,
-)
-from coexec.session.words import model_and_settings
 from coexec.timing.trace import Span, Trace
-from coexec.workbench import Settings
-from coexec.workbench.given import ZOO
-from coexec.workbench.plan_files import plan_of
 
 __all__ = ["InferenceSession"]
 

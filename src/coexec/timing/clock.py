@@ -28,7 +28,7 @@ from functools import cached_property
 from math import inf
 from typing import NamedTuple, Self
 
-from coexec.system.hardware import Link, Place, System
+from coexec.hardware.hardware import Link, Place, System
 
 __all__ = ["Clock", "Move", "Places", "launched_s", "places_of"]
 

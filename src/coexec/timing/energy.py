@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from coexec.system.hardware import System
+from coexec.hardware.hardware import System
 from coexec.timing.trace import Trace
 
 __all__ = ["device_energy_j", "energy_j"]

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from coexec.costs.base import CostModel
-from coexec.ir.graph import Piece, Task
-from coexec.plans.plan import Plan
-from coexec.plans.schedule import Schedule, Segment
-from coexec.system.hardware import Place, System
+from coexec.graph.graph import Piece, Task
+from coexec.hardware.hardware import Place, System
+from coexec.plan.plan import Plan
+from coexec.plan.schedule import Schedule, Segment
 from coexec.timing.clock import launched_s
 from coexec.timing.simulate import simulate
 from coexec.units import format_seconds

@@ -5,8 +5,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from coexec.costs.base import CostModel
-from coexec.plans.schedule import Progress, Schedule, Segment, Transfer
-from coexec.system.hardware import Place, System
+from coexec.hardware.hardware import Place, System
+from coexec.plan.schedule import Progress, Schedule, Segment, Transfer
 from coexec.timing.clock import Clock, Move, Places, launched_s, places_of
 from coexec.timing.trace import Flow, Span, Trace, transfer_name
 from coexec.timing.waits import Need, with_waits

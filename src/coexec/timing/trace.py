@@ -27,8 +27,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
-from coexec.plans.schedule import Segment
-from coexec.system.hardware import Place
+from coexec.hardware.hardware import Place
+from coexec.plan.schedule import Segment
 
 __all__ = ["REORDER", "Detail", "Flow", "Kind", "Span", "Trace", "transfer_name"]
 

@@ -4,21 +4,21 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from graphs import hand_made
 from onnx import helper
-from onnx_models import random_feeds, run
-from small_models import from_nodes, tensor_info
 
 from coexec.cache import Cache
-from coexec.compiling.compiler import Compiler
 from coexec.engines.detect import usable_cores
 from coexec.engines.onnxruntime.alignment import align, block_of
 from coexec.engines.registry import open_devices
-from coexec.frontend.check import plain_session, worst_difference
-from coexec.frontend.load import load, random_inputs
-from coexec.frontend.lowered import LAYOUT
-from coexec.plans.derive import derive
+from coexec.lowering.lowered import LAYOUT
+from coexec.model.check import plain_session, worst_difference
+from coexec.model.load import load, random_inputs
+from coexec.plan.derive import derive
+from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
+from tests.helpers.graphs import hand_made
+from tests.helpers.onnx_models import random_feeds, run
+from tests.helpers.small_models import from_nodes, tensor_info
 
 BLOCK = 8
 

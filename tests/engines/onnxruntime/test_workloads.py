@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_models import model_of
-from operator_cases import Case
 
 from coexec.costs.base import Workload
 from coexec.engines.onnxruntime.workloads import workload
+from tests.helpers.onnx_models import model_of
+from tests.helpers.operator_cases import Case
 
 BLOCK = 16
 

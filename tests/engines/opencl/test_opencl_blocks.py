@@ -4,19 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_models import branches
+
+from tests.helpers.small_models import branches
 
 pytest.importorskip("pyopencl")
-
-from needs_opencl import opencl_found, opencl_options
-from opencl_programs import unoptimised
 
 from coexec.engines.opencl.architecture import BlockWidth, blocks_on_cores
 from coexec.engines.registry import check_options, describe, open_devices
 from coexec.errors import UsageError
-from coexec.frontend.check import plain_session, worst_difference
-from coexec.frontend.load import load, random_inputs
+from coexec.model.check import plain_session, worst_difference
+from coexec.model.load import load, random_inputs
 from coexec.session import InferenceSession
+from tests.helpers.needs_opencl import opencl_found, opencl_options
+from tests.helpers.opencl_programs import unoptimised
 
 WIDTHS = ("4", "8", "16")
 

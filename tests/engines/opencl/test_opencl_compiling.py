@@ -13,21 +13,20 @@ from onnx import helper
 
 pytest.importorskip("pyopencl")
 
-from gpu_networks import module_of, run_on
-from opencl_programs import opened
-from small_models import from_nodes, tensor_info
-
-from coexec import zoo
+from coexec.engines.kernels.base import Source
 from coexec.engines.opencl import compiling
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.building import Build, build
 from coexec.engines.opencl.device import OpenClDevice
-from coexec.engines.opencl.kernels.base import Source
 from coexec.engines.opencl.program import OpenClProgram
 from coexec.errors import DeviceError
-from coexec.frontend.check import plain_session, worst_difference
-from coexec.frontend.load import load, random_inputs
+from coexec.model.check import plain_session, worst_difference
+from coexec.model.load import load, random_inputs
+from coexec.research import zoo
+from tests.helpers.gpu_networks import module_of, run_on
+from tests.helpers.opencl_programs import opened
+from tests.helpers.small_models import from_nodes, tensor_info
 
 CPU = Architecture("cpu", 16, registers=32)
 

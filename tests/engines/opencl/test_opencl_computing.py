@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import scaled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from onnx_models import direct, random_feeds, run, tensor
-from operator_cases import Case, Draw, ints, random
 
 from coexec.engines.base import OpenEngine
-from coexec.frontend.model import Model
+from coexec.model.model import Model
+from tests.helpers.examples import scaled
+from tests.helpers.onnx_models import direct, random_feeds, run, tensor
+from tests.helpers.operator_cases import Case, Draw, ints, random
 
 pytest.importorskip("pyopencl")
 
-from opencl_programs import compute, on_cpu
+from tests.helpers.opencl_programs import compute, on_cpu
 
 quick = settings(
     deadline=None,

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from needs_opencl import opencl_name, opencl_options
 
 from coexec.engines.base import BoxCopy, aligned_empty
 from coexec.engines.registry import open_devices
-from coexec.ir.graph import Tensor
+from coexec.graph.graph import Tensor
+from tests.helpers.needs_opencl import opencl_name, opencl_options
 
 Draw = Any
 TYPES = ["float32", "int8", "float16", "int64"]

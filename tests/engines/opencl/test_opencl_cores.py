@@ -14,14 +14,14 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from onnx_models import direct, run, tensor
+
+from tests.helpers.onnx_models import direct, run, tensor
 
 pytest.importorskip("pyopencl")
 
-from opencl_programs import compute, opened
-
+from coexec.engines.kernels import why_not
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels import why_not
+from tests.helpers.opencl_programs import compute, opened
 
 Array = np.ndarray[Any, Any]
 

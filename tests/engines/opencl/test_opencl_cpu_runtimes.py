@@ -19,18 +19,18 @@ from coexec.engines import detect
 from coexec.engines.names import whole_cpu
 from coexec.engines.opencl import cpu_runtime, intel, platforms, pocl, vendors
 from coexec.engines.opencl.cpu_runtime import CpuRuntime, calling_from, environment
+from coexec.engines.opencl.driver_trial import unusable
 from coexec.engines.opencl.intel import Intel
 from coexec.engines.opencl.platforms import devices, start
 from coexec.engines.opencl.pocl import Pocl
-from coexec.engines.opencl.trial import unusable
 from coexec.errors import DeviceError
 
 TWO_CORES = """
 import numpy as np
-from gpu_networks import small_network
+from tests.helpers.gpu_networks import small_network
 from coexec.engines.registry import open_devices
 from coexec.errors import DeviceError
-from coexec.frontend.check import plain_session, worst_difference
+from coexec.model.check import plain_session, worst_difference
 from coexec.session import InferenceSession
 from threading import Thread
 

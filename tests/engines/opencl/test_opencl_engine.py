@@ -15,18 +15,14 @@ import pytest
 
 pytest.importorskip("pyopencl")
 
-from gpu_networks import mixed_network, run_on, small_network
-from needs_opencl import opencl_options
-from opencl_programs import on_cpu, opened, unoptimised
-
 from coexec.engines.detect import usable_cores
+from coexec.engines.kernels.base import ConvTraits, KernelLaunch
 from coexec.engines.names import whole_cpu, without_engine
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.building import build
 from coexec.engines.opencl.device_queue import DeviceQueue
-from coexec.engines.opencl.kernels.base import ConvTraits, KernelLaunch
+from coexec.engines.opencl.driver_trial import unusable
 from coexec.engines.opencl.platforms import absent, devices
-from coexec.engines.opencl.trial import unusable
 from coexec.engines.opencl.tuner import candidates, rounded, rule
 from coexec.engines.options import parsed
 from coexec.engines.registry import (
@@ -37,13 +33,17 @@ from coexec.engines.registry import (
     processors,
 )
 from coexec.errors import CacheWarning, DegradedWarning, DeviceError, UsageError
-from coexec.frontend.check import plain_session, worst_difference
-from coexec.frontend.load import load, random_inputs
-from coexec.frontend.module import Module
-from coexec.plans.plan import Plan, Provenance
+from coexec.hardware import hardware
+from coexec.lowering.module import Module
+from coexec.model.check import plain_session, worst_difference
+from coexec.model.load import load, random_inputs
+from coexec.plan.plan import Plan, Provenance
+from coexec.selection.planning_context import Workbench
+from coexec.selection.settings import Settings
 from coexec.session import InferenceSession
-from coexec.system import hardware
-from coexec.workbench import Settings, Workbench
+from tests.helpers.gpu_networks import mixed_network, run_on, small_network
+from tests.helpers.needs_opencl import opencl_options
+from tests.helpers.opencl_programs import on_cpu, opened, unoptimised
 
 ARCHITECTURES = {
     "cpu16": Architecture("cpu", 16, registers=32),
@@ -263,7 +263,7 @@ def test_a_failing_device_is_replaced_by_the_cpu(
 def test_kernels_that_do_not_compile_leave_the_model_to_the_cpu(
     gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from coexec.engines.opencl.kernels import base
+    from coexec.engines.kernels import base
 
     text = base.Source._text
     monkeypatch.setattr(base.Source, "_text", lambda *a: text(*a) + "\nnonsense;")
@@ -281,7 +281,7 @@ def test_kernels_that_do_not_compile_leave_the_model_to_the_cpu(
 def test_out_of_memory_names_the_amount(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyopencl as cl
 
-    from coexec.ir.graph import Tensor
+    from coexec.graph.graph import Tensor
 
     (device,) = open_devices([gpu], opencl_options(memory="own"))
 
@@ -437,7 +437,7 @@ def test_unknown_operators_are_reasons(gpu: str) -> None:
     (device,) = open_devices([gpu], opencl_options())
     node = onnx.helper.make_node("NonZero", ["x"], ["y"], "n")
     assert node.op_type == "NonZero"
-    from coexec.ir.graph import Operator, Task, Tensor
+    from coexec.graph.graph import Operator, Task, Tensor
 
     op = Operator("NonZero", ("x",), ("y",), {}, {})
     tensors = {"x": Tensor("x", (3,), "float32"), "y": Tensor("y", (1, 3), "int64")}

@@ -11,7 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hostile import (
+
+from coexec.engines.base import OpenEngine
+from tests.helpers.hostile import (
     FLOATS,
     Array,
     Hostile,
@@ -24,11 +26,9 @@ from hostile import (
     refused,
 )
 
-from coexec.engines.base import OpenEngine
-
 pytest.importorskip("pyopencl")
 
-from opencl_programs import compute, on_cpu
+from tests.helpers.opencl_programs import compute, on_cpu
 
 Devices = dict[str, OpenEngine]
 

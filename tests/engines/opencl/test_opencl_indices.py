@@ -9,17 +9,17 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from hostile import Array, Hostile, answers_of_ort, differences, one_model
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 import coexec
 from coexec.engines.base import OpenEngine
 from coexec.errors import InputError
+from tests.helpers.hostile import Array, Hostile, answers_of_ort, differences, one_model
 
 pytest.importorskip("pyopencl")
 
-from needs_opencl import opencl_name, opencl_options
-from opencl_programs import compute, on_cpu
+from tests.helpers.needs_opencl import opencl_name, opencl_options
+from tests.helpers.opencl_programs import compute, on_cpu
 
 OPSET = 17
 X, U = np.arange(10, dtype=np.float32).reshape(5, 2), np.full((1, 2), 77, np.float32)

@@ -8,23 +8,23 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from examples import scaled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from movement_cases import FAMILIES
 from onnx import helper
-from onnx_models import direct, random_feeds, run, tensor
-from operator_cases import Case, Draw, ints
 
 from coexec.engines.base import OpenEngine
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.building import build
-from coexec.frontend.model import Model
-from coexec.frontend.module import Module
+from coexec.lowering.module import Module
+from coexec.model.model import Model
+from tests.helpers.examples import scaled
+from tests.helpers.movement_cases import FAMILIES
+from tests.helpers.onnx_models import direct, random_feeds, run, tensor
+from tests.helpers.operator_cases import Case, Draw, ints
 
 pytest.importorskip("pyopencl")
 
-from opencl_programs import compute, on_cpu
+from tests.helpers.opencl_programs import compute, on_cpu
 
 Array = np.ndarray[Any, Any]
 

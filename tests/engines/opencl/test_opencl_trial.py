@@ -8,29 +8,29 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from patience import ENOUGH_S
+
+from tests.helpers.patience import ENOUGH_S
 
 pytest.importorskip("pyopencl")
 
-from needs_opencl import opencl_found, opencl_name, opencl_options
-
 from coexec import processes
-from coexec.engines import detect, trial
-from coexec.engines.opencl import trial as opencl_trial
+from coexec.engines import contract_trial, detect
+from coexec.engines.opencl import driver_trial as opencl_trial
 from coexec.engines.opencl.binaries import Binaries
+from coexec.engines.opencl.driver_trial import unusable
 from coexec.engines.opencl.platforms import _RUNTIMES, DeviceHandle
-from coexec.engines.opencl.trial import unusable
+from tests.helpers.needs_opencl import opencl_found, opencl_name, opencl_options
 
 CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 HANG = "import time; time.sleep(600)"
-PASS = f"raise SystemExit({trial._PASSED})"
+PASS = f"raise SystemExit({contract_trial._PASSED})"
 HANG_WITH_LOCK = """
 import ctypes
 from coexec.engines import trial
 from coexec.engines.opencl import trial as opencl
-trial._LIMIT_S = 1
+contract_trial._LIMIT_S = 1
 opencl.devices = lambda: ctypes.PyDLL(None).sleep(600)  # keeps the interpreter's lock
-trial.end(lambda: opencl._named("a device", "a driver"))
+contract_trial.end(lambda: opencl._named("a device", "a driver"))
 """
 SCRIPT = """
 print("started")
@@ -64,13 +64,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def child_runs(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of a trial runs ``code``; this process knows no verdict, as if it were new."""
     monkeypatch.setattr(processes, "command", lambda *words: [sys.executable, "-c", code])
-    monkeypatch.setattr(trial, "_verdicts", {})
+    monkeypatch.setattr(contract_trial, "_verdicts", {})
 
 
 def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial fails the test; this process knows no verdict."""
-    monkeypatch.setattr(trial, "_tried", lambda *_: pytest.fail("it was tried again"))
-    monkeypatch.setattr(trial, "_verdicts", {})
+    monkeypatch.setattr(contract_trial, "_tried", lambda *_: pytest.fail("it was tried again"))
+    monkeypatch.setattr(contract_trial, "_verdicts", {})
 
 
 @pytest.mark.parametrize(
@@ -81,14 +81,14 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
         (HANG, r"did not end within 0\.5 s"),
         ("print('LLVM ERROR'); raise SystemExit(1)", r"ended .* exit code 1 \(LLVM ERROR\)"),
         ("raise SystemExit(0)", r"ended its process with exit code 0 \(no message\)"),
-        (f"print('failed (7)'); raise SystemExit({trial._FAILED})", r"failed \(7\)"),
+        (f"print('failed (7)'); raise SystemExit({contract_trial._FAILED})", r"failed \(7\)"),
     ],
     ids=["segmentation fault", "abort", "hang", "exit 1", "exit 0", "failure"],
 )
 def test_whatever_a_driver_does_is_a_reason(
     code: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "_LIMIT_S", 0.5 if code == HANG else 60)
+    monkeypatch.setattr(contract_trial, "_LIMIT_S", 0.5 if code == HANG else 60)
     child_runs(code, monkeypatch)
     message = unusable(listed())
     assert re.match(
@@ -116,7 +116,7 @@ def test_a_frozen_program_tries_within_itself(
 ) -> None:
     """Its ``sys.executable`` is the program, which would be started again."""
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    monkeypatch.setattr(trial, "_run", lambda *_: pytest.fail("it started itself"))
+    monkeypatch.setattr(contract_trial, "_run", lambda *_: pytest.fail("it started itself"))
     assert unusable(pocl) is None
 
 
@@ -162,7 +162,7 @@ def test_a_device_is_tried_again_on_demand(monkeypatch: pytest.MonkeyPatch) -> N
     assert unusable(listed()) is not None
     child_runs(PASS, monkeypatch)
     assert unusable(listed()) is not None
-    trial.forget()
+    contract_trial.forget()
     assert unusable(listed()) is None
     no_child(monkeypatch)
     assert unusable(listed()) is None

@@ -11,25 +11,26 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from needs_opencl import opencl_found
-from small_models import branches
+
+from tests.helpers.needs_opencl import opencl_found
+from tests.helpers.small_models import branches
 
 pytest.importorskip("pyopencl")
 
-from coexec.choosing.auto import Auto
-from coexec.choosing.configurations import configurations
 from coexec.cli import main
-from coexec.engines import trial
+from coexec.engines import contract_trial
 from coexec.engines.detect import usable_cores
 from coexec.engines.opencl import platforms, vendors
+from coexec.engines.opencl.driver_trial import unusable
 from coexec.engines.opencl.platforms import devices
-from coexec.engines.opencl.trial import unusable
 from coexec.engines.registry import open_devices
 from coexec.errors import DeviceError
-from coexec.frontend.check import plain_session, worst_difference
+from coexec.model.check import plain_session, worst_difference
 from coexec.profiling.profiler import Effort
+from coexec.selection.auto import Auto
+from coexec.selection.configurations import configurations
+from coexec.selection.settings import Settings
 from coexec.session import InferenceSession
-from coexec.workbench import Settings
 
 ROOT = Path(__file__).parents[3]
 CORE = usable_cores()[0]
@@ -42,9 +43,9 @@ raise SystemExit(pytest.main(["-p", "no:cacheprovider", "-k", "gpu or (fp16 and 
 REFUSED = """
 import pytest
 from coexec.engines.registry import describe
-from coexec.workbench import Settings
+from coexec.selection.settings import Settings
 from coexec.errors import DeviceError
-from needs_opencl import opencl_name
+from tests.helpers.needs_opencl import opencl_name
 for ask in (lambda: describe({name!r}), lambda: describe("gpu:0"), opencl_name):
     try:
         print(ask())
@@ -69,7 +70,7 @@ def fail_all(home: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     with monkeypatch.context() as patch:
         failure = "failed (error: unknown target CPU 'generic')"
-        patch.setattr(trial, "_tried", lambda *_: failure)
+        patch.setattr(contract_trial, "_tried", lambda *_: failure)
         for device in devices():
             assert failure in str(unusable(device))
     return sum(device.on_cpu for device in devices())
@@ -131,7 +132,7 @@ def test_it_is_listed_as_unusable(broken: int, capfd: pytest.CaptureFixture[str]
 def test_it_is_tried_again_on_demand(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(trial, "_tried", lambda *_: "")
+    monkeypatch.setattr(contract_trial, "_tried", lambda *_: "")
     assert listed(capfd)["unusable"] is not None
     assert listed(capfd, "--fresh")["unusable"] is None
     assert listed(capfd)["unusable"] is None
@@ -170,7 +171,7 @@ def test_auto_carries_on_with_the_cpu(tmp_path: Path) -> None:
 
 def test_auto_carries_on_without_a_runtime(tmp_path: Path) -> None:
     """The folder of the OpenCL drivers does not exist."""
-    code = "from coexec.choosing.configurations import configurations; print(configurations())"
+    code = "from coexec.selection.configurations import configurations; print(configurations())"
     done = process(code, {"OCL_ICD_VENDORS": str(tmp_path / "nowhere")})
     assert done.returncode == 0 and done.stderr == ""
     assert "cpu:" in done.stdout and "opencl" not in done.stdout

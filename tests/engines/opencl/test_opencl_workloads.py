@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_networks import module_of
-from onnx_models import model_of
-from operator_cases import Case
 
 from coexec.costs.base import Workload
 from coexec.costs.workloads import together
+from coexec.engines.kernels.base import KernelLaunch
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.building import build
-from coexec.engines.opencl.kernels.base import KernelLaunch
 from coexec.engines.opencl.workloads import workload
+from tests.helpers.gpu_networks import module_of
+from tests.helpers.onnx_models import model_of
+from tests.helpers.operator_cases import Case
 
 CPU = Architecture("cpu", 16, registers=32)
 GPU = Architecture("nvidia", 4, compute_units=16, max_group=1024, local_bytes=49152)

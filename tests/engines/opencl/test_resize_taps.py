@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-import shape_cases
 from hypothesis import HealthCheck, assume, given, settings
-from onnx_models import model_of, proto_of, random_feeds, run
 
-from coexec.engines.opencl.kernels.resize import why_not
-from coexec.engines.opencl.kernels.resize_taps import taps
+from coexec.engines.kernels.resize import why_not
+from coexec.engines.kernels.resize_taps import taps
+from tests.helpers import shape_cases
+from tests.helpers.onnx_models import model_of, proto_of, random_feeds, run
 
 Array = np.ndarray[Any, Any]
 

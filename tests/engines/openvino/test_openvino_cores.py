@@ -6,15 +6,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from gpu_networks import mixed_network, module_of
-from openvino_programs import on_cores
 
 from coexec.engines.detect import usable_cores
 from coexec.engines.openvino import cores as cores_module
 from coexec.engines.openvino.cores import CoreGroup, workers
 from coexec.engines.openvino.device import OpenVinoDevice
 from coexec.errors import DeviceError
-from coexec.frontend.load import load, random_inputs
+from coexec.model.load import load, random_inputs
+from tests.helpers.gpu_networks import mixed_network, module_of
+from tests.helpers.openvino_programs import on_cores
 
 CORES = usable_cores()
 TASKS = Path("/proc/self/task")

@@ -9,27 +9,27 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from gpu_networks import mixed_network, module_of
 from onnx import helper
-from onnx_models import direct, random_feeds, run, tensor
-from openvino_programs import compute, module_around, on_cores
-from small_models import branches
-from test_devices import alternating, places_of
 
 from coexec.cache import Cache
-from coexec.compiling.compiler import Compiler
 from coexec.engines.detect import usable_cores
 from coexec.engines.opened import OpenDevice
 from coexec.engines.openvino.device import OpenVinoDevice
 from coexec.engines.openvino.reading import read
 from coexec.engines.registry import open_devices
 from coexec.errors import DeviceError, ExecutionError
-from coexec.frontend.check import plain_session, worst_difference
-from coexec.frontend.load import load, random_inputs
-from coexec.frontend.module import Module
-from coexec.ir.graph import Tensor
-from coexec.plans.derive import derive
+from coexec.graph.graph import Tensor
+from coexec.lowering.module import Module
+from coexec.model.check import plain_session, worst_difference
+from coexec.model.load import load, random_inputs
+from coexec.plan.derive import derive
+from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
+from tests.engines.test_devices import alternating, places_of
+from tests.helpers.gpu_networks import mixed_network, module_of
+from tests.helpers.onnx_models import direct, random_feeds, run, tensor
+from tests.helpers.openvino_programs import compute, module_around, on_cores
+from tests.helpers.small_models import branches
 
 FIRST, LAST = usable_cores()[0], usable_cores()[-1]
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 1e-2}

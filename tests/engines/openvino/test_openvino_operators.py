@@ -2,20 +2,18 @@
 
 from collections.abc import Iterator
 
-import computing_cases
-import layout_cases
-import movement_cases
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from onnx import helper
-from onnx_models import direct, random_feeds, run, tensor
-from openvino_programs import compute, module_around, on_cores
-from operator_cases import Case
 
 from coexec.engines.base import Device
 from coexec.engines.detect import usable_cores
-from coexec.frontend.model import Model
+from coexec.model.model import Model
+from tests.helpers import computing_cases, layout_cases, movement_cases
+from tests.helpers.onnx_models import direct, random_feeds, run, tensor
+from tests.helpers.openvino_programs import compute, module_around, on_cores
+from tests.helpers.operator_cases import Case
 
 FAMILIES = {
     f"{module.__name__}.{name}": family

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from openvino_programs import opened
 
 from coexec.engines.openvino import device, library
 from coexec.engines.openvino import processors as module
@@ -14,7 +13,8 @@ from coexec.engines.openvino.failures import cause, translated
 from coexec.engines.openvino.library import core, installed_version
 from coexec.engines.openvino.processors import OpenVinoProcessor, processors
 from coexec.errors import DeviceError
-from coexec.system.hardware import Device
+from coexec.hardware.hardware import Device
+from tests.helpers.openvino_programs import opened
 
 GPU = {
     "FULL_DEVICE_NAME": "Intel(R) Arc(TM) A770 Graphics (dGPU) ",

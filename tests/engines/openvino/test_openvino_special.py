@@ -4,11 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import openvino_programs  # skips where OpenVINO is missing, before it is imported below
 import pytest
 from onnx import helper
-from onnx_models import direct, tensor
-from openvino_programs import compute, module_around, on_cores
 
 from coexec.engines.base import OpenEngine
 from coexec.engines.detect import usable_cores
@@ -16,7 +13,12 @@ from coexec.engines.openvino.bounds import ValueBounds
 from coexec.engines.openvino.program import exceeds
 from coexec.engines.openvino.special import LIMIT, keep_special_values
 from coexec.errors import ExecutionError
-from coexec.frontend.model import Model
+from coexec.model.model import Model
+from tests.helpers import (
+    openvino_programs,  # skips where OpenVINO is missing, before it is imported below
+)
+from tests.helpers.onnx_models import direct, tensor
+from tests.helpers.openvino_programs import compute, module_around, on_cores
 
 Array = openvino_programs.Array
 SHAPE = (1, 16, 9, 9)

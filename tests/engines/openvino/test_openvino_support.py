@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from coexec.engines.openvino.support import why_not
-from coexec.ir.graph import Operator, Tensor
+from coexec.graph.graph import Operator, Tensor
 
 
 def reason(

@@ -1,6 +1,6 @@
-"""Random operators and graphs on an engine, beside ONNX Runtime: ``python -m campaign``.
+"""Random operators and graphs on an engine, beside ONNX Runtime.
 
-Run from the root of the repository with ``PYTHONPATH=tests/helpers``. Equal seeds and counts give
+``python -m tests.helpers.campaign``, in the root of the repository. Equal seeds and counts give
 equal cases on every machine. Cases run in separate processes: a process that dies or hangs is
 counted, and the others continue. ``--only 17`` runs one case and prints its inputs. Plans that a
 session withdraws because their outputs differ from ONNX Runtime's are printed, too.
@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from campaign.graphs import Network, network
-from campaign.judging import SETTINGS, Verdict, verdicts
-from campaign.operators import probe
-from campaign.planning import of_graphs
-from campaign.probe import Probe
-from campaign.workers import judged
+from tests.helpers.campaign.graphs import Network, network
+from tests.helpers.campaign.judging import SETTINGS, Verdict, verdicts
+from tests.helpers.campaign.operators import probe
+from tests.helpers.campaign.planning import of_graphs
+from tests.helpers.campaign.probe import Probe
+from tests.helpers.campaign.workers import judged
 
 _GOOD = ("right", "refused")
 

@@ -39,8 +39,8 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from campaign.probe import Array, Probe, model_of
-from campaign.recurrent import recurrent
+from tests.helpers.campaign.probe import Array, Probe, model_of
+from tests.helpers.campaign.recurrent import recurrent
 
 __all__ = ["Case", "Run", "difference"]
 

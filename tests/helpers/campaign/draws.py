@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from campaign.probe import Array, Given
+from tests.helpers.campaign.probe import Array, Given
 
 __all__ = ["FLOATS", "INTS", "Draws"]
 

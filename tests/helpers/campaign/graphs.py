@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from campaign.draws import Draws
-from campaign.probe import Array
+from tests.helpers.campaign.draws import Draws
+from tests.helpers.campaign.probe import Array
 
 __all__ = ["Network", "network"]
 

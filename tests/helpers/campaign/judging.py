@@ -9,16 +9,16 @@ from typing import Any
 import onnxruntime as ort
 
 import coexec
-from campaign.comparing import Case, Run, difference
-from campaign.operators import probe
-from campaign.probe import Array, Probe, model_of
 from coexec.cache import Cache
 from coexec.engines.base import OpenEngine
 from coexec.engines.detect import usable_cores
 from coexec.engines.registry import open_devices
 from coexec.errors import CoexecError, first_line
-from coexec.frontend.load import load
+from coexec.model.load import load
 from coexec.ort import OrtSession
+from tests.helpers.campaign.comparing import Case, Run, difference
+from tests.helpers.campaign.operators import probe
+from tests.helpers.campaign.probe import Array, Probe, model_of
 
 __all__ = ["SETTINGS", "Verdict", "of_run", "quiet", "verdicts"]
 

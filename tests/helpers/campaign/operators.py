@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from campaign import elementwise, moving, reducing, windows
-from campaign.draws import Draws
-from campaign.probe import Probe
+from tests.helpers.campaign import elementwise, moving, reducing, windows
+from tests.helpers.campaign.draws import Draws
+from tests.helpers.campaign.probe import Probe
 
 __all__ = ["FAMILIES", "probe"]
 

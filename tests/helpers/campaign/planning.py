@@ -9,15 +9,15 @@ from typing import Any
 
 import onnxruntime as ort
 import pytest
-from quick_choice import quick_choice
 
 import coexec
-from campaign.graphs import Network, network
-from campaign.judging import Verdict, of_run, quiet
 from coexec.cache import Cache
-from coexec.choosing import ranking
 from coexec.errors import CoexecError
 from coexec.ort import OrtSession
+from coexec.selection import ranking
+from tests.helpers.campaign.graphs import Network, network
+from tests.helpers.campaign.judging import Verdict, of_run, quiet
+from tests.helpers.quick_choice import quick_choice
 
 __all__ = ["of_graphs"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from campaign.probe import Array
+from tests.helpers.campaign.probe import Array
 
 __all__ = ["recurrent"]
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from campaign.draws import Draws
-from campaign.probe import Given, Probe
+from tests.helpers.campaign.draws import Draws
+from tests.helpers.campaign.probe import Given, Probe
 
 __all__ = ["FAMILIES"]
 

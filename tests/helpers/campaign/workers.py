@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from campaign.judging import Verdict
+from tests.helpers.campaign.judging import Verdict
 
 __all__ = ["judged"]
 
@@ -66,7 +66,7 @@ def _of_process(
     running: list["subprocess.Popen[str]"],
 ) -> Iterator[Verdict]:  # fmt: skip
     """The verdicts of one process. Cases without a verdict are put before the other slices."""
-    command = [sys.executable, "-m", "campaign", *words]
+    command = [sys.executable, "-m", "tests.helpers.campaign", *words]
     worker_argument = f"{','.join(map(str, numbers))}/{batch}"
     process = subprocess.Popen(
         [*command, "--worker", worker_argument],

@@ -10,8 +10,8 @@ from coexec.arrays import Array
 from coexec.cli.arrays import packed
 from coexec.cli.checks import judged_by
 from coexec.cli.cluster.frames import Frames
-from coexec.frontend.difference import tolerance_of, worst_difference
-from coexec.workbench.given import GivenModel
+from coexec.model.difference import tolerance_of, worst_difference
+from coexec.selection.opened_model import GivenModel
 
 __all__ = ["Answers"]
 

@@ -67,8 +67,8 @@ def command(
     from coexec.cli.common import settings
     from coexec.cli.console import err, out
     from coexec.cli.output import print_json
-    from coexec.cluster.settings import ClusterSettings, read_settings
     from coexec.errors import PlanError
+    from coexec.pipeline.cluster.settings import ClusterSettings, read_settings
 
     config = settings(option=option, shape=shape, value=value, cache=cache)
     cluster_settings = ClusterSettings() if cluster is None else read_settings(cluster)

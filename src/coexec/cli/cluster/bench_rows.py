@@ -10,11 +10,11 @@ from rich.table import Table
 
 from coexec.cli.cluster.frames import Answered, Frames
 from coexec.cli.console import out
-from coexec.cluster.cluster import Cluster
-from coexec.cluster.session import ClusterSession
-from coexec.cluster.settings import ClusterSettings
 from coexec.errors import UsageError
-from coexec.plans.pipeline.work import redundancy
+from coexec.pipeline.cluster.cluster import Cluster
+from coexec.pipeline.cluster.session import ClusterSession
+from coexec.pipeline.cluster.settings import ClusterSettings
+from coexec.pipeline.plan.work import redundancy
 from coexec.units import format_seconds
 
 __all__ = ["BenchRow", "lasting", "print_bench", "rivals"]
@@ -33,7 +33,7 @@ def rivals(
     Raises:
         UsageError: there is only one machine.
     """
-    from coexec.cluster.machine import MachineOptions
+    from coexec.pipeline.cluster.machine import MachineOptions
 
     machines = session.status().machines
     if len(machines) < 2:

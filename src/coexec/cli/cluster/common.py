@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from coexec.cli.console import err
 from coexec.cli.progress import progress
-from coexec.cluster.nodes import NodeProcess, check_name, own_name
 from coexec.errors import DeviceError, UsageError
+from coexec.pipeline.cluster.nodes import NodeProcess, check_name, own_name
 
 if TYPE_CHECKING:
-    from coexec.cluster.cluster import Cluster
-    from coexec.cluster.settings import ClusterSettings
-    from coexec.workbench.given import GivenModel
-    from coexec.workbench.settings import Settings
+    from coexec.pipeline.cluster.cluster import Cluster
+    from coexec.pipeline.cluster.settings import ClusterSettings
+    from coexec.selection.opened_model import GivenModel
+    from coexec.selection.settings import Settings
 
 __all__ = [
     "checked_model",
@@ -64,9 +64,9 @@ def checked_model(
         CoexecError: the model cannot be read, or an option has no meaning.
     """
     from coexec.cache import Cache
-    from coexec.cluster.planning import Planning
-    from coexec.cluster.session import check_pipeline_options
-    from coexec.workbench.given import GivenModel
+    from coexec.pipeline.cluster.planning import Planning
+    from coexec.pipeline.cluster.session import check_pipeline_options
+    from coexec.selection.opened_model import GivenModel
 
     cache = asked.cache if isinstance(asked.cache, Cache) else Cache(asked.cache)
     user_model = GivenModel.of(model, asked, cache)
@@ -110,7 +110,7 @@ def entered(
     Raises:
         CoexecError: raised by `Cluster`.
     """
-    from coexec.cluster.cluster import Cluster
+    from coexec.pipeline.cluster.cluster import Cluster
 
     with ended_by_signals():
         what = "joining the cluster" if nodes is None else f"starting {nodes} nodes here"

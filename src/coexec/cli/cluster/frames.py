@@ -15,10 +15,10 @@ from typing import Any
 from coexec.arguments import check_feeds
 from coexec.arrays import Array
 from coexec.cli.arrays import read_inputs
-from coexec.cluster.session import ClusterSession
 from coexec.errors import InputError, UsageError
-from coexec.frontend.inputs import random_inputs
-from coexec.ir.graph import Graph
+from coexec.graph.graph import Graph
+from coexec.model.inputs import random_inputs
+from coexec.pipeline.cluster.session import ClusterSession
 
 __all__ = ["Answered", "Frames", "feed", "given_frames"]
 

@@ -29,7 +29,7 @@ def command(
     from coexec.cli.cluster.common import ended_by_signals, hold, named
     from coexec.cli.console import out
     from coexec.cli.output import print_json
-    from coexec.cluster.roster import join_checked
+    from coexec.pipeline.cluster.roster import join_checked
 
     with ended_by_signals():
         node = join_checked(address, named(name), host, token_file)

@@ -25,7 +25,7 @@ from coexec.cli.options import (
     ValueOpt,
 )
 from coexec.cli.verbs import prints
-from coexec.system.network import Network
+from coexec.pipeline.network import Network
 
 
 @prints(
@@ -74,12 +74,12 @@ def command(
     from coexec.cli.common import settings
     from coexec.cli.console import out
     from coexec.cli.output import check_files, print_json, write_file
-    from coexec.cluster.nodes import known_nodes
-    from coexec.cluster.planning import KnownMachine, Planned, Planning
-    from coexec.cluster.settings import ClusterSettings, read_settings
-    from coexec.cluster.stated import lacking, made_up, stated_machines
     from coexec.errors import UsageError
-    from coexec.workbench.given import GivenModel
+    from coexec.pipeline.cluster.declared_machines import lacking, made_up, stated_machines
+    from coexec.pipeline.cluster.nodes import known_nodes
+    from coexec.pipeline.cluster.planning import KnownMachine, Planned, Planning
+    from coexec.pipeline.cluster.settings import ClusterSettings, read_settings
+    from coexec.selection.opened_model import GivenModel
 
     check_files(output)
     config = settings(option=option, shape=shape, value=value, cache=cache)

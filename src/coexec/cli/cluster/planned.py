@@ -7,13 +7,13 @@ from typing import Any
 from rich.table import Table
 
 from coexec.cli.console import out
-from coexec.cluster.planning import KnownMachine, Planned
 from coexec.costs.capacity import FLOPS_PER_MAC
-from coexec.ir.graph import Graph
-from coexec.ir.region import Region
-from coexec.plans.pipeline.memory import machine_memory
-from coexec.plans.pipeline.plan import PipelinePlan, Share, Stage
-from coexec.plans.pipeline.work import redundancy, stage_work
+from coexec.graph.graph import Graph
+from coexec.graph.region import Region
+from coexec.pipeline.cluster.planning import KnownMachine, Planned
+from coexec.pipeline.plan.memory import machine_memory
+from coexec.pipeline.plan.plan import PipelinePlan, Share, Stage
+from coexec.pipeline.plan.work import redundancy, stage_work
 from coexec.units import format_bytes, format_count, format_numbers, format_seconds
 
 __all__ = ["plan_facts", "show_plan"]

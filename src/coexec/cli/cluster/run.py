@@ -91,8 +91,8 @@ def command(
     from coexec.cli.common import settings
     from coexec.cli.console import out
     from coexec.cli.output import check_files, print_json, write_file
-    from coexec.cluster.settings import ClusterSettings, read_settings
     from coexec.errors import UsageError
+    from coexec.pipeline.cluster.settings import ClusterSettings, read_settings
 
     if rate is not None and not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate:g}: frames a second are above 0")

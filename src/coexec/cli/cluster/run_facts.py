@@ -8,7 +8,7 @@ from rich.table import Table
 from coexec.cli.cluster.answers import Answers
 from coexec.cli.cluster.frames import Answered, Frames
 from coexec.cli.console import out
-from coexec.cluster.session import ClusterSession
+from coexec.pipeline.cluster.session import ClusterSession
 from coexec.units import format_bytes, format_numbers, format_seconds
 
 __all__ = ["print_run", "run_facts"]

@@ -61,11 +61,11 @@ def command(
     from coexec.cli.console import err, out
     from coexec.cli.output import print_json
     from coexec.cli.serving import check_serving, served_name
-    from coexec.cluster.settings import ClusterSettings, read_settings
+    from coexec.pipeline.cluster.settings import ClusterSettings, read_settings
     from coexec.units import parse_bytes
 
     check_serving()
-    from coexec.cluster.served import ClusterServed
+    from coexec.pipeline.cluster.served import ClusterServed
     from coexec.serve.intake import ServeLimits
     from coexec.serve.server import is_loopback, listen, serve, url_of
 

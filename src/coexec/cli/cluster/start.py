@@ -7,7 +7,7 @@ import typer
 from coexec.cli.cluster.options import BlockOpt, HostOpt, NameOpt
 from coexec.cli.options import DebugOpt, JsonOpt
 from coexec.cli.verbs import prints
-from coexec.cluster.listening import PORT
+from coexec.pipeline.cluster.ray_ports import PORT
 
 TRUST = ("warning: whoever has the token and reaches these machines may run any program on them; "
          "the token is sent unencrypted, and Ray listens on all addresses")  # fmt: skip
@@ -35,9 +35,9 @@ def command(
     from coexec.cli.cluster.common import ended_by_signals, hold, named
     from coexec.cli.console import err, out
     from coexec.cli.output import print_json
-    from coexec.cluster.listening import firewall_lines, network_of
-    from coexec.cluster.nodes import start_head
-    from coexec.cluster.tokens import token_file
+    from coexec.pipeline.cluster.nodes import start_head
+    from coexec.pipeline.cluster.ray_ports import firewall_lines, network_of
+    from coexec.pipeline.cluster.tokens import token_file
 
     with ended_by_signals():
         node = start_head(named(name), port, host)

@@ -22,12 +22,12 @@ def command(token_file: TokenOpt = None, json: JsonOpt = False, debug: DebugOpt 
     from coexec.cli.cluster.status_tables import machine_facts, print_machines, print_sockets
     from coexec.cli.console import out
     from coexec.cli.output import print_json
-    from coexec.cluster.build import build
-    from coexec.cluster.listening import sockets_below
-    from coexec.cluster.nodes import check_installed, known_nodes
-    from coexec.cluster.roster import RayNode, roster
-    from coexec.cluster.tokens import token_file as user_token_file
     from coexec.errors import DeviceError
+    from coexec.pipeline.cluster.build import build
+    from coexec.pipeline.cluster.nodes import check_installed, known_nodes
+    from coexec.pipeline.cluster.ray_ports import sockets_below
+    from coexec.pipeline.cluster.roster import RayNode, roster
+    from coexec.pipeline.cluster.tokens import token_file as user_token_file
 
     check_installed()
     here = known_nodes()

@@ -20,8 +20,8 @@ def command(
     """End the nodes that this user has started on this machine. A head's end ends its cluster."""
     from coexec.cli.console import out
     from coexec.cli.output import print_json
-    from coexec.cluster.nodes import check_installed, known_nodes, stop
     from coexec.errors import UsageError
+    from coexec.pipeline.cluster.nodes import check_installed, known_nodes, stop
 
     check_installed()
     names = [node.name for node in known_nodes()]

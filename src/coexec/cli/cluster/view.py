@@ -15,7 +15,7 @@ from rich.text import Text
 
 from coexec.cli.console import err, visible
 from coexec.cli.progress import repeated
-from coexec.cluster.session import ClusterSession, MachineStatus, Status
+from coexec.pipeline.cluster.session import ClusterSession, MachineStatus, Status
 from coexec.units import format_bytes, format_numbers, format_seconds
 
 __all__ = ["logged", "watched"]
@@ -115,7 +115,7 @@ class _Console(logging.Handler):
 @contextmanager
 def logged(quiet: bool) -> Iterator[None]:
     """Context in which log messages of the cluster are printed on standard error."""
-    log, handler = logging.getLogger("coexec.cluster"), _Console()
+    log, handler = logging.getLogger("coexec.pipeline.cluster"), _Console()
     before, passes_on = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.WARNING if quiet else logging.INFO)

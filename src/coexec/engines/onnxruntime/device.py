@@ -14,12 +14,12 @@ from coexec.engines.base import Bound, Held, OpenEngine
 from coexec.engines.detect import is_whole_machine
 from coexec.engines.onnxruntime.seeds import with_seeds
 from coexec.errors import DeviceError, ExecutionError, ModelError, first_line
-from coexec.frontend.dialect import Dialect
-from coexec.frontend.module import Module
-from coexec.frontend.values import has_foreign, ort_value, run_session
-from coexec.ir.graph import Operator, Tensor
+from coexec.graph.graph import Operator, Tensor
+from coexec.hardware.hardware import Device, EngineInfo
+from coexec.lowering.dialect import Dialect
+from coexec.lowering.module import Module
+from coexec.model.values import has_foreign, ort_value, run_session
 from coexec.ort import OrtSession, as_ours, raised_by_ort
-from coexec.system.hardware import Device, EngineInfo
 
 _CPU = ["CPUExecutionProvider"]
 
@@ -96,8 +96,10 @@ def _opened(model: Any, options: ort.SessionOptions) -> OrtSession:
                 return OrtSession(model_bytes, options, providers=_CPU)
             return OrtSession(model, options, providers=_CPU)
     except (ModelError, AttributeError, ValueError) as error:  # no ModelProto, or beyond 2 GiB
-        from coexec.frontend.plain import own_session  # it imports ONNX, which takes a while
-        from coexec.frontend.read import read
+        from coexec.model.read import read
+        from coexec.model.reference_session import (
+            own_session,  # it imports ONNX, which takes a while
+        )
 
         with contextlib.suppress(ModelError):
             return own_session(read(model), options)

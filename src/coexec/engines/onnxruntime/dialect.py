@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from coexec.engines.onnxruntime.alignment import block_of
-from coexec.frontend.dialect import Dialect
+from coexec.lowering.dialect import Dialect
 
 __all__ = ["dialect"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from coexec.engines.base import Engine, OpenEngine
+from coexec.hardware.hardware import Device, EngineInfo
 from coexec.keys import digest
-from coexec.system.hardware import Device, EngineInfo
 
 __all__ = ["OnnxRuntime"]
 

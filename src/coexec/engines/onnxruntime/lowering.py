@@ -17,12 +17,12 @@ import onnxruntime as ort
 
 from coexec.engines.onnxruntime.alignment import align, block_of
 from coexec.errors import ModelError, first_line
-from coexec.frontend.computed import is_misinferred
-from coexec.frontend.lowered import BORDER
-from coexec.frontend.nondeterministic import random_nodes
-from coexec.frontend.plain import value_info
-from coexec.frontend.tensors import why_opaque
-from coexec.frontend.types import show_maps
+from coexec.lowering.lowered import BORDER
+from coexec.model.computed import is_misinferred
+from coexec.model.nondeterministic import random_nodes
+from coexec.model.reference_session import value_info
+from coexec.model.tensors import why_opaque
+from coexec.model.types import show_maps
 from coexec.ort import OrtSession
 
 __all__ = ["lower"]

@@ -18,8 +18,8 @@ from typing import Any
 import onnxruntime as ort
 
 from coexec.engines.onnxruntime.device import CpuCluster, OrtProgram
-from coexec.frontend.module import Module
-from coexec.system.hardware import Device, EngineInfo
+from coexec.hardware.hardware import Device, EngineInfo
+from coexec.lowering.module import Module
 from coexec.timing.trace import Detail
 
 __all__ = ["ProfiledCluster"]

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from coexec.costs.base import Workload
 from coexec.costs.workloads import beside, beyond, plain_workload, together
-from coexec.ir.graph import Operator, Tensor
-from coexec.ir.rules.windows import Window, windows
+from coexec.graph.graph import Operator, Tensor
+from coexec.graph.rules.windows import Window, windows
 
 __all__ = ["workload"]
 

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from coexec.engines.opencl.kernels.base import Context, Node, Value
-from coexec.engines.opencl.kernels.border import BORDERS
-from coexec.engines.opencl.kernels.slicing import AxisSlice, axis_slices
-from coexec.engines.opencl.kernels.transpose import permutation
+from coexec.engines.kernels.base import Context, Node, Value
+from coexec.engines.kernels.border import BORDERS
+from coexec.engines.kernels.slicing import AxisSlice, axis_slices
+from coexec.engines.kernels.transpose import permutation
 from coexec.engines.opencl.network import Network
 
 __all__ = ["Aliases", "Location", "alias"]

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from coexec.engines.kernels import KERNELS
+from coexec.engines.kernels.base import Chooser, Context, KernelLaunch, Value
+from coexec.engines.kernels.index_check import IndexCheck
 from coexec.engines.opencl.aliasing import Aliases, alias
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.ends import Ends
+from coexec.engines.opencl.host_boundary import Ends
 from coexec.engines.opencl.images import Extent, stored_as_images
-from coexec.engines.opencl.kernels import KERNELS
-from coexec.engines.opencl.kernels.base import Chooser, Context, KernelLaunch, Value
-from coexec.engines.opencl.kernels.index_check import IndexCheck
 from coexec.engines.opencl.network import Network, clean_up, read_network
-from coexec.frontend.module import Module
+from coexec.lowering.module import Module
 
 __all__ = ["Build", "Scratch", "build"]
 

@@ -10,10 +10,12 @@ import numpy as np
 from coexec.arrays import Array
 from coexec.costs.base import Workload
 from coexec.engines.base import AfterFork, BoxCopy, OpenEngine
+from coexec.engines.kernels import why_not
+from coexec.engines.kernels.base import Chooser, Context, Grid, KernelLaunch
+from coexec.engines.kernels.border import blocks_dialect
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.building import build
-from coexec.engines.opencl.choices import Choices
 from coexec.engines.opencl.copying import ArrayCopies, rectangles
 from coexec.engines.opencl.cpu_runtime import CoreBinding
 from coexec.engines.opencl.device_queue import DeviceQueue
@@ -21,21 +23,19 @@ from coexec.engines.opencl.engine import Options
 from coexec.engines.opencl.failures import translated
 from coexec.engines.opencl.forked import in_forked_child, keep_in_children
 from coexec.engines.opencl.host_arrays import HostArrays
-from coexec.engines.opencl.kernels import why_not
-from coexec.engines.opencl.kernels.base import Chooser, Context, Grid, KernelLaunch
-from coexec.engines.opencl.kernels.border import blocks_dialect
 from coexec.engines.opencl.measuring import Measuring
 from coexec.engines.opencl.platforms import DeviceHandle
 from coexec.engines.opencl.program import OpenClProgram
 from coexec.engines.opencl.tensors import DeviceMemory, DeviceTensor
 from coexec.engines.opencl.tuner import rule
+from coexec.engines.opencl.tuning_cache import Choices
 from coexec.engines.opencl.workloads import workload
 from coexec.errors import DeviceError, ExecutionError, first_line
-from coexec.frontend.dialect import PLAIN, Dialect, Layout
-from coexec.frontend.module import Module
-from coexec.ir.graph import Operator, Tensor
-from coexec.ir.region import Region
-from coexec.system.hardware import Device, EngineInfo
+from coexec.graph.graph import Operator, Tensor
+from coexec.graph.region import Region
+from coexec.hardware.hardware import Device, EngineInfo
+from coexec.lowering.dialect import PLAIN, Dialect, Layout
+from coexec.lowering.module import Module
 from coexec.timing.trace import Detail
 
 __all__ = ["OpenClCores", "OpenClDevice"]

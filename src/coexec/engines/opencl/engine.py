@@ -9,7 +9,7 @@ from coexec.cache.source import source_digest
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.opencl.architecture import BlockWidth
 from coexec.errors import DeviceError
-from coexec.system.hardware import MAIN, Device, EngineInfo
+from coexec.hardware.hardware import MAIN, Device, EngineInfo
 
 if TYPE_CHECKING:
     from coexec.engines.opencl.platforms import DeviceHandle
@@ -58,8 +58,8 @@ class OpenCl(Engine):
         return f"{super().installed}, {installed_runtimes()}"
 
     def processors(self, kind: str) -> Sequence[Processor]:
+        from coexec.engines.opencl.driver_trial import unusable
         from coexec.engines.opencl.platforms import devices
-        from coexec.engines.opencl.trial import unusable
 
         try:
             handles = devices()
@@ -97,8 +97,8 @@ class OpenCl(Engine):
 
 def _cores(runtimes: "Sequence[DeviceHandle]") -> Processor:
     """The CPU cores with the first runtime that works, and the reasons why others do not."""
+    from coexec.engines.opencl.driver_trial import unusable
     from coexec.engines.opencl.platforms import INSTALL, absent
-    from coexec.engines.opencl.trial import unusable
 
     trials = [(handle, unusable(handle)) for handle in runtimes]
     reasons = (*absent(), *(reason for _, reason in trials if reason is not None))

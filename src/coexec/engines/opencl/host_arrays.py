@@ -11,7 +11,7 @@ from coexec.arrays import Array
 from coexec.engines.base import aligned_empty
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.errors import DeviceError
-from coexec.ir.graph import Tensor
+from coexec.graph.graph import Tensor
 
 __all__ = ["HostArray", "HostArrays"]
 

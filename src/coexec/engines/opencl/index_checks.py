@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from coexec.engines.base import aligned_empty
+from coexec.engines.kernels.index_check import IndexCheck
 from coexec.engines.opencl.host_arrays import HostArrays
-from coexec.engines.opencl.kernels.index_check import IndexCheck
 from coexec.engines.opencl.tensors import DeviceMemory
 from coexec.errors import InputError
-from coexec.ir.graph import Tensor
+from coexec.graph.graph import Tensor
 
 __all__ = ["NotedIndices"]
 

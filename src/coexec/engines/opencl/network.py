@@ -11,13 +11,13 @@ import onnx
 import onnx_ir as ir
 
 from coexec.arrays import Array
-from coexec.engines.opencl.kernels import FUSED_BEHIND
-from coexec.engines.opencl.kernels.base import Node
-from coexec.engines.opencl.kernels.expressions import OPERATORS as ELEMENTWISE
-from coexec.engines.opencl.kernels.expressions import VECTOR_SAFE
-from coexec.frontend.module import Module
-from coexec.frontend.operators import operator_of
-from coexec.ir.graph import Operator, Tensor
+from coexec.engines.kernels import FUSED_BEHIND
+from coexec.engines.kernels.base import Node
+from coexec.engines.kernels.expressions import OPERATORS as ELEMENTWISE
+from coexec.engines.kernels.expressions import VECTOR_SAFE
+from coexec.graph.graph import Operator, Tensor
+from coexec.lowering.module import Module
+from coexec.model.operators import operator_of
 
 __all__ = ["Network", "clean_up", "read_network"]
 

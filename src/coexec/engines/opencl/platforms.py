@@ -20,7 +20,7 @@ from coexec.engines.opencl.intel import Intel
 from coexec.engines.opencl.pocl import Pocl
 from coexec.errors import DeviceError, first_line
 from coexec.extras import install
-from coexec.system.hardware import Device
+from coexec.hardware.hardware import Device
 from coexec.units import format_bytes
 
 __all__ = ["INSTALL", "DeviceHandle", "absent", "devices", "find", "start"]
@@ -210,7 +210,7 @@ def _load(threads: int) -> None:
 
 
 def devices() -> list[DeviceHandle]:
-    """All devices, GPUs first. `coexec.engines.opencl.trial` tests whether one works."""
+    """All devices, GPUs first. `coexec.engines.opencl.driver_trial` tests whether one works."""
     start()
     candidates = [_found(handle) for platform in _platforms() for handle in _handles(platform)]
     ranks = {id(runtime): rank for rank, runtime in enumerate(_RUNTIMES.values(), 1)}
@@ -227,7 +227,7 @@ def find(device: Device, runtime: str = "") -> DeviceHandle:
     Raises:
         DeviceError: there is none, or none that works.
     """
-    from coexec.engines.opencl.trial import unusable
+    from coexec.engines.opencl.driver_trial import unusable
 
     start(device.cores)
     reasons = []

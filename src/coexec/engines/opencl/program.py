@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from coexec.engines.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.opencl.binaries import Binaries, kernel_of
 from coexec.engines.opencl.building import Build
 from coexec.engines.opencl.compiling import programs
@@ -14,7 +15,6 @@ from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.failures import translated
 from coexec.engines.opencl.host_arrays import HostArrays
 from coexec.engines.opencl.index_checks import NotedIndices
-from coexec.engines.opencl.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.opencl.scratch import ScratchMemory
 from coexec.engines.opencl.tensors import DeviceMemory
 from coexec.engines.opencl.tuner import rounded

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from coexec.costs.base import Workload
 from coexec.costs.workloads import beside, plain_workload, together
-from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.kernels import (
+from coexec.engines.kernels import (
     conv,
     conv_cpu,
     conv_depthwise,
@@ -21,11 +20,12 @@ from coexec.engines.opencl.kernels import (
     gemm_cpu,
     gemm_lanes,
 )
-from coexec.engines.opencl.kernels.base import Context, Node
-from coexec.engines.opencl.kernels.conv_shape import ConvShape
-from coexec.engines.opencl.kernels.product import Product
-from coexec.ir.graph import Operator, Tensor
-from coexec.ir.rules.windows import windows
+from coexec.engines.kernels.base import Context, Node
+from coexec.engines.kernels.conv_shape import ConvShape
+from coexec.engines.kernels.product import Product
+from coexec.engines.opencl.architecture import Architecture
+from coexec.graph.graph import Operator, Tensor
+from coexec.graph.rules.windows import windows
 
 __all__ = ["workload"]
 

@@ -18,10 +18,10 @@ from coexec.engines.openvino.reading import read
 from coexec.engines.openvino.special import LIMIT
 from coexec.engines.openvino.support import why_not
 from coexec.errors import DeviceError
-from coexec.frontend.module import Module
-from coexec.ir.graph import Operator, Tensor
+from coexec.graph.graph import Operator, Tensor
+from coexec.hardware.hardware import Device, EngineInfo
 from coexec.keys import digest
-from coexec.system.hardware import Device, EngineInfo
+from coexec.lowering.module import Module
 
 __all__ = ["PRECISIONS", "OpenVinoDevice"]
 

@@ -10,8 +10,8 @@ from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.openvino.library import core, installed_version, load_tbb
 from coexec.errors import DeviceError
 from coexec.extras import install
-from coexec.frontend.memory import main_memory_bytes
-from coexec.system.hardware import Device, EngineInfo
+from coexec.hardware.hardware import Device, EngineInfo
+from coexec.model.main_memory import main_memory_bytes
 from coexec.units import format_bytes
 
 if TYPE_CHECKING:

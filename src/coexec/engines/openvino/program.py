@@ -13,7 +13,7 @@ from coexec.engines.openvino.failures import execution_error
 from coexec.engines.openvino.indices import Axis, check_computed, check_fed
 from coexec.engines.openvino.reading import writable
 from coexec.errors import ExecutionError
-from coexec.frontend.module import Module
+from coexec.lowering.module import Module
 
 __all__ = ["Compiled", "OpenVinoProgram", "exceeds"]
 

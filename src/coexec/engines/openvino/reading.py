@@ -18,7 +18,7 @@ from coexec.arrays import Array
 from coexec.engines.openvino.indices import Axis, with_ends
 from coexec.engines.openvino.library import core
 from coexec.engines.openvino.special import keep_quotients, keep_special_values
-from coexec.frontend.module import Module
+from coexec.lowering.module import Module
 
 __all__ = ["Read", "read", "writable"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from math import ceil, prod
 from typing import Any
 
-from coexec.ir.graph import Operator, Tensor
+from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["why_not"]
 

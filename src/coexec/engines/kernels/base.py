@@ -1,0 +1,266 @@
+"""Tools for kernel files: values, the text of one kernel, and its launch.
+
+A kernel file produces text and numbers and never calls OpenCL. It defines which kernel runs, over
+which grid, with which tensors. Compiling, allocating and timing are done elsewhere.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+
+from coexec.arrays import Array
+from coexec.engines.kernels.index_check import IndexCheck
+from coexec.engines.kernels.kernel_launch import Argument, ConvTraits, Grid, KernelLaunch
+from coexec.engines.kernels.outlining import fixed_group, outlined
+from coexec.engines.kernels.parameter import Parameter
+from coexec.engines.kernels.value import CTYPES, Value, ceil_div, literal, row_major
+from coexec.engines.opencl.architecture import Architecture
+from coexec.graph.graph import Operator, Tensor
+
+__all__ = ["CTYPES", "Argument", "Chooser", "Context", "ConvTraits", "Grid", "KernelLaunch",
+           "Node", "Source", "Value", "ceil_div", "in_half", "literal", "row_major",
+           "usual_block"]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An operator, and the element-wise operators that are fused behind it."""
+
+    operator: Operator
+    epilogue: tuple[Operator, ...] = ()
+    """Fused operators in order. Each one reads the result of an earlier operator of this node; all
+    outputs have the same shape."""
+
+    @property
+    def output(self) -> str:
+        """Name of the result. Operators with several outputs have no epilogue."""
+        return (self.epilogue[-1] if self.epilogue else self.operator).outputs[0]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        if self.epilogue:
+            return (self.output,)
+        return tuple(name for name in self.operator.outputs if name)
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        return (self.operator, *self.epilogue)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the tensors that it reads and does not compute, without duplicates."""
+        inside = {name for op in self.operators for name in op.outputs}
+        names = (n for op in self.operators for n in op.inputs if n and n not in inside)
+        return tuple(dict.fromkeys(names))
+
+
+Chooser = Callable[[str, Mapping[str, Callable[[], list[KernelLaunch]]]], str]
+"""Picks one of several named variants of a kernel. Calls with the same first argument, a key, get
+the same choice."""
+
+
+@dataclass(eq=False)
+class Context:
+    """The data from which a kernel file generates its launches."""
+
+    arch: Architecture
+    tensors: Mapping[str, Tensor]
+    constants: Mapping[str, Array]
+    blocks: Mapping[str, int] = field(default_factory=dict)
+    """Block size by tensor, where the layout is not the usual one."""
+    in_place: dict[str, frozenset[int]] = field(default_factory=dict)
+    """Positions of the inputs that are computed in place, by result of a Concat."""
+    chooser: "Chooser | None" = None
+    """Picks one of several variants by measuring; None: the first variant is used."""
+    checks: dict[str, IndexCheck] = field(default_factory=dict)
+    """Checks of indices, by name of the number in which a kernel stores an index out of range."""
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    """Counter for names of temporaries, shared with contexts that are derived from this one."""
+
+    def value(self, name: str) -> Value:
+        """A tensor with its layout on the device."""
+        tensor = self.tensors[name]
+        block = self.blocks.get(name, usual_block(tensor, self.arch))
+        half = in_half(self.arch, tensor.dtype, math.prod(tensor.shape))
+        return Value(name, tensor.shape, tensor.dtype, block, half)
+
+    def constant(self, name: str) -> Array | None:
+        """The values of a constant tensor; None for one that is computed."""
+        return self.constants.get(name)
+
+    def choose(
+        self, key: str, variants: Mapping[str, Callable[[], list[KernelLaunch]]]
+    ) -> list[KernelLaunch]:
+        """The launches of one of ``variants``, which are ordered from the most promising one on.
+
+        ``key`` is equal where the same choice is right: it contains shapes and attributes, no
+        names.
+        """
+        name = next(iter(variants))
+        if self.chooser is not None and len(variants) > 1:
+            name = self.chooser(key, variants)
+        return variants[name]()
+
+    def noted(self, check: IndexCheck) -> Value:
+        """The number in which a kernel stores an index that is out of range; 0 if there is none."""
+        name = f"index check {next(self._numbers)}"
+        self.checks[name] = check
+        return Value(name, (1,), "int64")
+
+    def temporary(self, shape: Sequence[int], block: int = 0, half: bool = False) -> Value:
+        """Memory for data between two launches of one node."""
+        return Value(f"temporary {next(self._numbers)}", tuple(shape), "float32", block, half)
+
+
+_SMALL = 4096
+"""Tensors of at most this many scalars stay in 32 bits when others are stored in 16. Storing them
+in 16 bits saves nothing, and errors of biases, gates and scales affect whole channels."""
+
+
+def in_half(arch: Architecture, dtype: str, size: int) -> bool:
+    """Whether a tensor or constant of ``size`` scalars is stored in 16 bits."""
+    return arch.half and dtype == "float32" and size > _SMALL
+
+
+def usual_block(tensor: Tensor, arch: Architecture) -> int:
+    """The usual block of a tensor: images with more than a few channels have blocks, others have 0.
+
+    It depends on shape and type only, so that all segments use the same layout for a tensor.
+    """
+    image = len(tensor.shape) == 4 and tensor.dtype == "float32"
+    return arch.block if image and 2 * tensor.shape[1] > arch.block else 0
+
+
+class Source:
+    """Builds the text of one kernel together with its arguments.
+
+    For a tensor declared as ``x``, the text may use:
+
+    * ``x``: a pointer to its stored scalars
+    * ``AT_x(i, j, ...)``: the position of an element by its coordinates, in any layout
+    * ``GET_x(position)``, ``PUT_x(position, value)``: one scalar
+    * ``VEC_x(n, s, y, x)``: the position of a vector of channels of a blocked tensor
+    * ``LOAD_x(position)``, ``STORE_x(position, vector)``: one vector
+
+    Sizes are literals, or arguments if the source is ``sized``. Kernels that differ in sizes only
+    then have the same text, which is compiled once.
+    """
+
+    def __init__(
+        self, name: str, arch: Architecture, sized: bool = False, alone: bool = False
+    ) -> None:
+        """``alone``: groups are single work items, at the position item_0, item_1, item_2."""
+        self.name = name
+        self.arch = arch
+        self._sized = sized
+        self._alone = alone
+        self._defines: list[str] = []
+        self._parameters: list[Parameter] = []
+        self._sizes: dict[str, int] = {}
+        """Integer arguments by name, in their order behind all other arguments."""
+        self._body: list[str] = []
+
+    def read(self, name: str, value: Value) -> None:
+        """Declare a tensor that the kernel reads."""
+        self._parameters.append(Parameter(name, value, sizes=self._sizes_of(name, value)))
+
+    def write(self, name: str, value: Value) -> None:
+        """Declare a tensor that the kernel writes."""
+        sizes = self._sizes_of(name, value)
+        self._parameters.append(Parameter(name, value, written=True, sizes=sizes))
+
+    def size(self, name: str, number: int) -> str:
+        """Text of a number: the name of an argument if the source is ``sized``, else a literal.
+
+        The number must not change any other part of the text.
+
+        Args:
+            name: must not depend on any size, so that kernels with equal texts have equal names.
+        """
+        if not self._sized:
+            return str(number)
+        if self._sizes.setdefault(name, int(number)) != number:
+            raise ValueError(f"{self.name}: {name} is both {self._sizes[name]} and {number}")
+        return name
+
+    def constant(self, name: str, array: Array, vector: int | None = None) -> None:
+        """Declare a constant array; ``LOAD_x(i)`` reads its i-th vector (of the block's width)."""
+        half = in_half(self.arch, array.dtype.name, array.size)
+        stored = np.ascontiguousarray(array.astype(np.float16) if half else array)
+        self._parameters.append(Parameter(name, stored, vector=vector or self.arch.block))
+
+    def sizes(self, **numbers: int) -> None:
+        """Declare integers that the text of a ``sized`` source uses by name."""
+        for name, number in numbers.items():
+            self.size(name, number)
+
+    def _sizes_of(self, name: str, value: Value) -> tuple[int | str, ...]:
+        if not value.block:
+            sizes = {f"{name}_{axis}": size for axis, size in enumerate(value.shape)}
+        else:
+            _, _, height, width = value.shape
+            sizes = {f"{name}_slices": value.slices, f"{name}_h": height, f"{name}_w": width}
+        return tuple(self.size(text, number) for text, number in sizes.items())
+
+    def lines(self, text: str) -> None:
+        """Add text to the body."""
+        self._body.append(text)
+
+    def define(self, text: str) -> None:
+        """Add a macro or a function in front of the kernel."""
+        self._defines.append(text)
+
+    def finish(
+        self, grid: Sequence[int], group: Grid | None = None, convolution: ConvTraits | None = None
+    ) -> KernelLaunch:
+        """The launch of the finished kernel over ``grid`` work items. Missing axes have size 1.
+
+        Without a fixed group the grid may be rounded up: work items outside return at once.
+        """
+        x, y, z = (*grid, 1, 1)[:3]
+        sizes = (x, y, z)
+        body = "\n".join(self._body)
+        limits = () if group else tuple(
+            self.size(f"grid_{axis}", number) for axis, number in zip("xyz", sizes, strict=True)
+        )  # fmt: skip
+        written = (p.argument.name for p in self._parameters if p.written)  # type: ignore[union-attr]
+        return KernelLaunch(
+            name=self.name,
+            source=self._text(limits, group, frozenset()),
+            arguments=(*(p.argument for p in self._parameters), *self._numbers()),
+            written=frozenset(written),
+            grid=sizes,
+            group=group,
+            convolution=convolution,
+            may_be_images=frozenset(p.value_name for p in self._parameters if p.may_be_image(body)),
+            with_images=lambda names: self._text(limits, group, names),
+        )
+
+    def _numbers(self) -> tuple[int | Array, ...]:
+        """The sizes as arguments. If each work item is a group, they are one array: drivers need
+        0.1 us for each argument of a launch, and PoCL some cycles in each group."""
+        numbers = tuple(self._sizes.values())
+        return (np.array(numbers, np.int32),) if self._alone and numbers else numbers
+
+    def _text(self, grid: Sequence[str], group: Grid | None, images: frozenset[str]) -> str:
+        """The text of the kernel over ``grid``; the tensors ``images`` are stored as images."""
+        parameters = [p.as_image() if p.value_name in images else p for p in self._parameters]
+        declared = [p.declaration for p in parameters]
+        macros = "\n".join([*self._defines, *(p.macros for p in parameters)])
+        prelude, body = "".join(p.prelude for p in parameters), "\n".join(self._body) + "\n"
+        if self._alone:
+            form = (self.name, self.arch.vector, declared, tuple(self._sizes))
+            return f"{macros}\n{outlined(*form, prelude + body)}"
+        declared += [f"int {name}" for name in self._sizes]
+        guard = "" if group else (
+            f"  if (get_global_id(0) >= {grid[0]} || get_global_id(1) >= {grid[1]}"
+            f" || get_global_id(2) >= {grid[2]}) return;\n"
+        )  # fmt: skip
+        fixed = f"{fixed_group(group)}\n" if group else ""
+        return (
+            f"{macros}\n{fixed}__kernel void {self.name}({', '.join(declared)})\n"
+            f"{{\n{prelude}{guard}{body}}}\n"
+        )

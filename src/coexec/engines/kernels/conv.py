@@ -1,0 +1,101 @@
+"""Conv: selects the variant for this processor."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from coexec.engines.kernels import (
+    conv_any,
+    conv_cpu,
+    conv_depthwise,
+    conv_direct,
+    conv_few,
+    conv_grouped,
+    conv_images,
+    conv_tiled,
+    conv_winograd,
+)
+from coexec.engines.kernels.base import Context, KernelLaunch, Node, Value
+from coexec.engines.kernels.conv_shape import ConvShape
+from coexec.engines.opencl.architecture import Architecture
+from coexec.graph.graph import Operator, Tensor
+
+__all__ = ["launches", "ranked_on_cores", "ranked_on_gpu", "why_not"]
+
+Variants = Mapping[str, Callable[[], list[KernelLaunch]]]
+
+
+def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    return conv_any.why_not(op, tensors)
+
+
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
+    """The launches of the best variant: the first one by rule, or the fastest one as measured."""
+    variants = _variants(node, context)
+    return context.choose(f"conv {_key(node, context)}", variants)
+
+
+def _key(node: Node, context: Context) -> str:
+    shapes = [context.tensors[n].shape for n in node.inputs]
+    epilogue = [op.op_type for op in node.epilogue]
+    return f"{shapes} {sorted(node.operator.attributes.items())} {epilogue}"
+
+
+def _variants(node: Node, context: Context) -> Variants:
+    """Variants by name, the most promising one first."""
+    op = node.operator
+    x, y = context.value(op.inputs[0]), context.value(node.output)
+    constant = all(n in context.constants for n in op.inputs[1:] if n)
+    on_cores = context.arch.family == "cpu"
+    blocks = len(x.shape) == 4 and bool(y.block)
+    if on_cores and not blocks and conv_images.fits(op, context.tensors) and (
+        not conv_few.fits(op, context)):  # fmt: skip
+        return {"images": lambda: conv_images.launches(node, context, launches)}
+    if not blocks or not (constant or on_cores) or op.inputs[0] in context.constants:
+        return {"any": lambda: conv_any.launches(node, context)}
+    shape = ConvShape.of(op, context.tensors)
+    if conv_depthwise.fits(shape, x):
+        return {"depthwise": lambda: conv_depthwise.launches(node, context, shape)}
+    if on_cores:
+        return _on_cores(node, context, shape)
+    if shape.groups > 1 or not conv_tiled.fits(shape, x):
+        return {"any": lambda: conv_any.launches(node, context)}
+    return _on_gpu(node, context, shape)
+
+
+def _on_gpu(node: Node, context: Context, shape: ConvShape) -> Variants:
+    variants: dict[str, Callable[[], list[KernelLaunch]]] = {}
+    for tile in ranked_on_gpu(shape, context.arch):
+        if tile is None:
+            variants["direct"] = partial(conv_direct.launches, node, context, shape)
+        else:
+            variants[f"tiled {tile}"] = partial(conv_tiled.launches, node, context, shape, tile)
+    return variants
+
+
+def ranked_on_gpu(shape: ConvShape, arch: Architecture) -> list[conv_tiled.TileShape | None]:
+    """The variants for a convolution on a GPU, the most promising one first: sizes of tiles, and
+    None for the direct variant."""
+    tiled = conv_tiled.tile_shapes(shape, arch)
+    return [*tiled, None] if arch.family == "nvidia" else [None, *tiled]
+
+
+def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
+    if shape.groups > 1:
+        return {"grouped": lambda: conv_grouped.launches(node, context, shape)}
+    x = context.value(node.operator.inputs[0])
+    variants: Variants = {
+        "direct": lambda: conv_cpu.launches(node, context, shape),
+        **{f"winograd {m}": partial(conv_winograd.launches, node, context, shape, m)
+           for m in (2, 4)},
+    }  # fmt: skip
+    computed = context.constant(node.operator.inputs[1]) is None
+    ranked = ["direct"] if computed else ranked_on_cores(shape, x, context.arch)
+    return {name: variants[name] for name in ranked}
+
+
+def ranked_on_cores(shape: ConvShape, x: Value, arch: Architecture) -> list[str]:
+    """Names of the variants for a convolution on CPU cores, the most promising one first."""
+    seconds = {"direct": conv_cpu.seconds(shape)}
+    if conv_winograd.fits(shape, x, arch):
+        seconds |= {f"winograd {m}": conv_winograd.seconds(shape, m) for m in (2, 4)}
+    return sorted(seconds, key=seconds.__getitem__)

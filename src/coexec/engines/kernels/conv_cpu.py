@@ -1,0 +1,329 @@
+"""Convolution on CPU cores: one thread per core, with wide vectors.
+
+The sums of a tile, which are neighbouring pixels times up to four channel blocks, are kept in
+vector registers. One scalar of the input is multiplied with one vector of weights at a time.
+Weights are stored in the order in which they are read:
+[group of blocks][input block][ky][kx][channel][block of the group][lane]. Rows of input blocks are
+processed in chunks whose weights stay in the first-level cache. Between two chunks, the partial
+sums are stored in the output.
+
+This is the scheme of direct convolution in oneDNN and in ONNX Runtime's MLAS (Georganas et al.,
+"Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures", arXiv:1808.05567).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from coexec.arrays import Array
+from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.conv_cpu_text import Form, text
+from coexec.engines.kernels.conv_shape import (
+    ConvShape,
+    packed_bias,
+    padded_copy,
+    tile_cycles,
+    without_columns,
+)
+from coexec.engines.kernels.epilogue import Epilogue
+from coexec.engines.kernels.packing import Packed
+from coexec.engines.opencl.architecture import Architecture
+
+__all__ = ["launches", "seconds", "steps"]
+
+_NEAR_BYTES = 24 * 1024
+"""Bytes of a chunk's weights: half of most first-level caches; the input uses the rest."""
+_FEW_PLANES = 4
+"""Largest number of planes of a row-major image that one step processes."""
+_FAR_BYTES = 2**19
+"""Bytes: a larger input does not stay in the second-level cache from one group to the next."""
+_BAND_BYTES = 2**17
+"""Bytes of such an input that stay in that cache beside the weights of all groups."""
+_STREAMS = 8
+"""Number of input rows that are read in turn: processors prefetch that many streams."""
+
+
+def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
+    """The launches. If there is padding, the input is copied with zeros left and right first."""
+    x = context.value(node.operator.inputs[0])
+    kernels: list[KernelLaunch] = []
+    unpadded = shape
+    if shape.left or shape.right > 0:
+        copy, x, shape = padded_copy(context, x, shape, rows=False)
+        kernels.append(copy)
+    for part in _parts(context.arch, shape):
+        kernels += _DirectConv(node, context, shape, unpadded, x, *part).launches()
+    return kernels
+
+
+def steps(arch: Architecture, shape: ConvShape, x: Value) -> dict[str, float]:
+    """Terms of the kernels' workload: counts of the loops of `conv_cpu_text`."""
+    copied = 0.0
+    if shape.left or shape.right > 0:
+        shape = without_columns(shape)
+        channels = x.slices * x.block if x.block else shape.in_channels
+        copied = 4.0 * shape.batch * channels * shape.in_h * shape.in_w
+    parts = _parts(arch, shape)
+    taps, pixels = shape.rows_inside * shape.kernel_w, shape.out_h * shape.out_w
+    total = {"launches": len(parts) + (copied > 0), "copied": copied, "cycles": 0.0,
+             "products": 0.0, "scalars": 0.0, "vectors": 0.0, "loops": 0.0, "tiles": 0.0,
+             "partial": 0.0, "lines": 0.0, "again": 0.0, "streamed": 0.0}  # fmt: skip
+    read_w = min(shape.in_w, shape.out_w * shape.kernel_w)
+    for _, groups, size in parts:
+        chunks, row = _Chunks.of(arch, shape, x, size), _RowTiles.of(arch, shape, size)
+        passes = shape.batch * groups
+        rows = passes * taps * shape.in_channels
+        total["cycles"] += rows * sum(tile_cycles(tile, size) * count for tile, count in row.counts)
+        total["products"] += rows * shape.row_pixels * size
+        total["scalars"] += rows * shape.row_pixels
+        total["vectors"] += rows * row.tiles * size
+        total["loops"] += passes * taps * chunks.in_blocks * row.tiles
+        total["tiles"] += passes * chunks.count * shape.rows * row.tiles
+        total["partial"] += 4.0 * passes * (chunks.count - 1) * pixels * size * arch.block
+        total["lines"] += passes * shape.rows_inside * read_w * chunks.in_blocks
+        split = _Split.of(arch, shape, x, groups, size)
+        image = 4.0 * shape.batch * shape.in_channels * shape.in_h * shape.in_w
+        total["again"] += split.reads * image
+        weights = 4.0 * shape.in_channels * shape.kernel_h * shape.kernel_w * size * arch.block
+        total["streamed"] += split.bands * groups * weights
+    return total
+
+
+def _parts(arch: Architecture, shape: ConvShape) -> list[tuple[int, int, int]]:
+    """For each kernel: the first channel block, the number of groups, and the blocks of a group."""
+    blocks = ceil_div(shape.out_channels, arch.block)
+    parts = ceil_div(blocks, _blocks_together(arch, shape, blocks))
+    width = ceil_div(blocks, parts)
+    wide = blocks - parts * (width - 1)
+    candidates = ((0, wide, width), (wide * width, parts - wide, width - 1))
+    return [(first, groups, size) for first, groups, size in candidates if groups and size]
+
+
+def seconds(shape: ConvShape) -> float:
+    """A rough time in seconds, for comparison with `conv_winograd.seconds`."""
+    weights = shape.in_channels * shape.out_channels * shape.kernel_h * shape.kernel_w * 4
+    return 2 * shape.macs / 140e9 + weights / 16e9
+
+
+def _blocks_together(arch: Architecture, shape: ConvShape, blocks: int) -> int:
+    """Number of channel blocks in a tile that gives the most multiply-adds a cycle."""
+
+    def rate(width: int) -> float:
+        pixels = shape.row_pixels / _RowTiles.of(arch, shape, width).tiles
+        return pixels * width / tile_cycles(pixels, width)
+
+    most = 4 if arch.registers >= 32 else 2
+    return max(range(1, min(most, blocks) + 1), key=rate)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunks:
+    """Chunks of input channels and filter rows whose weights stay in the first-level cache."""
+
+    depth: int
+    """Channels of an input block: a block of channels, or all of a row-major image."""
+    in_blocks: int
+    rest: int
+    """Channels of the last input block."""
+    steps: int
+    """Rows of the filter, counted for all blocks of input channels."""
+    chunk: int
+    """Number of steps in a chunk."""
+
+    @property
+    def count(self) -> int:
+        return ceil_div(self.steps, self.chunk)
+
+    @staticmethod
+    def of(arch: Architecture, shape: ConvShape, x: Value, size: int) -> "_Chunks":
+        """``size``: channel blocks of a tile."""
+        depth = arch.block if x.block else shape.in_channels
+        in_blocks = ceil_div(shape.in_channels, depth)
+        steps = in_blocks * shape.kernel_h
+        near = max(1, _NEAR_BYTES // (shape.kernel_w * depth * size * arch.block * 4))
+        if x.block:
+            near = min(near, _STREAMS)
+        # An output of 16 bits would round the partial sums after every chunk.
+        chunks = 1 if arch.half else ceil_div(steps, near)
+        last_depth = shape.in_channels - (in_blocks - 1) * depth
+        return _Chunks(depth, in_blocks, last_depth, steps, ceil_div(steps, chunks))
+
+
+@dataclass(frozen=True, slots=True)
+class _RowTiles:
+    """Division of an output row into tiles that differ by one pixel at most."""
+
+    pixels: int
+    """Pixels of the larger tiles, which come first."""
+    larger: int
+    """Number of larger tiles."""
+    tiles: int
+    full: bool
+    """Whether the larger tiles have all pixels that the registers hold."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Tile sizes in pixels for which the kernel has code. Rows of full tiles are common. So
+        they all share a kernel with rows that end in smaller tiles."""
+        smaller = self.pixels - 1 if self.full or self.larger < self.tiles else 0
+        return (self.pixels, smaller) if smaller else (self.pixels,)
+
+    @property
+    def counts(self) -> tuple[tuple[int, int], ...]:
+        """Pixels of a tile, and the number of such tiles in a row."""
+        return (self.pixels, self.larger), (self.pixels - 1, self.tiles - self.larger)
+
+    @staticmethod
+    def of(arch: Architecture, shape: ConvShape, width: int) -> "_RowTiles":
+        """The tiles of a row. Registers hold the sums, one set of weights and one scalar."""
+        most = min(12, max(1, (arch.registers - width - 2) // width))
+        tiles = ceil_div(shape.row_pixels, most)
+        pixels = ceil_div(shape.row_pixels, tiles)
+        return _RowTiles(pixels, shape.row_pixels - tiles * (pixels - 1), tiles, pixels == most)
+
+
+class _Split(NamedTuple):
+    """The work of one work item."""
+
+    groups: int
+    rows: int
+    tiles: int
+    """Tiles of each row."""
+    across: int
+    """Work items that share a row."""
+    bands: int
+    """Work items that share a group."""
+    chunks_outside: bool
+    reads: int
+    """How often the whole input is read."""
+
+    @staticmethod
+    def of(arch: Architecture, shape: ConvShape, x: Value, groups: int, size: int) -> "_Split":
+        """Divide the groups, then the rows, among work items until every core has some.
+
+        A filter of one tap computes so little with each pixel that reading a large input again for
+        each group would take longer. So all groups share a band of the input that stays in the
+        cache.
+        """
+        units, row = arch.compute_units, _RowTiles.of(arch, shape, size)
+        far = x.size_bytes > _FAR_BYTES
+        least_items = 1 if units == 1 else 4 * units
+        if far and shape.kernel_h * shape.kernel_w == 1:
+            return _Split._in_bands(shape, row, groups, least_items)
+        chunks = _Chunks.of(arch, shape, x, size)
+        outside = far and chunks.chunk < chunks.steps
+        parts = min(groups, units) if outside else groups
+        bands, rows = _shared_out(shape.rows, ceil_div(least_items, parts * shape.batch))
+        reads = chunks.count if outside else groups
+        return _Split(ceil_div(groups, parts), rows, row.tiles, 1, bands, outside, reads)
+
+    @staticmethod
+    def _in_bands(shape: ConvShape, row: _RowTiles, groups: int, least: int) -> "_Split":
+        near = _BAND_BYTES // (4 * shape.in_channels)  # pixels
+        if shape.rows > 1:
+            band_count = ceil_div(shape.rows, max(1, near // shape.in_w))
+            bands, rows = _shared_out(shape.rows, max(band_count, least))
+            return _Split(groups, rows, row.tiles, 1, bands, False, 1)
+        band_count = ceil_div(row.tiles, max(1, near // row.pixels))
+        bands, tiles = _shared_out(row.tiles, max(band_count, least))
+        return _Split(groups, 1, tiles, bands, bands, False, 1)
+
+
+def _shared_out(count: int, parts: int) -> tuple[int, int]:
+    """Number of parts, at most ``parts``, and the size of a part; the last one may be smaller."""
+    size = ceil_div(count, min(count, parts))
+    return ceil_div(count, size), size
+
+
+class _DirectConv:
+    """The kernel for the channel blocks from ``first`` on, in groups of ``size`` blocks."""
+
+    def __init__(
+        self, node: Node, context: Context, shape: ConvShape, given: ConvShape, x: Value,
+        first: int, groups: int, size: int,
+    ) -> None:  # fmt: skip
+        """``given`` is the convolution before the padding of columns was copied."""
+        self._node, self._arch, self._shape, self._given, self._x = (
+            node, context.arch, shape, given, x)  # fmt: skip
+        self._context = context
+        self._first, self._groups, self._size = first, groups, size
+        self._row = _RowTiles.of(self._arch, shape, size)
+        self._chunks = _Chunks.of(self._arch, shape, x, size)
+
+    def launches(self) -> list[KernelLaunch]:
+        shape = self._shape
+        split = _Split.of(self._arch, shape, self._x, self._groups, self._size)
+        source = Source("conv_cpu", self._arch, sized=True, alone=True)
+        source.read("x", self._x)
+        weights = Packed(self._context, self._node.operator.inputs[1], self._pack)
+        weights.declare(source, "w")
+        blocks = self._groups * self._size
+        bias = packed_bias(self._node, self._context, self._first, blocks)
+        bias.declare(source, "bias")
+        epilogue = Epilogue(source, self._context, self._node, self._node.epilogue)
+        source.write("y", self._context.value(self._node.output))
+        form = self._form()
+        self._declare_sizes(source, form)
+        source.sizes(
+            groups_each=split.groups, rows_each=split.rows, tiles_each=split.tiles,
+            across=split.across, chunks_outside=split.chunks_outside,
+        )  # fmt: skip
+        head = self._node.operator.outputs[0]
+        source.lines(
+            "\n".join(f"  {line}" for line in text(form, partial(_finish, epilogue, head)))
+        )
+        grid = (ceil_div(self._groups, split.groups), split.bands, shape.batch)
+        return [*weights.launches, *bias.launches, source.finish(grid, (1, 1, 1))]
+
+    def _form(self) -> Form:
+        """The form of the kernel. A step has all channels of a few planes, or two channels if their
+        number is even."""
+        depth = self._chunks.depth
+        step = 2 if self._chunks.rest % 2 == 0 and depth % 2 == 0 else 1
+        if not self._x.block and depth <= _FEW_PLANES:
+            step = depth
+        return Form(
+            vector=self._arch.vector, pixels=self._row.sizes, blocks=self._size,
+            stride=self._shape.stride_w, lanes=depth if self._x.block else 1, step=step,
+            skips=self._given.left > self._row.pixels, chunked=not self._arch.half,
+        )  # fmt: skip
+
+    def _declare_sizes(self, source: Source, form: Form) -> None:
+        shape = self._shape
+        tap_vectors = self._chunks.depth * self._size
+        source.sizes(
+            groups=self._groups, first_block=self._first, rows=shape.rows,
+            larger=self._row.larger, tiles=self._row.tiles,
+            steps=self._chunks.steps, chunk=self._chunks.chunk, in_blocks=self._chunks.in_blocks,
+            steps_full=self._chunks.depth // form.step, steps_last=self._chunks.rest // form.step,
+            in_channels=shape.in_channels, in_h=shape.in_h, in_w=shape.in_w,
+            plane=shape.in_h * shape.in_w, top=shape.top, stride_h=shape.stride_h,
+            dilation_h=shape.dilation_h, dilation_w=shape.dilation_w, kernel_h=shape.kernel_h,
+            kernel_w=shape.kernel_w, tap_vectors=tap_vectors,
+            row_vectors=tap_vectors * shape.kernel_w, image_left=self._given.left,
+            image_right=self._given.left + self._given.in_w,
+        )  # fmt: skip
+
+    def _pack(self, weights: Array) -> Array:
+        """The weights in the order of the module's docstring, with zeros where there are none."""
+        shape, chunks, b = self._shape, self._chunks, self._arch.block
+        lanes = self._groups * self._size * b
+        rows = weights[self._first * b : self._first * b + lanes]
+        kernel = (shape.kernel_h, shape.kernel_w)
+        full = np.zeros((lanes, chunks.in_blocks * chunks.depth, *kernel), weights.dtype)
+        full[: rows.shape[0], : shape.in_channels] = rows
+        split = full.reshape(
+            self._groups, self._size, b, self._chunks.in_blocks, self._chunks.depth, *kernel
+        )
+        return np.ascontiguousarray(split.transpose(0, 3, 5, 6, 4, 1, 2))
+
+
+def _finish(
+    epilogue: Epilogue, head: str, value: str, position: Sequence[str], tag: str
+) -> list[str]:
+    """Lines that apply the epilogue to a finished sum and store the result."""
+    lines, result = epilogue.apply(value, head, position, tag)
+    return [*lines, f"STORE_y(VEC_y({', '.join(position)}), {result});"]

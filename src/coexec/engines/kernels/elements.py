@@ -1,0 +1,129 @@
+"""The loops around the code that a kernel runs for one element of its result."""
+
+from collections.abc import Sequence
+
+from coexec.engines.kernels.base import Grid, KernelLaunch, Source, Value, ceil_div
+from coexec.engines.kernels.positions import neighbours
+from coexec.engines.opencl.architecture import Architecture
+
+__all__ = ["coordinates", "each_run", "each_scalar", "each_vector", "vectors"]
+
+
+def coordinates(shape: Sequence[int], index: str = "get_global_id(0)", name: str = "p") -> str:
+    """Lines that split the flat ``index`` of a work item into coordinates p0, p1, ..."""
+    lines = [f"  int rest_{name} = {index};"]
+    for axis in reversed(range(1, len(shape))):
+        size = shape[axis]
+        lines.append(f"  const int {name}{axis} = rest_{name} % {size}; rest_{name} /= {size};")
+    return "\n".join([*lines, f"  const int {name}0 = rest_{name};"] if shape else lines)
+
+
+def each_scalar(source: Source, y: Value, lines: Sequence[str], value: str) -> KernelLaunch:
+    """Set every element of ``y``, declared by that name, to ``value``.
+
+    ``lines`` are inserted before. They and ``value`` may use the element's coordinates p0, p1, ...
+    A work item computes one scalar, or one vector of a blocked tensor lane by lane. Lanes past the
+    last channel repeat that channel, so that they have a valid number.
+    """
+    if y.block:
+        body = [f"const int p1 = min(first + lane, {y.shape[1] - 1});", *lines,
+                f"PUT_y(VEC_y(p0, s, p2, p3) * {y.block} + lane, {value});"]  # fmt: skip
+        loop = f"#pragma unroll\n  for (int lane = 0; lane < {y.block}; lane++) {{"
+        return _vectors(source, y, [loop, *body, "}"])
+    if source.arch.family == "cpu" and y.shape and y.shape[-1] >= _ROW:
+        return _rows(source, y, lines, f"PUT_y({_in_row(y)}, {value});")
+    source.lines(coordinates(y.shape))
+    return _finished(source, [*lines, f"PUT_y(get_global_id(0), {value});"], (y.items,))
+
+
+def _rows(
+    source: Source, y: Value, lines: Sequence[str], put: str, together: int = 1
+) -> KernelLaunch:
+    """As `each_scalar`, with a work item for some rows, or for a part of a long row.
+
+    Compilers make vectors of its loop, and coordinates are computed once for a row.
+
+    ``together``: number of neighbours that ``put`` stores; the last store of a row may overlap.
+    """
+    width, last = y.shape[-1], len(y.shape) - 1
+    rows = y.items // width
+    share = ceil_div(y.items, 4 * source.arch.compute_units)
+    most = min(_MOST, max(_LEAST, share))
+    part = min(width, ceil_div(most, together) * together)
+    parts, band = ceil_div(width, part), max(1, most // width)
+    position = f"p{last} = {f'min(next, {width - together})' if together > 1 else 'next'};"
+    body = [
+        f"const int part = get_global_id(0) % {parts} * {part};",
+        f"const int first = get_global_id(0) / {parts} * {band};",
+        f"const int last_row = min(first + {band}, {rows}), stop = min(part + {part}, {width});",
+        "for (int y_row = first; y_row < last_row; y_row++) {",
+        coordinates(y.shape[:-1], "y_row"),
+        f"  for (int next = part; next < stop; next += {together}) {{",
+        f"    const int {position}",
+        *(f"    {line}" for line in [*lines, put]),
+        "  }",
+        "}",
+    ]
+    return _finished(source, body, (parts * ceil_div(rows, band),), (1, 1, 1))
+
+
+def _in_row(y: Value) -> str:
+    """Position of the current element in `_rows`."""
+    return f"y_row * {y.shape[-1]} + p{len(y.shape) - 1}"
+
+
+_ROW = 8
+"""Least elements of a row for which a separate loop pays off."""
+_MOST = 8192
+_LEAST = 1024
+"""Least elements of a work item, if there are so many: fewer take no longer than its start."""
+
+
+def each_run(source: Source, y: Value, lines: Sequence[str], value: str) -> KernelLaunch:
+    """Set every vector of neighbours in a row of the row-major ``y`` to ``value``.
+
+    Coordinates are those of its first element, as in `each_scalar`. Rows have at least one vector;
+    the last vector of a row may overlap the previous one.
+    """
+    source.define(neighbours("y", y.half, source.arch.block))
+    put = f"PUTS_y({_in_row(y)}, {value});"
+    return _rows(source, y, lines, put, source.arch.block)
+
+
+def each_vector(source: Source, y: Value, lines: Sequence[str], value: str) -> KernelLaunch:
+    """Set every vector of channels of the blocked ``y``, declared by that name, to ``value``.
+
+    Coordinates are p0, p1, p2, p3 as in `each_scalar`, p1 being the vector's first channel, and s
+    is its slice.
+    """
+    store = f"STORE_y(VEC_y(p0, s, p2, p3), {value});"
+    return _vectors(source, y, ["const int p1 = first;", *lines, store])
+
+
+def _vectors(source: Source, y: Value, lines: Sequence[str]) -> KernelLaunch:
+    """One work item for each vector of ``y``."""
+    n, _, h, w = y.shape
+    start, grid = vectors(source.arch, (n, y.slices, h, w))
+    return _finished(source, [*start, f"const int first = s * {y.block};", *lines], grid)
+
+
+def vectors(arch: Architecture, sizes: tuple[int, int, int, int]) -> tuple[list[str], Grid]:
+    """Lines that declare which vector of ``sizes``, (n, s, y, x), a work item computes; and the
+    grid.
+
+    The vector is at p0, s, p2, p3. On a CPU all pixels are one axis, for longer groups.
+    """
+    n, slices, h, w = sizes
+    outer = f"const int s = get_global_id(2) % {slices}, p0 = get_global_id(2) / {slices};"
+    if arch.family == "cpu":
+        pixel = f"const int p3 = get_global_id(0) % {w}, p2 = get_global_id(0) / {w};"
+        return [pixel, outer], (w * h, 1, n * slices)
+    pixel = "const int p3 = get_global_id(0), p2 = get_global_id(1);"
+    return [pixel, outer], (w, h, n * slices)
+
+
+def _finished(
+    source: Source, lines: Sequence[str], grid: Sequence[int], group: Grid | None = None
+) -> KernelLaunch:
+    source.lines("\n".join(f"  {line}" for line in lines))
+    return source.finish(grid, group)

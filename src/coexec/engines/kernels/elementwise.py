@@ -1,0 +1,65 @@
+"""Element-wise operators as a separate kernel, with broadcasting and epilogues."""
+
+from collections.abc import Mapping
+
+from coexec.engines.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.elements import coordinates, each_run, each_scalar, each_vector
+from coexec.engines.kernels.epilogue import Epilogue
+from coexec.engines.kernels.expressions import FLOAT_ONLY, OPERATORS
+from coexec.engines.kernels.patterns import is_float
+from coexec.graph.graph import Operator, Tensor
+from coexec.graph.rules.base import broadcast_axes
+
+__all__ = ["OPERATORS", "coordinates", "launches", "why_not"]
+
+_RIGHT_ALIGNED = 7
+"""First opset in which operands broadcast as in numpy; before, an attribute was the axis."""
+
+
+def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    """Refuses float functions of integers, old kinds of broadcasting, and training."""
+    kind = op.op_type
+    used = [tensors[name] for name in op.inputs if name]
+    wrong = next((t.dtype for t in used if not is_float(t.dtype)), None)
+    if kind in FLOAT_ONLY and wrong:
+        return f"{kind} of {wrong}: only of float32 and float64"
+    if kind == "Shrink" and used[0].dtype != "float32":
+        return f"Shrink of {used[0].dtype}: ONNX Runtime computes it in float32"
+    if kind == "Dropout":
+        return _training(op, tensors)
+    if kind == "BitCast" and tensors[op.outputs[0]].item_bytes != used[0].item_bytes:
+        return f"BitCast of {used[0].dtype} to elements of another size"
+    target = tensors[op.outputs[0]].shape
+    if kind != "CastLike" and any(broadcast_axes(t.shape, target) is None for t in used):
+        shapes = " and ".join(str(t.shape) for t in used)
+        return f"{kind} of {shapes} to {target}: not a broadcast from the last axis on"
+    if 0 < op.version < _RIGHT_ALIGNED and "axis" in op.attributes:
+        return f"{kind} with an axis to broadcast along, as before opset {_RIGHT_ALIGNED}"
+    return None
+
+
+def _training(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    if len(op.outputs) > 1 and op.outputs[1] in tensors:
+        return "the mask of Dropout is read"
+    if len(op.inputs) > 2 and op.inputs[2] and op.constants.get(2) != (False,):
+        return "Dropout that may be training: its third input is no constant false"
+    return None
+
+
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
+    """One work item for each vector of a blocked result, or for each scalar of another.
+
+    On CPU cores vectors are made of rows, too: PoCL's functions of vectors take a hundredth of the
+    time of its functions of scalars.
+    """
+    source = Source("elementwise", context.arch)
+    runs = context.arch.family == "cpu"
+    epilogue = Epilogue(source, context, node, node.operators, merge=True, runs=runs)
+    source.write("y", epilogue.out)
+    if epilogue.vector:
+        lines, result = epilogue.apply("", "", ["p0", "s", "p2", "p3"])
+        return [each_vector(source, epilogue.out, lines, result)]
+    lines, result = epilogue.apply("", "", [f"p{axis}" for axis in range(len(epilogue.out.shape))])
+    if epilogue.run:
+        return [each_run(source, epilogue.out, lines, result)]
+    return [each_scalar(source, epilogue.out, lines, f"({CTYPES[epilogue.out.dtype]}){result}")]

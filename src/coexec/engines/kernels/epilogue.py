@@ -1,0 +1,237 @@
+"""Element-wise operators that are applied to a value before it is stored.
+
+An epilogue is fused with the heavy operator before it (convolution + activation + residual), or is
+a separate kernel. Its other operands are loaded at the same position, with the broadcasting of
+ONNX.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from coexec.arrays import Array
+from coexec.engines.kernels.axis_merge import merged
+from coexec.engines.kernels.base import (
+    CTYPES,
+    Context,
+    Node,
+    Source,
+    Value,
+    in_half,
+    literal,
+    row_major,
+)
+from coexec.engines.kernels.expressions import VECTOR_SAFE, expression, helpers
+from coexec.engines.kernels.patterns import Call
+from coexec.engines.kernels.positions import neighbours
+from coexec.graph.graph import Operator
+
+__all__ = ["Epilogue", "Operand", "operand_value"]
+
+
+class Epilogue:
+    """The epilogue of a node, inside of the kernel that ``source`` builds.
+
+    The constructor declares the operands as parameters; `apply` gives the lines for one position.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        context: Context,
+        node: Node,
+        operators: Sequence[Operator],
+        scalar: bool = False,
+        merge: bool = False,
+        runs: bool = False,
+    ) -> None:
+        """``operators`` may include the head itself, if that is element-wise.
+
+        With ``scalar``, the head computes one scalar at a time, in any layout. With ``runs``, it
+        can also compute vectors of neighbours along the last axis. With ``merge``, axes of the
+        output, and of positions in it, may be merged; its memory stays the same.
+        """
+        self._context = context
+        self._operators = operators
+        self.out = context.value(node.output)
+        safe = all(op.op_type in VECTOR_SAFE for op in operators)
+        self.vector = bool(self.out.block) and safe and not scalar
+        """Whether positions are those of vectors of channels: (n, slice, y, x)."""
+        inside = {name for op in operators for name in op.outputs}
+        inside.update(node.operator.outputs)
+        read = (name for op in operators for name in _read(op) if name and name not in inside)
+        values = {name: operand_value(context, name) for name in read}
+        if merge:
+            view = merged(self.out, values.values())
+            self.out = view(self.out)
+            values = {name: view(value) for name, value in values.items()}
+        self.run = runs and safe and _along_rows(context, self.out, values.values(), operators)
+        """Whether a position is the first element of a vector of neighbours in a row."""
+        self._operands = {
+            name: Operand(source, context, value, f"e{i}", self.out if self.vector else None,
+                          self.run)
+            for i, (name, value) in enumerate(values.items())
+        }  # fmt: skip
+        functions = (helpers(op, context.tensors[op.outputs[0]].dtype) for op in operators)
+        for text in dict.fromkeys(functions):
+            source.define(text)
+
+    def apply(self, start: str, start_name: str, position: Sequence[str], tag: str = "") -> tuple[
+        list[str], str
+    ]:  # fmt: skip
+        """Lines of OpenCL C, and the name of the variable that holds the result.
+
+        Args:
+            start: an expression of the head's value at this position.
+            start_name: name of the head's output; "" if the epilogue has no head.
+            position: (n, slice, y, x) of a vector, else all coordinates: see ``vector``, ``run``.
+            tag: makes names of variables distinct where the epilogue is applied several times.
+        """
+        lines: list[str] = []
+        texts = {start_name: start if start.isidentifier() else f"({start})"}
+        for number, op in enumerate(self._operators):
+            for name in _read(op):
+                if name and name not in texts:
+                    operand = self._operands[name]
+                    texts[name] = f"v{operand.argument}{tag}"
+                    lines.append(f"{operand.ctype()} {texts[name]} = {operand.at(position)};")
+            call = self._call(op, texts)
+            vectors = self.vector or self.run
+            ctype = self._context.arch.vector if vectors else CTYPES[call.dtype]
+            result = f"t{number}{tag}"
+            lines.append(f"{ctype} {result} = {self._power(op, texts) or expression(call)};")
+            texts[op.outputs[0]] = result
+        return lines, texts[self._operators[-1].outputs[0]] if self._operators else start
+
+    def _call(self, op: Operator, known: Mapping[str, str]) -> Call:
+        tensors, read = self._context.tensors, _read(op)
+        dtypes = [tensors[name].dtype if name else "" for name in read]
+        if self.vector or self.run:  # vectors have floats, even if other types were loaded
+            dtypes = ["float32"] * len(read)
+        names = [known[name] if name else "" for name in read]
+        return Call(op, names, dtypes, tensors[op.outputs[0]].dtype)
+
+    def _power(self, op: Operator, known: Mapping[str, str]) -> str:
+        """A square or cube as a product, as in ONNX Runtime, in a hundredth of the time of a power.
+        "" for other operators."""
+        array = self._context.constant(op.inputs[1]) if op.op_type == "Pow" else None
+        if array is None or array.size > 1:
+            return ""
+        exponent, floats = array.item(), self._context.tensors[op.inputs[0]].dtype == "float32"
+        return " * ".join([known[op.inputs[0]]] * int(exponent)) if (
+            floats and exponent in (2, 3)) else ""  # fmt: skip
+
+
+def _read(op: Operator) -> tuple[str, ...]:
+    """The operands that are read at run time; others were used when the kernel was generated."""
+    return op.inputs[:1] if op.op_type in ("CastLike", "Dropout") else op.inputs
+
+
+def _along_rows(
+    context: Context, out: Value, operands: Iterable[Value], operators: Sequence[Operator]
+) -> bool:
+    """Whether vectors of neighbours in a row of ``out`` can be made of vectors of the operands."""
+    if context.arch.block == 1 or out.block or not out.shape or out.shape[-1] < context.arch.block:
+        return False
+    dtypes = (context.tensors[op.outputs[0]].dtype for op in operators)
+    if any(dtype != "float32" for dtype in (out.dtype, *dtypes)):
+        return False
+    return all(
+        v.dtype == "float32" and (math.prod(v.shape[-1:]) == 1 or not v.block) for v in operands
+    )
+
+
+def operand_value(context: Context, name: str) -> Value:
+    """An operand with its layout. Constants are row-major, as in ONNX."""
+    if context.constant(name) is None:
+        return context.value(name)
+    tensor = context.tensors[name]
+    return Value(name, tensor.shape, tensor.dtype)
+
+
+class Operand:
+    """A tensor or constant that is read where an output is computed, broadcast to its shape."""
+
+    def __init__(
+        self, source: Source, context: Context, value: Value, argument: str, out: Value | None,
+        run: bool = False,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            value: as `operand_value` returns it, perhaps with fewer axes.
+            out: the output, if vectors of its channels are computed; else None.
+            run: vectors of neighbours in a row are computed.
+        """
+        self.argument = argument
+        self._arch = context.arch
+        self._out = out
+        self._run = run
+        self._dtype = value.dtype
+        array = context.constant(value.name)
+        self._literal: str | None = None
+        self._value: Value | None = None
+        if array is None:
+            self._value = value
+            source.read(argument, value)
+        elif array.size == 1:
+            self._literal = literal(array.reshape(-1)[0], value.dtype)
+        elif out is not None and _per_channel(value.shape, out):
+            source.constant(argument, _packed(array, out))
+        else:
+            self._value = value
+            source.constant(argument, array, vector=1)
+            source.define(row_major(argument, value.shape))
+        if run and self._value is not None and math.prod(value.shape[-1:]) > 1:
+            half = value.half if array is None else (
+                in_half(context.arch, value.dtype, array.size))  # fmt: skip
+            source.define(neighbours(argument, half, context.arch.block))
+
+    def ctype(self) -> str:
+        scalar = self._out is None and not self._run
+        return CTYPES[self._dtype] if scalar else self._arch.vector
+
+    def at(self, position: Sequence[str]) -> str:
+        """The expression for one position of the output."""
+        name, vector = self.argument, self._arch.vector
+        if self._literal is not None:
+            scalar = self._out is None and not self._run
+            return self._literal if scalar else f"({vector})({self._literal})"
+        if self._value is None:
+            return f"LOAD_{name}({position[1]})"
+        if self._run:
+            alike = math.prod(self._value.shape[-1:]) > 1
+            where = self._element(position)
+            return f"NEAR_{name}({where})" if alike else f"({vector})(GET_{name}({where}))"
+        if self._out is None:
+            return f"GET_{name}({self._element(position)})"
+        n, s, y, x = position
+        shape = (1,) * (4 - len(self._value.shape)) + self._value.shape
+        n, y, x = (p if shape[axis] > 1 else "0" for axis, p in ((0, n), (2, y), (3, x)))
+        if shape[1] == 1:
+            return f"({vector})(GET_{name}({self._element((n, '0', y, x))}))"
+        if self._value.block:
+            return f"LOAD_{name}(VEC_{name}({n}, {s}, {y}, {x}))"
+        lanes = []
+        for lane in range(self._arch.block):
+            channel = f"min(({s}) * {self._arch.block} + {lane}, {self._out.shape[1] - 1})"
+            lanes.append(f"GET_{name}({self._element((n, channel, y, x))})")
+        return f"({vector})({', '.join(lanes)})"
+
+    def _element(self, position: Sequence[str]) -> str:
+        assert self._value is not None
+        shape = self._value.shape
+        positions = position[len(position) - len(shape) :] if shape else ()
+        coordinates = [p if d > 1 else "0" for p, d in zip(positions, shape, strict=True)]
+        return f"AT_{self.argument}({', '.join(coordinates)})"
+
+
+def _per_channel(shape: Sequence[int], out: Value) -> bool:
+    full = (1,) * (4 - len(shape)) + tuple(shape)
+    return full[1] == math.prod(full) == out.shape[1]
+
+
+def _packed(array: Array, out: Value) -> Array:
+    packed = np.zeros(out.slices * out.block, np.float32)
+    packed[: array.size] = array.reshape(-1)
+    return packed

@@ -1,0 +1,243 @@
+"""Element-wise ONNX operators as OpenCL C expressions.
+
+The same text works on scalars and on vectors of floats: comparisons of vectors give masks, and
+``mask ? a : b`` selects lane by lane. Limits are comparisons and not fmin and fmax: NaN stays NaN,
+as in ONNX, and PoCL needs fewer instructions for them.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from coexec.engines.kernels.base import CTYPES
+from coexec.engines.kernels.patterns import (
+    Call,
+    Text,
+    binary,
+    filled,
+    folded,
+    is_float,
+    unary,
+)
+from coexec.graph.graph import Operator
+
+__all__ = ["FLOAT_ONLY", "OPERATORS", "VECTOR_SAFE", "expression", "helpers", "limited"]
+
+
+def limited(value: str, low: str, high: str) -> str:
+    """``value`` between two limits; NaN stays. If ``low`` is above ``high``, the result is
+    ``high``. Both may be absent."""
+    raised = f"({value} < {low} ? {low} : {value})" if low else value
+    return f"({raised} > {high} ? {high} : {raised})" if high else raised
+
+
+def _clip(call: Call) -> str:
+    """The limits are attributes before opset 11, and inputs since then.
+
+    An absent limit is the lowest or highest finite number, as in ONNX Runtime.
+    """
+    if call.op.version and call.op.version < 11:
+        bounds = [call.op.attributes.get(name) for name in ("min", "max")]
+        limits = ["" if v is None else call.number(float(v)) for v in bounds]  # type: ignore[arg-type]
+    else:
+        limits = [*call.arguments[1:], "", ""]
+    if is_float(call.dtypes[0]):
+        most = float(np.finfo(call.dtypes[0]).max)
+        low, high = (call.number(limit) for limit in (-most, most))
+        return limited(call.arguments[0], limits[0] or low, limits[1] or high)
+    return limited(call.arguments[0], limits[0], limits[1])
+
+
+def _gelu(call: Call) -> str:
+    x = call.arguments[0]
+    if call.op.text("approximate", "none") == "tanh":
+        # (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)), which is 0 for -infinity; PoCL's tanh is not -1.
+        inner = f"{call.number(1.5957691216057308)} * ({x} + {call.number(0.044715)} * {x}*{x}*{x})"
+        return f"({x} / (1.0f + exp(-({inner}))))"
+    return f"(0.5f * {x} * (1.0f + erf({x} * {call.number(0.7071067811865476)})))"
+
+
+def _between(pattern: str) -> str:
+    """Text that limits the value of ``pattern`` to 0 ... 1."""
+    return limited(f"({pattern})", "{zero}", "{one}")
+
+
+def _unless_tiny(function: str, series: str) -> str:
+    """The function, or for small angles a series, which has all digits there.
+
+    PoCL's functions of vectors return the value for 0.0078 for smaller angles, if these are
+    denormal or in a vector with an infinity or a very large number.
+    """
+    return f"(fabs({{a}}) < 0.015625f ? {series} : {function}({{a}}))"
+
+
+_UNIT = {"zero": 0.0, "one": 1.0}
+
+FLOAT_ONLY: Mapping[str, Text] = {
+    "LeakyRelu": filled("({a} >= 0.0f ? {a} : {alpha} * {a})", alpha=0.01),
+    "Elu": filled("({a} >= 0.0f ? {a} : {alpha} * (exp({a}) - 1.0f))", alpha=1.0),
+    "Celu": filled("({a} > 0.0f ? {a} : {alpha} * (exp({a} / {alpha}) - 1.0f))", alpha=1.0),
+    "Selu": filled(
+        "({gamma} * ({a} > 0.0f ? {a} : {alpha} * (exp({a}) - 1.0f)))",
+        alpha=1.67326319217681884765625, gamma=1.05070102214813232421875,
+    ),
+    "ThresholdedRelu": filled("({a} > {alpha} ? {a} : {zero})", {"zero": 0.0}, alpha=1.0),
+    "Shrink": filled(
+        "({a} < -{lambd} ? {a} + {bias} : {a} > {lambd} ? {a} - {bias} : {zero})",
+        {"zero": 0.0}, lambd=0.5, bias=0.0,
+    ),
+    "Sigmoid": unary("(1.0f / (1.0f + exp(-{a})))"),
+    "HardSigmoid": filled(_between("{alpha} * {a} + {beta}"), _UNIT, alpha=0.2, beta=0.5),
+    "HardSwish": filled(f"({{a}} * {_between('{a} * {sixth} + 0.5f')})", _UNIT | {"sixth": 1 / 6}),
+    "Swish": filled("({a} / (1.0f + exp(-{alpha} * {a})))", alpha=1.0),
+    "Mish": unary("({a} * tanh(log1p(exp({a}))))"),
+    "Gelu": _gelu,
+    "Softplus": unary("(({a} < {zero} ? {zero} : {a}) + log1p(exp(-fabs({a}))))"),
+    "Softsign": unary("({a} / (1.0f + fabs({a})))"),
+    "Tanh": unary("tanh({a})"), "Erf": unary("erf({a})"),
+    "Exp": unary("exp({a})"), "Log": unary("log({a})"), "Sqrt": unary("sqrt({a})"),
+    "Reciprocal": unary("(1.0f / {a})"),
+    "Floor": unary("floor({a})"), "Ceil": unary("ceil({a})"), "Round": unary("rint({a})"),
+    "Sin": unary(_unless_tiny("sin", "{a} * (1.0f - {a} * {a} / 6.0f)")),
+    "Cos": unary(_unless_tiny("cos", "1.0f - {a} * {a} / 2.0f")),
+    "Tan": unary(_unless_tiny("tan", "{a} * (1.0f + {a} * {a} / 3.0f)")),
+    "Asin": unary("asin({a})"), "Acos": unary("acos({a})"), "Atan": unary("atan({a})"),
+    "Sinh": unary("sinh({a})"), "Cosh": unary("cosh({a})"),
+    "Asinh": unary("asinh({a})"), "Acosh": unary("acosh({a})"), "Atanh": unary("atanh({a})"),
+    "Mean": lambda c: f"(({' + '.join(c.arguments)}) * {c.number(1 / len(c.arguments))})",
+}  # fmt: skip
+"""Operators that are defined here for floats only."""
+
+
+def _div(call: Call) -> str:
+    """A division, truncated for integers. An integer divided by 0 is 0, so that it does not stop
+    the process."""
+    a, b = call.arguments
+    if is_float(call.dtype):
+        return f"({a} / {b})"
+    return f"({b} == 0 ? 0 : {_unless_minus_one(call, f'-{a}', f'{a} / {b}')})"
+
+
+def _mod(call: Call) -> str:
+    """The remainder with the sign of the divisor; with ``fmod``, with the sign of the dividend."""
+    a, b = call.arguments
+    if is_float(call.dtype):
+        remainder, none = f"fmod({a}, {b})", "0.0f"
+    else:
+        remainder, none = f"({b} == 0 ? 0 : {_unless_minus_one(call, '0', f'{a} % {b}')})", "0"
+    if call.op.int("fmod", 0) or call.dtype.startswith("uint"):
+        return remainder
+    turned = f"{remainder} != {none} && ({remainder} < {none}) != ({b} < {none})"
+    return f"({remainder} + ({turned} ? {b} : {none}))"
+
+
+def _unless_minus_one(call: Call, then: str, otherwise: str) -> str:
+    """``then`` if the divisor is -1: smallest integer / -1 traps, as a division by 0 does."""
+    if call.dtype.startswith("uint"):
+        return f"({otherwise})"
+    return f"({call.arguments[1]} == -1 ? {then} : {otherwise})"
+
+
+def _pow(call: Call) -> str:
+    a, b = call.arguments
+    if is_float(call.dtype):
+        same = call.dtypes[1] == call.dtype
+        return f"pow({a}, {b})" if same else f"pow({a}, ({CTYPES[call.dtype]}){b})"
+    power = f"power_of({a}, (double){b})"
+    if call.dtype.endswith("64"):
+        return power
+    limits = np.iinfo(call.dtype)  # a result out of range is the lowest number, as on x86
+    low, high = limits.min, limits.max
+    return f"({power} < {low}L || {power} > {high}L ? {low}L : {power})"
+
+
+def _shift(call: Call) -> str:
+    """A shift. If it is out of range, only copies of the sign remain."""
+    a, b = call.arguments
+    bits = np.iinfo(call.dtype).bits
+    left = call.op.text("direction", "") == "LEFT"
+    sign = "0" if left or call.dtype.startswith("uint") else f"({a} < 0 ? -1 : 0)"
+    return f"({b} < 0 || {b} >= {bits} ? {sign} : {a} {'<<' if left else '>>'} {b})"
+
+
+def _is_infinite(call: Call) -> str:
+    infinities = {"detect_positive": "INFINITY", "detect_negative": "-INFINITY"}
+    terms = [f"{call.arguments[0]} == {v}" for k, v in infinities.items() if call.op.int(k, 1)]
+    return f"({' || '.join(terms) or '0'})"
+
+
+def _cast(call: Call) -> str:
+    """A cast by the type of the variable to which it is assigned. Booleans are compared with 0."""
+    return f"({call.arguments[0]} != 0)" if call.dtype == "bool" else call.arguments[0]
+
+
+OPERATORS: Mapping[str, Text] = {
+    **FLOAT_ONLY,
+    "Relu": unary("({a} < {zero} ? {zero} : {a})"),
+    "Clip": _clip,
+    "PRelu": binary("({a} < 0 ? {a} * {b} : {a})"),
+    "Add": binary("({a} + {b})"), "Sub": binary("({a} - {b})"),
+    "Mul": binary("({a} * {b})"), "Div": _div, "Mod": _mod, "Pow": _pow,
+    "Sum": folded("({a} + {b})"),
+    "Max": folded("((({a} > {b}) | ({a} != {a})) ? {a} : {b})"),  # {a} != {a}: NaN
+    "Min": folded("((({a} < {b}) | ({a} != {a})) ? {a} : {b})"),
+    "Neg": unary("(-{a})"),
+    "Abs": lambda call: ("fabs({a})" if is_float(call.dtype) else "({a} < 0 ? -{a} : {a})").format(
+        a=call.arguments[0]
+    ),
+    "Sign": lambda call: (
+        "({a} > {zero} ? {one} : {a} < {zero} ? {minus} : {a} == {zero} ? {zero} : {a})".format(
+            a=call.arguments[0], zero=call.number(0), one=call.number(1),
+            minus=f"(-{call.number(1)})",
+        )
+    ),
+    "Equal": binary("({a} == {b})"), "Greater": binary("({a} > {b})"),
+    "Less": binary("({a} < {b})"), "GreaterOrEqual": binary("({a} >= {b})"),
+    "LessOrEqual": binary("({a} <= {b})"),
+    "And": binary("({a} && {b})"), "Or": binary("({a} || {b})"),
+    "Xor": binary("(({a} != 0) != ({b} != 0))"), "Not": unary("(!{a})"),
+    "BitwiseAnd": binary("({a} & {b})"), "BitwiseOr": binary("({a} | {b})"),
+    "BitwiseXor": binary("({a} ^ {b})"), "BitwiseNot": unary("(~{a})"), "BitShift": _shift,
+    "IsNaN": unary("({a} != {a})"), "IsInf": _is_infinite,
+    "Where": lambda call: "({} != 0 ? {} : {})".format(*call.arguments),
+    "Cast": _cast, "CastLike": _cast,
+    "BitCast": lambda call: f"as_{CTYPES[call.dtype]}({call.arguments[0]})",
+    "Identity": unary("{a}"),
+    "Dropout": unary("{a}"),
+}  # fmt: skip
+"""All element-wise operators."""
+
+VECTOR_SAFE = frozenset(
+    {*FLOAT_ONLY, "Relu", "Clip", "PRelu", "Add", "Sub", "Mul", "Div", "Pow", "Sum", "Max", "Min",
+     "Neg", "Abs", "Sign", "Where", "Identity", "Dropout"}
+)  # fmt: skip
+"""Operators that may run on vectors of floats, if the result is float32."""
+
+_POWERS = """
+long power_of(long base, double exponent)
+{
+  const double real = pow((double)base, exponent);
+  if (!(fabs(real) < 9.2233720335e18)) return LONG_MIN;
+  if (exponent != rint(exponent)) {
+    const double whole = rint(real);  // pow is not exact
+    return (long)(fabs(real - whole) < 1e-12 * fabs(real) ? whole : real);
+  }
+  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (fmod(exponent, 2.0) != 0 ? -1 : 1) : 0;
+  long power = 1;
+  if (base != 0 && base != 1 && base != -1) {
+    for (int k = 0; k < (int)exponent; k++) power *= base;
+  } else if (exponent != 0) power = base == -1 && fmod(exponent, 2.0) == 0 ? 1 : base;
+  return (long)(double)power;
+}
+"""
+"""Computed as a 64-bit float, as in ONNX Runtime, and exact where that is exact."""
+
+
+def helpers(op: Operator, dtype: str) -> str:
+    """Functions that the expression of ``op`` calls, or nothing."""
+    return _POWERS if op.op_type == "Pow" and not is_float(dtype) else ""
+
+
+def expression(call: Call) -> str:
+    """The text that computes a call."""
+    return OPERATORS[call.op.op_type](call)

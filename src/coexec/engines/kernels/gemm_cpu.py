@@ -1,0 +1,197 @@
+"""Matrix products on CPU cores: one thread per core, with wide vectors.
+
+A work item keeps the sums of a tile, rows times vectors of columns, in registers. The right side is
+packed as [matrix][group of columns][k][column], in the order in which it is read. A constant right
+side is packed when the kernel is generated, a computed one in each run before the product. With so
+few rows that packing does not pay off, a computed one is not packed.
+
+In a result whose rows have at least one vector, the last group of columns starts earlier and
+overlaps the previous group. So all its vectors are whole, also in the epilogue.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coexec.arrays import Array
+from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.positions import at, neighbours, split
+from coexec.engines.kernels.product import Operands, Product
+from coexec.engines.opencl.architecture import Architecture
+
+__all__ = ["launches", "steps"]
+
+_ROWS = 6
+_VECTORS = 8
+_READ_ONCE = 2
+"""Most tiles of rows for which packing the right side does not pay off."""
+_DEPTH = 64
+"""Rows of the right side that a work item packs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """Division of a result into tiles."""
+
+    rows: int
+    tiles: int
+    """Number of tiles of so many rows; the last one may have fewer rows."""
+    vectors: int
+    """Vectors of columns in a group."""
+    columns: int
+    groups: int
+
+    @property
+    def left(self) -> str:
+        """Expression of the first column of ``group``."""
+        return f"max(0, min(group * {self.columns}, n - {self.columns}))"
+
+    @staticmethod
+    def of(arch: Architecture, product: Product) -> "_Tiles":
+        """The tiles. Registers hold the sums, a row of vectors of the right side, and a scalar."""
+        tiles = ceil_div(product.m, _ROWS)
+        rows = ceil_div(product.m, tiles)
+        most = min(_VECTORS, max(1, (arch.registers - 1) // (rows + 1)))
+        whole = max(1, product.n // arch.block)
+        groups = ceil_div(whole, most)
+        vectors = ceil_div(whole, groups)
+        columns = vectors * arch.block
+        return _Tiles(rows, tiles, vectors, columns, ceil_div(product.n, columns))
+
+
+def launches(node: Node, context: Context, product: Product) -> list[KernelLaunch]:
+    width, vector = context.arch.block, context.arch.vector
+    cut = _Tiles.of(context.arch, product)
+    source = Source("gemm_cpu", context.arch, sized=True, alone=True)
+    source.sizes(m=product.m, k=product.k, n=product.n, groups=cut.groups)
+    operands = Operands(source, context, node, product)
+    operands.declare_result(runs=True)
+    kernels, load = _right(node, context, product, cut, operands, source)
+    source.lines(f"  const int group = item_1, first = item_0 * {cut.rows}, left = {cut.left};")
+    source.lines("\n".join(f"  {line}" for line in operands.batch_lines("item_2")))
+    for r in range(cut.rows):
+        source.lines(f"  const int r{r} = min(first + {r}, m - 1);")
+        sums = (f"  {vector} a{r}_{g} = ({vector})(0.0f);" for g in range(cut.vectors))
+        source.lines("\n".join(sums))
+    source.lines("  for (int i = 0; i < k; i++) {")
+    for g in range(cut.vectors):
+        source.lines(f"    const {vector} w{g} = {load(g)};")
+    for r in range(cut.rows):
+        source.lines(f"    {{ const float s = {operands.left(f'r{r}', 'i')};")
+        source.lines("\n".join(f"      a{r}_{g} += w{g} * s;" for g in range(cut.vectors)))
+        source.lines("    }")
+    source.lines("  }")
+    finish = _finish_vectors if operands.runs else _finish_scalars
+    for r in range(cut.rows):
+        source.lines("\n".join(f"  {line}" for line in finish(operands, r, cut.vectors, width)))
+    # Rows vary first: the packed columns of a group are in the cache for its next rows.
+    grid = (cut.tiles, cut.groups, math.prod(product.batch))
+    return [*kernels, source.finish(grid, (1, 1, 1))]
+
+
+def steps(arch: Architecture, product: Product, constant: bool = True) -> dict[str, float]:
+    """Terms of the kernel's workload; ``constant``: whether the right side is constant."""
+    cut = _Tiles.of(arch, product)
+    items = cut.tiles * cut.groups
+    copied = not constant and cut.tiles > _READ_ONCE
+    return {
+        "cycles": items * product.k * max(cut.rows * cut.vectors / 2, cut.vectors / 2, 4.0),
+        "items": float(items),
+        "columns": 4.0 * items * product.k * cut.columns,
+        **({"packed": 4.0 * cut.groups * product.k * cut.columns} if copied else {}),
+    }
+
+
+def _right(
+    node: Node, context: Context, product: Product, cut: _Tiles, operands: Operands, source: Source
+) -> tuple[list[KernelLaunch], Callable[[int], str]]:
+    """Launches that pack the right side, and a function that gives a vector of its row ``i``."""
+    name = node.operator.inputs[1]
+    constant, width = context.constant(name), context.arch.block
+    value = context.value(name)
+    whole = cut.columns <= product.n and not product.across_b and len(value.shape) > 1
+    if constant is None and cut.tiles <= _READ_ONCE and whole and not value.block:
+        operands.declare_right()
+        source.define(neighbours("b", value.half, width))
+        return [], lambda g: f"NEAR_b({operands.right_at('i', f'left + {g * width}')})"
+    kernels: list[KernelLaunch] = []
+    if constant is not None:
+        source.constant("b", _packed(constant, product, cut))
+    else:
+        packed = context.temporary((1, width, 1, _packed_vectors(value, product, cut)), width)
+        kernels.append(_pack(context, value, packed, product, cut))
+        source.read("b", packed)
+    start = f"(({operands.right_matrix()}) * groups + group) * k"
+    return kernels, lambda g: f"LOAD_b(({start} + i) * {cut.vectors} + {g})"
+
+
+def _matrices(shape: Sequence[int]) -> tuple[int, ...]:
+    """The axes of a right side in front of the two axes of a matrix."""
+    return tuple(shape[:-2])
+
+
+def _packed(right: Array, product: Product, cut: _Tiles) -> Array:
+    matrices = right.reshape(-1, *(right.shape[-2:] if right.ndim > 1 else (product.k, 1)))
+    rows = matrices.swapaxes(1, 2) if product.across_b else matrices
+    full = np.zeros((len(rows), cut.groups, product.k, cut.columns), np.float32)
+    for group in range(cut.groups):
+        left = max(0, min(group * cut.columns, product.n - cut.columns))
+        part = rows[:, :, left : left + cut.columns]
+        full[:, group, :, : part.shape[2]] = part
+    return full
+
+
+def _packed_vectors(right: Value, product: Product, cut: _Tiles) -> int:
+    return math.prod(_matrices(right.shape)) * cut.groups * product.k * cut.vectors
+
+
+def _pack(
+    context: Context, right: Value, packed: Value, product: Product, cut: _Tiles
+) -> KernelLaunch:
+    """The kernel that packs the right side; a work item takes some rows of a group of columns."""
+    source = Source("gemm_pack", context.arch, sized=True, alone=True)
+    source.sizes(k=product.k, n=product.n, groups=cut.groups)
+    source.read("b", right)
+    source.write("y", packed)
+    matrix = ["i"] if len(right.shape) == 1 else ["left + j", "i"] if product.across_b else (
+        ["i", "left + j"])  # fmt: skip
+    sizes = _matrices(right.shape)
+    where = at("b", [*split("item_2", sizes), *matrix])
+    rows = f"for (int i = item_0 * {_DEPTH}; i < min((item_0 + 1) * {_DEPTH}, k); i++)"
+    columns = f"for (int j = 0; j < {cut.columns}; j++)"
+    value = f"GET_b({where})" if cut.columns <= product.n else (
+        f"left + j < n ? GET_b({where}) : 0.0f")  # fmt: skip
+    source.lines("\n".join([
+        f"  const int group = item_1, left = {cut.left};",
+        *((columns, rows) if product.across_b else (rows, columns)),
+        f"  PUT_y(((item_2 * groups + group) * k + i) * {cut.columns} + j, {value});",
+    ]))  # fmt: skip
+    grid = (ceil_div(product.k, _DEPTH), cut.groups, math.prod(sizes))
+    return source.finish(grid, (1, 1, 1))
+
+
+def _finish_vectors(operands: Operands, r: int, vectors: int, width: int) -> list[str]:
+    lines = [f"if (first + {r} < m) {{"]
+    for g in range(vectors):
+        column = f"left + {g * width}"
+        stored = operands.store(f"a{r}_{g}", f"r{r}", column, f"_{g}")
+        lines += [f"  {line}" for line in stored]
+    return [*lines, "}"]
+
+
+def _finish_scalars(operands: Operands, r: int, vectors: int, width: int) -> list[str]:
+    columns = vectors * width
+    lines = [f"if (first + {r} < m) {{", f"  float out[{columns}];"]
+    for g in range(vectors):
+        lines += [f"  out[{g * width + i}] = a{r}_{g}.s{i:x};" for i in range(width)]
+    return [
+        *lines,
+        f"  for (int i = 0; i < {columns}; i++) {{",
+        f"    const int row = first + {r}, column = left + i;",
+        "    if (column >= n) break;",
+        *(f"    {line}" for line in operands.store("out[i]", "row", "column")),
+        "  }",
+        "}",
+    ]

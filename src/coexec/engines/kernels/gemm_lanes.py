@@ -1,0 +1,60 @@
+"""Matrix products of a batch whose matrices form blocks, as in attention.
+
+A tensor [N, heads, rows, columns] has heads in the place of channels. So a vector contains one
+element of as many matrices as a block has channels, and vectors are multiplied lane by lane.
+"""
+
+from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, ceil_div
+from coexec.engines.kernels.output import Output
+from coexec.engines.kernels.product import Product
+
+__all__ = ["fits", "launches"]
+
+_ROWS = 4
+
+
+def fits(node: Node, context: Context) -> bool:
+    """Whether both sides and the result are in blocks, with the same batch and no constants."""
+    names = (*node.operator.inputs[:2], node.operator.outputs[0])
+    values = [context.value(name) for name in names]
+    outer = {value.shape[:2] for value in values}
+    return (
+        all(value.block for value in values) and len(outer) == 1
+        and not any(context.tensors[name].constant for name in names)
+        and bool(context.value(node.output).block)
+    )  # fmt: skip
+
+
+def launches(node: Node, context: Context, product: Product) -> list[KernelLaunch]:
+    """A work item computes a tile of rows and columns of a block of matrices in registers."""
+    a, b = (context.value(name) for name in node.operator.inputs[:2])
+    rows = ceil_div(product.m, ceil_div(product.m, _ROWS))
+    most = max(1, (context.arch.registers - 1) // (rows + 1))
+    columns = ceil_div(product.n, ceil_div(product.n, most))
+    source = Source("gemm_lanes", context.arch, sized=True, alone=True)
+    source.read("a", a)
+    source.read("b", b)
+    output = Output(source, context, node)
+    source.sizes(m=product.m, k=product.k, n=product.n, slices=a.slices)
+    vector = context.arch.vector
+    tile = [(r, c) for r in range(rows) for c in range(columns)]
+    lines = [
+        "const int s = item_2 % slices, image = item_2 / slices;",
+        f"const int row = max(0, min(item_0 * {rows}, m - {rows}));",
+        f"const int column = max(0, min(item_1 * {columns}, n - {columns}));",
+        *(f"{vector} a{r}_{c} = ({vector})(0.0f);" for r, c in tile),
+        "for (int i = 0; i < k; i++) {",
+        *(f"  const {vector} w{c} = LOAD_b(VEC_b(image, s, i, column + {c}));"
+          for c in range(columns)),
+    ]  # fmt: skip
+    for r in range(rows):
+        lines.append(f"  {{ const {vector} f = LOAD_a(VEC_a(image, s, row + {r}, i));")
+        lines += [f"    a{r}_{c} += f * w{c};" for c in range(columns)]
+        lines.append("  }")
+    lines.append("}")
+    for r, c in tile:
+        position = ["image", "s", f"row + {r}", f"column + {c}"]
+        lines += output.store(f"a{r}_{c}", position, f"_{r}_{c}")
+    source.lines("\n".join(f"  {line}" for line in lines))
+    grid = (ceil_div(product.m, rows), ceil_div(product.n, columns), a.shape[0] * a.slices)
+    return [source.finish(grid, (1, 1, 1))]

@@ -1,0 +1,91 @@
+"""Pad and CenterCropPad: elements of the input, or border elements as the mode defines them."""
+
+from collections.abc import Mapping, Sequence
+
+from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, literal
+from coexec.engines.kernels.gather_text import moved
+from coexec.engines.kernels.operands import declare
+from coexec.engines.kernels.parameters import numbers
+from coexec.graph.graph import Operator, Tensor
+
+__all__ = ["launches", "why_not"]
+
+_MODES = ("constant", "edge", "reflect", "wrap")
+
+
+def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    if op.op_type == "CenterCropPad":
+        return None  # everything follows from the shapes
+    shape, mode = tensors[op.inputs[0]].shape, op.text("mode", "constant")
+    if mode not in _MODES:
+        return f"Pad with the mode {mode!r}"
+    for what, position in (("pads", 1), ("axes", 3)):
+        if numbers(op, what, position) is None:
+            return f"the {what} of Pad are computed, not constant"
+    target = tensors[op.outputs[0]].shape
+    borders = _borders(op, len(shape))
+    if any(shape[axis] + b + e != target[axis] for axis, (b, e) in borders.items()):
+        return "the pads of Pad do not fit its output"
+    return None
+
+
+def _borders(op: Operator, rank: int) -> dict[int, tuple[int, int]]:
+    """Number of elements before and after each padded axis, by axis. Negative numbers crop."""
+    pads, axes = numbers(op, "pads", 1) or (), numbers(op, "axes", 3)
+    half = len(pads) // 2
+    order = [int(a) % rank for a in axes] if axes else list(range(half))
+    pairs = zip(pads[:half], pads[half:], strict=True)
+    return {a: (int(b), int(e)) for a, (b, e) in zip(order, pairs, strict=True) if b or e}
+
+
+def _centered(source: Sequence[int], target: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """As `_borders`, with half of the difference of sizes on either side."""
+    borders = {}
+    for axis, (size, length) in enumerate(zip(source, target, strict=True)):
+        begin = (length - size) // 2 if length > size else -((size - length) // 2)
+        if length != size:
+            borders[axis] = (begin, length - size - begin)
+    return borders
+
+
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
+    op = node.operator
+    source = Source("pad", context.arch)
+    x = declare(source, context, "x", op.inputs[0])
+    y = context.value(node.output)
+    mode = op.text("mode", "constant")
+    centered = op.op_type == "CenterCropPad"
+    borders = _centered(x.shape, y.shape) if centered else _borders(op, len(y.shape))
+    lines, inside = [], []
+    for axis, (begin, _) in borders.items():
+        size = x.shape[axis]
+        lines.append(f"int q{axis} = p{axis} - {begin};")
+        if mode == "constant":
+            inside.append(f"q{axis} >= 0 && q{axis} < {size}")
+        else:
+            lines.append(_mirrored(mode, f"q{axis}", size))
+    coordinates = [f"q{a}" if a in borders else f"p{a}" for a in range(len(y.shape))]
+    outside = _outside(source, context, op) if inside else ""
+    residue = None if 1 in borders else 0
+    condition = f"({' && '.join(inside)})" if inside else ""
+    return [moved(source, x, y, coordinates, lines=lines, residue=residue,
+                  inside=condition, outside=outside)]  # fmt: skip
+
+
+def _mirrored(mode: str, q: str, size: int) -> str:
+    """The statement that maps ``q`` to a position inside of the axis."""
+    if mode == "edge" or size == 1:
+        return f"{q} = clamp({q}, 0, {size - 1});"
+    if mode == "wrap":
+        return f"{q} = ({q} % {size} + {size}) % {size};"
+    period = 2 * (size - 1)
+    return (f"{q} = ({q} % {period} + {period}) % {period}; "
+            f"{q} = min({q}, {period} - {q});")  # fmt: skip
+
+
+def _outside(source: Source, context: Context, op: Operator) -> str:
+    """The value of the border: an attribute, or an input of one element; 0 by default."""
+    if len(op.inputs) > 2 and op.inputs[2]:
+        declare(source, context, "value", op.inputs[2])
+        return "GET_value(0)"
+    return literal(op.number("value", 0.0), context.tensors[op.inputs[0]].dtype)

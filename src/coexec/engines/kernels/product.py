@@ -1,0 +1,161 @@
+"""The sizes of a matrix product, and how its kernels read operands and store results."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coexec.engines.kernels.base import Context, Node, Source, in_half, literal, row_major
+from coexec.engines.kernels.epilogue import Epilogue
+from coexec.engines.kernels.positions import at, neighbours
+from coexec.graph.graph import Operator
+
+__all__ = ["Operands", "Product"]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """batch x [m, k] times batch x [k, n], as Gemm or MatMul define it."""
+
+    batch: tuple[int, ...]
+    m: int
+    k: int
+    n: int
+    across_a: bool = False
+    across_b: bool = False
+    """Whether the operand is transposed; ``across_a`` likewise."""
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    @staticmethod
+    def of(op: Operator, context: Context) -> "Product":
+        a, b = (context.tensors[n].shape for n in op.inputs[:2])
+        if op.op_type == "Gemm":
+            ta, tb = bool(op.int("transA", 0)), bool(op.int("transB", 0))
+            m, k = reversed(a) if ta else a
+            n = b[0] if tb else b[1]
+            alpha, beta = op.number("alpha", 1.0), op.number("beta", 1.0)
+            return Product((), m, k, n, ta, tb, alpha, beta)
+        out = context.tensors[op.outputs[0]].shape
+        m = a[-2] if len(a) > 1 else 1
+        n = b[-1] if len(b) > 1 else 1
+        rank = len(out) - (len(a) > 1) - (len(b) > 1)
+        return Product(tuple(out[:rank]), m, a[-1], n)
+
+
+class Operands:
+    """Declares the tensors of a product in a kernel, and gives expressions of their elements."""
+
+    def __init__(self, source: Source, context: Context, node: Node, product: Product) -> None:
+        """Declare the left side. The kernel itself declares the right side."""
+        self._source = source
+        self._context = context
+        self._node = node
+        self._product = product
+        op = node.operator
+        self._ranks = tuple(len(context.tensors[n].shape) for n in op.inputs[:2])
+        biased = op.op_type == "Gemm" and len(op.inputs) > 2 and product.beta != 0
+        self._bias = op.inputs[2] if biased else ""
+        self._declare("a", op.inputs[0])
+
+    def declare_right(self) -> None:
+        """Declare the right side without packing it."""
+        self._declare("b", self._node.operator.inputs[1])
+
+    def declare_result(self, runs: bool = False) -> None:
+        """Declare bias, epilogue and result; ``runs``: for vectors of neighbours, if possible."""
+        if self._bias:
+            self._declare("c", self._bias)
+        self._epilogue = Epilogue(
+            self._source, self._context, self._node, self._node.epilogue, scalar=True, runs=runs
+        )
+        y = self._context.value(self._node.output)
+        self._source.write("y", y)
+        if self.runs:
+            self._source.define(neighbours("y", y.half, self._context.arch.block))
+            if self._bias and self._bias_shape[-1:] == (self._product.n,):
+                half = in_half(self._context.arch, "float32", math.prod(self._bias_shape))
+                self._source.define(neighbours("c", half, self._context.arch.block))
+
+    @property
+    def runs(self) -> bool:
+        """Whether `store` takes vectors of neighbours in a row of the result."""
+        return self._epilogue.run
+
+    @property
+    def _bias_shape(self) -> tuple[int, ...]:
+        return self._context.tensors[self._bias].shape
+
+    def _declare(self, name: str, tensor: str) -> None:
+        array = self._context.constant(tensor)
+        if array is None:
+            self._source.read(name, self._context.value(tensor))
+        else:
+            self._source.constant(name, array, vector=1)
+            self._source.define(row_major(name, array.shape))
+
+    def batch_lines(self, index: str) -> list[str]:
+        """Lines that split ``index``, the number of a product in the batch, into b0, b1, ..."""
+        lines = [f"int batch_rest = {index};"]
+        for axis in reversed(range(len(self._product.batch))):
+            size = self._product.batch[axis]
+            lines.append(f"const int b{axis} = batch_rest % {size}; batch_rest /= {size};")
+        return lines
+
+    def left(self, row: str, k: str) -> str:
+        """Expression of an element of the left side."""
+        matrix = (k,) if self._ranks[0] == 1 else (k, row) if self._product.across_a else (row, k)
+        return self._element("a", self._node.operator.inputs[0], matrix)
+
+    def right(self, k: str, column: str) -> str:
+        """Expression of an element of the right side, where it is not packed."""
+        matrix = (k,) if self._ranks[1] == 1 else (
+            (column, k) if self._product.across_b else (k, column))  # fmt: skip
+        return self._element("b", self._node.operator.inputs[1], matrix)
+
+    def right_at(self, k: str, column: str) -> str:
+        """Position of an element of the right side; for two axes or more, not transposed."""
+        return at("b", [*self._outer(self._node.operator.inputs[1], 2), k, column])
+
+    def right_matrix(self) -> str:
+        """Number of the current matrix among the matrices of the right side."""
+        shape = self._context.tensors[self._node.operator.inputs[1]].shape
+        number = "0"
+        for name, size in zip(self._outer(self._node.operator.inputs[1], 2), shape, strict=False):
+            number = f"({number} * {size} + {name})"
+        return number
+
+    def _outer(self, tensor: str, inner: int) -> list[str]:
+        """Coordinates of the current matrix in a tensor, on the axes in front of its own."""
+        sizes = self._context.tensors[tensor].shape[:-inner]
+        names = [f"b{i}" for i in range(len(self._product.batch))]
+        pairs = zip(names[len(names) - len(sizes) :], sizes, strict=True)
+        return [name if size > 1 else "0" for name, size in pairs]
+
+    def _element(self, name: str, tensor: str, matrix: Sequence[str]) -> str:
+        return f"GET_{name}({at(name, [*self._outer(tensor, len(matrix)), *matrix])})"
+
+    def store(self, value: str, row: str, column: str, tag: str = "") -> list[str]:
+        """Lines that finish an element of the result or a vector: scale, bias, epilogue, store."""
+        product = self._product
+        if product.alpha != 1.0:
+            value = f"{literal(product.alpha)} * {value}"
+        if self._bias:
+            shape = self._bias_shape
+            names = (row, column)[2 - len(shape) :]
+            coordinates = [n if d > 1 else "0" for n, d in zip(names, shape, strict=True)]
+            scale = "" if product.beta == 1.0 else f"{literal(product.beta)} * "
+            near = self.runs and shape[-1:] == (product.n,)
+            value += f" + {scale}{'NEAR' if near else 'GET'}_c(AT_c({', '.join(coordinates)}))"
+        matrix = [
+            *((row,) if self._ranks[0] > 1 else ()),
+            *((column,) if self._ranks[1] > 1 else ()),
+        ]
+        position = [f"b{i}" for i in range(len(product.batch))] + matrix
+        done = f"done{tag}"
+        lines, result = self._epilogue.apply(done, self._node.operator.outputs[0], position, tag)
+        ctype, put = (self._context.arch.vector, "PUTS") if self.runs else ("float", "PUT")
+        return [
+            f"const {ctype} {done} = {value};",
+            *lines,
+            f"{put}_y(AT_y({', '.join(position)}), {result});",
+        ]

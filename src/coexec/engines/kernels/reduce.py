@@ -1,0 +1,158 @@
+"""ReduceSum and other reductions; `rows` describes how a work item iterates over the elements."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from coexec.engines.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.nan_order import (
+    Load,
+    in_blocks,
+    in_eigens_order,
+    in_pools_order,
+    refolded,
+)
+from coexec.engines.kernels.operands import declare
+from coexec.engines.kernels.output import Output
+from coexec.engines.kernels.positions import at, neighbours
+from coexec.engines.kernels.reductions import MAXIMUM, Fold, fold, highest, lowest, total
+from coexec.engines.kernels.row_kernel import RowKernel
+from coexec.engines.kernels.unsupported import INTEGERS, NUMBERS, computed, wrong_type
+from coexec.graph.graph import Operator, Tensor
+
+__all__ = ["KINDS", "launches", "reduction", "why_not"]
+
+_FLOATS = frozenset({"float32", "float64"})
+
+_NAN_OR = "((({{a}} {better} {{b}}) | ({{a}} != {{a}})) ? {{a}} : {{b}})"
+
+_FOLDS: Mapping[str, tuple[Fold, str]] = {
+    "Sum": (total("v"), "{a}"),
+    "Mean": (total("v"), "{a} / {count}"),
+    "Max": (Fold("-INFINITY", "v", _NAN_OR.format(better=">")), "{a}"),
+    "Min": (Fold("INFINITY", "v", _NAN_OR.format(better="<")), "{a}"),
+    "Prod": (Fold("1.0f", "v", "({a} * {b})"), "{a}"),
+    "L1": (total("fabs(v)"), "{a}"),
+    "L2": (total("v * v"), "sqrt({a})"),
+    "SumSquare": (total("v * v"), "{a}"),
+    "LogSum": (total("v"), "log({a})"),
+    "LogSumExp": (total("exp(v - top)"), "log({a}) + top"),
+}
+"""The fold, and the expression of the output from its result ``{a}``."""
+
+KINDS = tuple(f"Reduce{kind}" for kind in _FOLDS)
+
+
+def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    kind = op.op_type.removeprefix("Reduce")
+    # ONNX Runtime multiplies integers as 64-bit floats, so rounding depends on the order.
+    allowed = _FLOATS if kind in ("L2", "LogSum", "LogSumExp", "Prod") else NUMBERS
+    if kind in ("Max", "Min"):
+        allowed = NUMBERS | {"bool"}
+    return wrong_type(op, tensors, allowed) or computed(op, 1, "list of axes")
+
+
+def launches(node: Node, context: Context) -> list[KernelLaunch]:
+    op = node.operator
+    rank = len(context.tensors[op.inputs[0]].shape)
+    kind = op.op_type.removeprefix("Reduce")
+    keep = bool(op.int("keepdims", 1))
+    return [reduction(node, context, kind, _axes(op, rank), keep)]
+
+
+def _axes(op: Operator, rank: int) -> tuple[int, ...]:
+    """The reduced axes: an attribute in old operator sets, an input in new ones."""
+    axes = op.constants.get(1, op.ints("axes", ()))
+    if not axes and not op.int("noop_with_empty_axes", 0):
+        return tuple(range(rank))
+    return tuple(sorted({int(axis) % rank for axis in axes}))
+
+
+def reduction(
+    node: Node, context: Context, kind: str, axes: Collection[int], keep: bool
+) -> KernelLaunch:
+    """The kernel for one ``kind`` over ``axes``, which stay as axes of size 1 if ``keep``."""
+    source = Source("reduce", context.arch)
+    x = declare(source, context, "x", node.operator.inputs[0])
+    y = context.value(node.output)
+    blocked = bool(x.block) and x.block == y.block
+    columns = not node.epilogue and not y.block and kind not in ("Max", "Min")
+    rows = RowKernel(source, x, tuple(axes), columns=columns)
+    if rows.layout.kind == "columns":
+        source.define(neighbours("y", y.half, context.arch.block))
+    length, side_by_side = rows.layout.length, rows.layout.side_by_side
+    output = Output(source, context, node, scalar=not (side_by_side and blocked and keep))
+    operation, finish = _operation(kind, x.dtype)
+    lines = []
+    if kind == "LogSumExp":
+        lines += fold(rows, "top", MAXIMUM)
+        zero = f"({rows.ctype})(0.0f)"  # infinity - infinity would be NaN
+        lines.append(f"top = fabs(top) == ({rows.ctype})(INFINITY) ? {zero} : top;")
+    lines += fold(rows, "all", operation)
+    if kind in ("Max", "Min") and x.dtype in _FLOATS and length > 1:
+        if node.operator.op_type == "GlobalMaxPool":
+            if in_blocks(x.shape, context.arch):
+                lines += refolded(rows, "all", lambda load: in_pools_order(load, length))
+        elif rows.layout.of_neighbours:
+            lines += refolded(rows, "all", lambda load: _in_order(load, kind, rows))
+    result = finish.format(a="all", count=f"{length}" if x.dtype in INTEGERS else f"{length}.0f")
+    store = _store(rows, output, result, keep, len(x.shape), x.shape[1] if side_by_side else 1)
+    return rows.finish([*lines, *store])
+
+
+def _in_order(load: Load, kind: str, rows: RowKernel) -> Sequence[str]:
+    """Lines that fold a row of neighbours with NaN in the order of ONNX Runtime."""
+    count, better = rows.layout.length, ">" if kind == "Max" else "<"
+    ctype = "double" if rows.ctype == "double" else "float"
+    return in_eigens_order(load, count, better, f"{rows.layout.number} * {count}", ctype)
+
+
+def _operation(kind: str, dtype: str) -> tuple[Fold, str]:
+    operation, finish = _FOLDS[kind]
+    if dtype in _FLOATS:
+        return operation, finish
+    if kind in ("Max", "Min"):
+        start = lowest(dtype) if kind == "Max" else highest(dtype)
+        return Fold(start, "v", f"{kind.lower()}({{a}}, {{b}})"), finish
+    if kind in _WIDE:
+        return _wide(kind, dtype)
+    return operation, finish
+
+
+_WIDE = {"Sum": "v", "Mean": "v", "L1": "(v < 0 ? -v : v)", "SumSquare": "v * v"}
+"""Term of each reduction in which ONNX Runtime adds up integers as 64-bit floats."""
+
+
+def _wide(kind: str, dtype: str) -> tuple[Fold, str]:
+    """A sum in a type that is wide enough for all terms; the result is limited to the type's range.
+
+    For 32 bits and less, sums of 64-bit integers equal those of 64-bit floats, which some GPUs
+    lack.
+    """
+    wide = "double" if dtype.endswith("64") else "long"
+    term = _WIDE[kind].replace("v", f"({wide})v")
+    add = "add_sat({a}, {b})" if wide == "long" else "({a} + {b})"
+    mean = f" / ({wide}){{count}}" if kind == "Mean" else ""
+    return Fold("0", term, add, wide), f"convert_{CTYPES[dtype]}_sat({{a}}{mean})"
+
+
+def _store(
+    rows: RowKernel, output: Output, result: str, keep: bool, rank: int, channels: int
+) -> list[str]:
+    """Lines that store a vector, each lane of a vector, or a scalar."""
+    kept, block = rows.layout.kept, rows.layout.block
+    coordinates = {a: f"p{a}" if a in kept else "0" for a in range(rank) if keep or a in kept}
+    if rows.layout.kind == "columns":
+        coordinates[rank - 1] = rows.layout.first_column
+        lines = [f"PUTS_y({at('y', list(coordinates.values()))}, {result});"]
+    elif output.vector or not rows.layout.side_by_side:
+        lines = output.store(result, list(coordinates.values()))
+    else:
+        lines = [f"const {rows.ctype} done = {result};"]
+        for lane in range(block):
+            where = list((coordinates | {1: f"channel + {lane}"}).values())
+            lines += [
+                f"if (channel + {lane} < {channels}) {{",
+                *output.store(f"done.s{lane:x}", where),
+                "}",
+            ]
+        lines.insert(0, f"const int channel = p1 * {block};")
+    return ["if (item == 0) {", *lines, "}"] if rows.sharing > 1 else lines

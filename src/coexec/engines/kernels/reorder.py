@@ -1,0 +1,103 @@
+"""Kernels that change a tensor's layout: at inputs and outputs, and between two kernels."""
+
+import math
+from collections.abc import Sequence
+
+from coexec.engines.kernels.base import KernelLaunch, Source, Value, ceil_div
+from coexec.engines.kernels.elementwise import coordinates
+from coexec.engines.kernels.positions import neighbours
+from coexec.engines.kernels.transposing import transposed
+from coexec.engines.opencl.architecture import Architecture
+
+__all__ = ["reorder"]
+
+_RUN = 1024
+"""Pixels of each channel of a block that a work item on a CPU core moves."""
+
+
+def reorder(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
+    """Copy ``source`` to ``target``, of equal shape. Lanes past the last channel become zero.
+
+    A work item moves the channels of one block, at one pixel or on CPU cores at many. If neither
+    side has blocks, it moves one scalar.
+    """
+    blocked = target if target.block else source
+    whole = not (source.block and target.block) and not (source.half or target.half)
+    pixels = math.prod(blocked.shape[2:])
+    if arch.family == "cpu" and blocked.block > 1 and whole and pixels >= blocked.block:
+        return _in_runs(source, target, arch)
+    text = Source("reorder", arch, sized=arch.family == "cpu" and bool(blocked.block))
+    text.read("x", source)
+    text.write("y", target)
+    if not blocked.block:
+        names = ", ".join(f"p{axis}" for axis in range(len(target.shape)))
+        text.lines(coordinates(target.shape))
+        text.lines(f"  PUT_y(AT_y({names}), GET_x(AT_x({names})));")
+        return text.finish((target.items,))
+    n, c, h, w = blocked.shape
+    b, slices = blocked.block, text.size("slices", blocked.slices)
+    channels = text.size("channels", c)
+    text.lines(
+        f"  const int px = get_global_id(0), py = get_global_id(1);\n"
+        f"  const int s = get_global_id(2) % {slices}, n = get_global_id(2) / {slices};\n"
+        f"  for (int lane = 0; lane < {b}; lane++) {{\n"
+        f"    const int c = s * {b} + lane;"
+    )
+    if target.block:
+        value = f"c < {channels} ? GET_x(AT_x(n, c, py, px)) : 0.0f"
+        text.lines(f"    PUT_y(VEC_y(n, s, py, px) * {b} + lane, {value});")
+    else:
+        value = f"GET_x(VEC_x(n, s, py, px) * {b} + lane)"
+        text.lines(f"    if (c < {channels}) PUT_y(AT_y(n, c, py, px), {value});")
+    text.lines("  }")
+    return text.finish((w, h, n * blocked.slices))
+
+
+def _in_runs(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
+    """The kernel that transposes squares of pixels and channels in registers.
+
+    The last square of a run may overlap the previous one.
+    """
+    blocked = target if target.block else source
+    n, c, h, w = blocked.shape
+    b, vector = blocked.block, arch.vector
+    text = Source("reorder", arch, sized=True)
+    text.read("x", source)
+    text.write("y", target)
+    plain = "x" if target.block else "y"
+    text.define(neighbours(plain, False, b))
+    text.sizes(plane=h * w, channels=c)
+    lines = [
+        "const int s = get_global_id(1), n = get_global_id(2);",
+        f"const int count = min({b}, channels - s * {b});",
+        f"const int start = get_global_id(0) * {_RUN}, stop = min(start + {_RUN}, plane);",
+        f"for (int next = start; next < stop; next += {b}) {{",
+        f"  const int p = min(next, plane - {b});",
+        f"  const int near = VEC_{'y' if target.block else 'x'}(n, s, 0, 0) + p;",
+        f"  const int far = AT_{plain}(n, s * {b}, 0, 0) + p;",
+        *(f"  {line}" for line in (_enter if target.block else _leave)(b, vector)),
+        "}",
+    ]
+    text.lines("\n".join(f"  {line}" for line in lines))
+    grid = (ceil_div(h * w, _RUN), blocked.slices, n)
+    return text.finish(grid, (1, 1, 1))
+
+
+def _enter(b: int, vector: str) -> Sequence[str]:
+    rows = [f"c{lane}" for lane in range(b)]
+    lines = []
+    for lane, row in enumerate(rows):
+        load = f"NEAR_x(far + {lane} * plane)"
+        value = f"{lane} < count ? {load} : ({vector})(0.0f)" if lane else load
+        lines.append(f"const {vector} {row} = {value};")
+    turned, pixels = transposed(rows)
+    return [*lines, *turned, *(f"STORE_y(near + {i}, {v});" for i, v in enumerate(pixels))]
+
+
+def _leave(b: int, vector: str) -> Sequence[str]:
+    rows = [f"p{pixel}" for pixel in range(b)]
+    lines = [f"const {vector} {row} = LOAD_x(near + {i});" for i, row in enumerate(rows)]
+    turned, channels = transposed(rows)
+    puts = [f"PUTS_y(far + {lane} * plane, {row});" for lane, row in enumerate(channels)]
+    guarded = [puts[0], *(f"if ({lane} < count) {put}" for lane, put in enumerate(puts[1:], 1))]
+    return [*lines, *turned, *guarded]

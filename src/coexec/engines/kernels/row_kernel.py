@@ -1,0 +1,114 @@
+"""Kernels that iterate over rows of a tensor: loops over parts of a row, and their work items.
+
+A work item iterates over one row. Or a group of work items shares a row and merges its results in
+local memory (on GPUs, where rows are long).
+"""
+
+from collections.abc import Callable, Sequence
+
+from coexec.engines.kernels.base import CTYPES, KernelLaunch, Source, Value, ceil_div
+from coexec.engines.kernels.output import Output
+from coexec.engines.kernels.positions import neighbours, split
+from coexec.engines.kernels.rows import Access, IndexMap, RowLayout, RowPart
+from coexec.engines.opencl.architecture import Architecture
+
+__all__ = ["RowKernel", "sharing"]
+
+
+def sharing(arch: Architecture, steps: int, most: int = 256) -> int:
+    """Number of work items that should share ``steps``: a power of two; 1 on CPU cores."""
+    if arch.family == "cpu":
+        return 1
+    return 1 << (min(steps, most, arch.max_group).bit_length() - 1)
+
+
+class RowKernel:
+    """A kernel over the rows of the tensor that ``source`` declares as ``x``.
+
+    Its lines may use ``row`` and p0, p1, ... for the axes that distinguish rows.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        x: Value,
+        along: Sequence[int],
+        *,
+        sizes: Sequence[int] | None = None,
+        index_map: IndexMap | None = None,
+        vectors: bool = True,
+        columns: bool = False,
+        shared: bool = True,
+    ) -> None:
+        """``shared``: whether work items may share a row. For the others see `RowLayout`."""
+        self._source = source
+        self.layout = RowLayout(source.arch, x, along, sizes or x.shape, index_map, vectors,
+                                columns and source.arch.family == "cpu")  # fmt: skip
+        if self.layout.kind in ("contiguous", "columns"):
+            source.define(neighbours("x", x.half, self.layout.block))
+        self.ctype = source.arch.vector if self.layout.side_by_side else CTYPES[x.dtype]
+        """Type of the result of a row."""
+        self._steps = self.layout.vectors().count + self.layout.rest().count
+        self.sharing = self._sharing() if shared else 1
+        """Work items that share a row."""
+
+    def _sharing(self) -> int:
+        """Work items that share a row: several if rows are long, and few or contiguous."""
+        arch, layout = self._source.arch, self.layout
+        few = layout.count < 64 * arch.compute_units or layout.kind == "contiguous"
+        return sharing(arch, self._steps) if few and self._steps >= 32 else 1
+
+    def loop(
+        self, part: RowPart, body: Callable[[Access], Sequence[str]], first: int = 0
+    ) -> list[str]:
+        """Lines of a loop over ``part`` from step ``first`` on, with the elements in ``v``."""
+        if part.count <= first:
+            return []
+        access = part.access("k")
+        start = "item" if self.sharing > 1 else str(first)
+        return [
+            f"for (int k = {start}; k < {part.count}; k += {self.sharing}) {{",
+            f"  const {part.ctype} v = {part.load.format(access.at)};",
+            *(f"  {line}" for line in body(access)),
+            "}",
+        ]
+
+    def each(self, output: Output, make: Callable[[Access], str]) -> list[str]:
+        """Lines that store the expression ``make`` of ``v``, in a tensor of equal layout."""
+        layout = self.layout
+        if layout.kind in ("contiguous", "columns") and not output.has_epilogue:
+            self._source.define(neighbours("y", output.value.half, layout.block))
+            lines = []
+            for part in (layout.vectors(), layout.rest()):
+                lines += self.loop(part, lambda access: [f"PUTS_y({access.at}, {make(access)});"])
+            return lines
+        part = layout.vectors(filled=False) if output.vector else layout.scalars()
+        return self.loop(part, lambda access: output.store(make(access), access.coordinates))
+
+    def finish(self, lines: Sequence[str]) -> KernelLaunch:
+        """The launch of the kernel with these lines."""
+        self._source.lines("\n".join(f"  {line}" for line in (*self._start(), *lines)))
+        if self.sharing > 1:
+            return self._source.finish((self.sharing, self.layout.count), (self.sharing, 1, 1))
+        return self._source.finish(self._grid())
+
+    def _start(self) -> list[str]:
+        """Lines that declare the row of a work item."""
+        width, _ = self._grid()
+        layout = self.layout
+        if self.sharing > 1:
+            lines = ["const int item = get_local_id(0), row = get_global_id(1);"]
+        else:
+            lines = [f"const int row = get_global_id(1) * {width} + get_global_id(0);"]
+            lines += [f"if (row >= {layout.count}) return;"] if layout.count % width else []
+        texts = split("row", [layout.extents[a] for a in layout.kept])
+        axes = zip(layout.kept, texts, strict=True)
+        return [*lines, *(f"const int p{a} = {text};" for a, text in axes)]
+
+    def _grid(self) -> tuple[int, int]:
+        """The grid over the rows. One CPU thread computes a whole group, so long rows have groups
+        of their own."""
+        count = width = self.layout.count
+        if self._source.arch.family == "cpu":
+            width = min(count, max(1, 4096 // self._steps))
+        return width, ceil_div(count, width)

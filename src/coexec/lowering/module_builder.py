@@ -1,0 +1,305 @@
+"""The nodes, values and weights of one module while it is written."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from coexec.arrays import Array, numpy_type
+from coexec.graph.graph import Tensor
+from coexec.graph.region import Region
+from coexec.lowering.dialect import PLAIN, Layout
+from coexec.lowering.lowered import Lowered, declared, kind_of, placeholder, reads
+from coexec.lowering.module import Module
+from coexec.model.stored import Stored, is_large
+
+__all__ = ["Body"]
+
+_BOUNDS_AS_INPUTS = 10
+_PADS_AS_INPUTS = 11
+"""Versions of the operator set from which Slice and Pad take numbers as inputs."""
+
+
+class _Weight(NamedTuple):
+    tensor: ir.TensorProtocol
+    part: Array | None
+    """The part that is read; None: all of the tensor."""
+    offset: int
+    """Where the part begins in the tensor, in bytes; -1 if it had to be copied."""
+
+
+class Body:
+    """Nodes in the order in which they were added; each value has a name of its own."""
+
+    def __init__(self, low: Lowered, plain: Lowered) -> None:
+        """
+        Args:
+            low: the model as the engine lowers it.
+            plain: the model as it was given.
+        """
+        self._low, self._plain = low, plain
+        self._nodes: list[onnx.NodeProto] = []
+        self._parts: list[str] = []
+        """For each node, the part of a tensor that it computes; "" for a step on the way to a
+        part."""
+        self._tensors: dict[str, Tensor] = {}
+        self._weights: dict[str, _Weight] = {}
+        self._taken: dict[str, int] = {}
+        """Number of values by name; see `_free`."""
+        self._called: dict[str, int] = {}
+        """Number of nodes by name."""
+        opsets = {o.domain: o.version for o in plain.header.opset_import}
+        self._opset = opsets.get("", _PADS_AS_INPUTS)
+
+    # Values
+
+    def tensor(self, value: str) -> Tensor:
+        """Type and shape of a value."""
+        return self._tensors[value]
+
+    def declare(self, value: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Declare a value with a shape, and with the type of another tensor."""
+        self._taken.setdefault(value, 1)
+        tensor = Tensor(value, tuple(shape), like.dtype, opaque=like.opaque)
+        self._tensors[value] = tensor
+        return tensor
+
+    def name(self, wanted: str) -> str:
+        """A name that no other value has: ``wanted``, if it is free."""
+        return _free(wanted, self._taken)
+
+    # Nodes
+
+    @property
+    def length(self) -> int:
+        """How many nodes there are."""
+        return len(self._nodes)
+
+    def shorten(self, length: int) -> None:
+        """Remove the last nodes until ``length`` nodes are left."""
+        del self._nodes[length:], self._parts[length:]
+
+    def append(self, node: onnx.NodeProto, part: str = "") -> None:
+        """Add a node; ``part`` is the part of a tensor of the model that it computes.
+
+        The node may get another name, because names of nodes must differ.
+        """
+        if node.name:
+            node.name = _free(node.name, self._called)
+        self._nodes.append(node)
+        self._parts.append(part)
+
+    def add(
+        self, op_type: str, value: str, shape: Sequence[int], domain: str = "", **attributes: int
+    ) -> str:
+        """Add a node that makes a value of ``shape`` from another one; returns its name."""
+        output = self.name(value)
+        self.declare(output, shape, self._tensors[value])
+        node = onnx.helper.make_node(op_type, [value], [output], domain=domain)
+        node.attribute.extend(onnx.helper.make_attribute(k, v) for k, v in attributes.items())
+        self.append(node)
+        return output
+
+    def cast(self, value: str, dtype: str) -> str:
+        """``value`` in another type."""
+        tensor = self._tensors[value]
+        kind = ir.DataType.from_numpy(numpy_type(dtype))
+        output = self.add("Cast", value, tensor.shape, to=int(kind))
+        self.declare(output, tensor.shape, replace(tensor, dtype=dtype))
+        return output
+
+    def transposed(self, value: str, order: Sequence[int]) -> str:
+        """The axes of ``value`` in another order."""
+        shape = self._tensors[value].shape
+        output = self.add("Transpose", value, [shape[axis] for axis in order])
+        self._nodes[-1].attribute.append(onnx.helper.make_attribute("perm", list(order)))
+        return output
+
+    def joined(self, values: Sequence[str], axis: int) -> str:
+        """The concatenation of values along an axis."""
+        shape = list(self._tensors[values[0]].shape)
+        shape[axis] = sum(self._tensors[value].shape[axis] for value in values)
+        output = self.add("Concat", values[0], shape, axis=axis)
+        self._nodes[-1].input.extend(values[1:])
+        return output
+
+    def chosen(self, value: str, channels: Sequence[int]) -> str:
+        """These channels of ``value``, in this order."""
+        batch, _, *spatial = self._tensors[value].shape
+        index = self.numbers(channels)
+        output = self.add("Gather", value, (batch, len(channels), *spatial), axis=1)
+        self._nodes[-1].input.append(index)
+        return output
+
+    def sliced(self, value: str, bounds: Sequence[tuple[int, int, int]]) -> str:
+        """A box of ``value``; ``bounds`` are (axis, start, stop) for the axes that are cut."""
+        shape = list(self._tensors[value].shape)
+        for axis, start, stop in bounds:
+            shape[axis] = stop - start
+        axes, starts, ends = (list(numbers) for numbers in zip(*bounds, strict=True))
+        output = self.add("Slice", value, shape)
+        self._say("starts", starts, _BOUNDS_AS_INPUTS)
+        self._say("ends", ends, _BOUNDS_AS_INPUTS)
+        self._say("axes", axes, _BOUNDS_AS_INPUTS)
+        return output
+
+    def filled(self, value: str, channels: int) -> str:
+        """``value`` with channels of zeros appended, so that it has ``channels`` of them."""
+        shape = list(self._tensors[value].shape)
+        if shape[1] == channels:
+            return value
+        pads = [0] * (2 * len(shape))
+        pads[len(shape) + 1] = channels - shape[1]
+        shape[1] = channels
+        output = self.add("Pad", value, shape)
+        self._say("pads", pads, _PADS_AS_INPUTS)
+        return output
+
+    def _say(self, key: str, numbers: Sequence[int], opset: int) -> None:
+        """Give numbers to the last node: as an input from ``opset`` on, as an attribute before."""
+        if self._opset >= opset:
+            self._nodes[-1].input.append(self.numbers(numbers))
+        else:
+            self._nodes[-1].attribute.append(onnx.helper.make_attribute(key, list(numbers)))
+
+    def rename(self, old: str, new: str) -> bool:
+        """Rename a value; False if no node makes it."""
+        if not any(old in node.output for node in self._nodes):
+            return False
+        for node in self._nodes:
+            _rename(node, old, new)
+        self.declare(new, self._tensors[old].shape, self._tensors[old])
+        return True
+
+    # Weights
+
+    def numbers(self, values: Iterable[int]) -> str:
+        """A new vector of int64."""
+        name = self.name("numbers")
+        tensor = ir.Tensor(np.array([*values], np.int64), name=name)
+        self._weights[name] = _Weight(tensor, None, 0)
+        return name
+
+    def weight(self, low: Lowered, name: str, region: Region | None) -> str:
+        """A weight of a lowered model, or a part of it; the part is a view if it is contiguous."""
+        tensor = low.weights[name]
+        label = name if low is self._low else f"{name} as given"
+        if region is None or region.covers(tuple(tensor.shape.numpy())):
+            self._weights[label] = _Weight(tensor, None, 0)
+            return label
+        label = f"{label}{region}"
+        if label not in self._weights:
+            array = tensor.numpy()
+            part = array[region.slices]
+            offset = part.__array_interface__["data"][0] - array.__array_interface__["data"][0]
+            if not part.flags.c_contiguous:
+                part, offset = np.ascontiguousarray(part), -1
+            self._weights[label] = _Weight(tensor, part, offset)
+        return label
+
+    # The module
+
+    def module(
+        self, title: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor],
+        layouts: Mapping[str, Layout],
+    ) -> Module:  # fmt: skip
+        """The added nodes as a module. ``layouts``: layouts of inputs and outputs by name."""
+        results = {tensor.name for tensor in outputs}
+        nodes, parts = self._live(results)
+        model = onnx.ModelProto()
+        model.CopyFrom(self._low.header)
+        domains = {o.domain for o in model.opset_import}
+        plain = self._plain.header
+        model.opset_import.extend(o for o in plain.opset_import if o.domain not in domains)
+        if not model.functions:
+            model.functions.extend(plain.functions)
+        model.graph.name = title
+        model.graph.node.extend(nodes)
+        read = results.union(name for node in nodes for name in reads(node))
+        used = tuple(tensor for tensor in inputs if tensor.name in read)
+        model.graph.input.extend(declared(tensor) for tensor in used)
+        model.graph.output.extend(declared(tensor) for tensor in outputs)
+        if self._low.annotated:
+            made = dict.fromkeys(n for node in nodes for n in node.output if n not in results)
+            inner_tensors = (self._tensors[name] for name in made if name in self._tensors)
+            model.graph.value_info.extend(declared(t) for t in inner_tensors if not t.opaque)
+        external, stored = self._initializers(model, read)
+        dialect = self._low.dialect
+        computing = [
+            (node, part)
+            for node, part in zip(nodes, parts, strict=True)
+            if not dialect.is_free((node.domain, node.op_type))
+        ]
+        return Module(
+            model.SerializeToString(), external, used, tuple(outputs),
+            tuple(kind_of(node) for node, _ in computing), tuple(part for _, part in computing),
+            {t.name: layout for t in (*used, *outputs) if (layout := layouts.get(t.name, PLAIN))},
+            stored,
+        )  # fmt: skip
+
+    def _live(self, wanted: set[str]) -> tuple[list[onnx.NodeProto], list[str]]:
+        """The nodes that ``wanted`` needs, with the part that each works for: its own part, or the
+        part of a node that reads it."""
+        kept: list[tuple[onnx.NodeProto, str]] = []
+        works_for: dict[str, str] = {}
+        for node, part in zip(reversed(self._nodes), reversed(self._parts), strict=True):
+            if wanted.isdisjoint(node.output):
+                continue
+            readers = (works_for[name] for name in node.output if name in works_for)
+            part = part or next(readers, node.output[0])
+            kept.append((node, part))
+            wanted = wanted.union(reads(node))
+            works_for.update(dict.fromkeys(reads(node), part))
+        return [node for node, _ in reversed(kept)], [part for _, part in reversed(kept)]
+
+    def _initializers(
+        self, model: onnx.ModelProto, read: set[str]
+    ) -> tuple[dict[str, Array], dict[str, tuple[str, int]]]:
+        """Write the weights that are read into ``model``, the large ones as placeholders."""
+        external: dict[str, Array] = {}
+        stored: dict[str, tuple[str, int]] = {}
+        for name, (tensor, part, offset) in self._weights.items():
+            if name not in read:
+                continue
+            own = tensor if part is None else ir.Tensor(part, dtype=tensor.dtype, name=name)
+            if not is_large(own):  # engines read the values of small ones, also of small parts
+                proto = ir.serde.serialize_tensor(own)
+                proto.name = name
+                model.graph.initializer.append(proto)
+                continue
+            external[name] = array = tensor.numpy() if part is None else part
+            if isinstance(tensor, Stored) and offset >= 0:
+                stored[name] = (tensor.stored_as, offset)
+            model.graph.initializer.append(placeholder(name, tensor.dtype, array))
+        return external, stored
+
+
+def _free(wanted: str, taken: dict[str, int]) -> str:
+    """``wanted``, or a similar name that is not taken. The name is then taken.
+
+    ``taken``: number of names like this one, by name.
+    """
+    name = wanted
+    while name in taken:
+        taken[wanted] += 1
+        name = f"{wanted} #{taken[wanted]}"
+    taken[name] = 1
+    return name
+
+
+def _rename(node: onnx.NodeProto, old: str, new: str) -> None:
+    """Rename a value in a node and in its bodies, which may read it."""
+    for names in (node.input, node.output):
+        for position, name in enumerate(names):
+            if name == old:
+                names[position] = new
+    for attribute in node.attribute:
+        for body in (attribute.g, *attribute.graphs):
+            for inner in body.node:
+                _rename(inner, old, new)
+            for output in body.output:
+                if output.name == old:
+                    output.name = new

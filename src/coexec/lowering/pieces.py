@@ -1,0 +1,253 @@
+"""Modules of a plan that splits tasks: pieces, written in the operators of their engine.
+
+The model is lowered once, with all tasks apart; this does not depend on the pieces of a plan. A
+piece consists of the nodes of its task. Going backwards from the region that it computes, each node
+is cut by the rule (`ir.rules`) of the standard operator that it stands for: windows keep padding at
+the tensor's own borders only, weights are cut as views. Nodes without a known rule are replaced by
+those of the given model.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
+
+from coexec.graph.graph import Graph, Piece, Tensor
+from coexec.graph.region import Region
+from coexec.hardware.hardware import Place
+from coexec.lowering.cutting import nodes_of
+from coexec.lowering.dialect import FILLED, LAST, PLAIN, WIDE, Layout, ends_with_blocks
+from coexec.lowering.lowered import Lowered, reads
+from coexec.lowering.module import Gather, GatheredBox, Module
+from coexec.lowering.module_writer import Writer
+from coexec.lowering.tensor_parts import part_name
+from coexec.plan.schedule import Part, Schedule, Segment, Supply, as_made
+
+__all__ = ["changing_layout", "cut_pieces", "handed_on", "leaving_blocks"]
+
+
+class _Handed(NamedTuple):
+    """A part of a tensor, in a layout."""
+
+    tensor: str
+    region: Region
+    layout: Layout
+
+
+def cut_pieces(
+    schedule: Schedule, lowered: Mapping[Place, Lowered], plain: Lowered
+) -> tuple[tuple[Module, ...], dict[str, Gather]]:
+    """One module for each segment, in order; and the boxes of those inputs that no segment makes in
+    the form in which they are read.
+
+    Args:
+        plain: the model as it was given.
+
+    Raises:
+        PlanError: a piece is impossible.
+    """
+    graph = schedule.graph
+    needed = handed_on(schedule) | set(graph.outputs)
+    exchange = _Exchange(schedule, lowered)
+    gathers: dict[str, Gather] = {}
+    outputs: list[dict[_Handed, None]] = [{} for _ in schedule.segments]
+    inputs: list[dict[str, _Handed]] = []
+    for segment in schedule.segments:
+        own: dict[str, _Handed] = {}
+        for handed, supplies in exchange.inputs(segment, needed):
+            for supply in supplies:
+                made = _Handed(handed.tensor, supply.made, handed.layout)
+                outputs[supply.segment][made] = None
+            value = part_name(*handed, graph)
+            gather = _gather(handed, supplies, graph, lowered[segment.place])
+            if gather is not None:
+                # The gathered value belongs to this segment alone: others may read the same part as
+                # it was made.
+                value = f"{value}, for segment {segment.index}"
+                gathers[value] = gather
+            own[value] = handed
+        inputs.append(own)
+        for name, region in segment.writes:
+            if name in graph.outputs:
+                outputs[segment.index][_Handed(name, region, PLAIN)] = None
+    modules = []
+    for segment, own, results in zip(schedule.segments, inputs, outputs, strict=True):
+        writer = Writer(graph, lowered[segment.place], plain)
+        for value, part in own.items():
+            writer.read(*part, value)
+        for pieces in _runs(segment, graph):
+            task = graph.task[pieces[0].task]
+            if pieces[0] == graph.whole_piece(task):
+                writer.add_whole([graph.task[piece.task] for piece in pieces], needed)
+            else:
+                writer.add(pieces[0])
+        modules.append(writer.module(f"segment_{segment.index}", list(results)))
+    return tuple(modules), gathers
+
+
+def handed_on(schedule: Schedule) -> set[str]:
+    """The tensors that are read outside of the tasks that make them: by another segment, by a split
+    task, which reads parts, and behind a split task. Engines need not make any other tensor."""
+    graph = schedule.graph
+    names = {name for segment in schedule.segments for name, _ in segment.reads}
+    for segment in schedule.segments:
+        for run in _runs(segment, graph):
+            tasks = [graph.task[piece.task] for piece in run]
+            own = {name for task in tasks for name in task.outputs}
+            names.update(name for task in tasks for name in task.inputs if name not in own)
+    return names
+
+
+def changing_layout(graph: Graph, source: Lowered, target: Lowered) -> Set[str]:
+    """The tensors that ``source`` may make and ``target`` may read, and that change their layout in
+    between, however they are divided: see `_Exchange`."""
+    if source is target:
+        return frozenset()
+    read = dict.fromkeys(name for task in graph.tasks for name in task.inputs)
+    made = (graph.tensors[name] for name in read if name in graph.producer)
+    return frozenset(t.name for t in made if not t.opaque and _changes(t, source, target))
+
+
+def leaving_blocks(graph: Graph, own: Lowered, others: Iterable[Lowered]) -> Set[str]:
+    """The tensors that an engine holds in blocks and cannot assemble in blocks with parts that one
+    of ``others`` has made."""
+    changing = {name for other in others for name in changing_layout(graph, other, own)}
+    return frozenset(n for n in changing if own.native_layout(graph.tensors[n]) > PLAIN)
+
+
+def _changes(tensor: Tensor, source: Lowered, target: Lowered) -> bool:
+    layout = source.native_layout(tensor)
+    if layout != target.native_layout(tensor):
+        return True
+    exact = layout <= PLAIN or (source.has_exactly(tensor) and target.has_exactly(tensor))
+    return not exact or tensor.name in target.read_outside
+
+
+def _runs(segment: Segment, graph: Graph) -> Iterable[list[Piece]]:
+    """Consecutive whole pieces together; each piece of a split task alone."""
+    run: list[Piece] = []
+    for piece in segment.pieces:
+        if piece == graph.whole_piece(graph.task[piece.task]):
+            run.append(piece)
+            continue
+        if run:
+            yield run
+        run = []
+        yield [piece]
+    if run:
+        yield run
+
+
+def _gather(
+    handed: _Handed, supplies: Sequence[Supply], graph: Graph, low: Lowered
+) -> Gather | None:
+    """The boxes of an input; None if one segment makes exactly this part, or if it is an input of
+    the model in the form that is fed."""
+    name, region, layout = handed
+    tensor = graph.tensors[name]
+    if not supplies:
+        if region == tensor.whole:
+            return None
+        return Gather(PLAIN, (GatheredBox(name, region, region.relative_to(region)),))
+    if as_made(supplies, region):
+        return None
+    whole = tensor.whole
+    if layout > 0:
+        whole = whole.with_axis(1, 0, low.filled(name, tensor.shape[1]))
+    return Gather(layout, tuple(
+        GatheredBox(part_name(name, s.made, layout, graph),
+               _inside(s.box, s.made, tensor.whole, whole),
+               _inside(s.box, region, tensor.whole, whole))
+        for s in supplies
+    ))  # fmt: skip
+
+
+def _inside(box: Region, outer: Region, tensor: Region, filled: Region) -> Region:
+    """``box`` in coordinates that start where ``outer`` starts, to the end of the last block."""
+    inside = box.relative_to(outer)
+    if tensor == filled or box.stop[1] < tensor.stop[1]:
+        return inside
+    return inside.with_axis(1, inside.start[1], inside.stop[1] + filled.stop[1] - tensor.stop[1])
+
+
+class _Exchange:
+    """The layouts in which segments hand over tensors."""
+
+    def __init__(self, schedule: Schedule, lowered: Mapping[Place, Lowered]) -> None:
+        self._schedule, self._lowered = schedule, lowered
+
+    def inputs(
+        self, reader: Segment, needed: Collection[str]
+    ) -> Iterable[tuple[_Handed, Sequence[Supply]]]:
+        """The parts that a segment reads from outside, with the segments that supply them."""
+        uses = self._uses(reader, needed)
+        for name, region in reader.reads:
+            supplies = self._schedule.supplies.get((reader.index, (name, region)), ())
+            common = self._common(reader, (name, region), supplies)
+            # A tensor that the engine's nodes do not read is read by the model's own operators.
+            used = uses.get(name, {common})
+            unblocked = self._unblocked(reader, name, supplies)
+            layouts = {common if layout == common else unblocked for layout in used}
+            for layout in sorted(layouts):
+                yield _Handed(name, region, layout), supplies
+
+    def _uses(self, reader: Segment, needed: Collection[str]) -> dict[str, set[Layout]]:
+        """For each tensor from outside: the layouts in which the engine reads it."""
+        graph, low = self._schedule.graph, self._lowered[reader.place]
+        layouts: dict[str, set[Layout]] = {}
+        for pieces in _runs(reader, graph):
+            own = {name for piece in pieces for name in graph.task[piece.task].outputs}
+            outputs = [name for name in own if name in needed]
+            read = {v for i in nodes_of(low, outputs, own) for v in reads(low.nodes[i])}
+            read.update(low.native(name) for name in outputs)
+            for value in read:
+                tensor = low.stands_for.get(value, value)
+                if tensor in graph.tensors and tensor not in own:
+                    layouts.setdefault(tensor, set()).add(low.held(value, graph.tensors[tensor]))
+        return layouts
+
+    def _common(self, reader: Segment, part: Part, supplies: Sequence[Supply]) -> Layout:
+        """The layout that reader and makers have in common, if all boxes end where blocks end; else
+        one without blocks."""
+        name, region = part
+        layout = self._native(reader.place, name)
+        unblocked = self._unblocked(reader, name, supplies)
+        if layout in (PLAIN, WIDE, FILLED) or not supplies:
+            return unblocked
+        segments, tensor = self._schedule.segments, self._schedule.graph.tensors[name]
+        own = self._lowered[reader.place]
+        places = {segments[s.segment].place for s in supplies}
+        if any(self._native(place, name) != layout for place in places):
+            return unblocked
+        boxes = [region, *(s.box for s in supplies), *(s.made for s in supplies)]
+        if layout == LAST:
+            return LAST if all(box == tensor.whole for box in boxes) else PLAIN
+        aligned = all(ends_with_blocks(box, tensor.shape, layout) for box in boxes)
+        return layout if aligned and self._fill_alike(name, boxes, own, places) else unblocked
+
+    def _fill_alike(
+        self, name: str, boxes: Iterable[Region], own: Lowered, places: Iterable[Place]
+    ) -> bool:
+        """Whether reader and makers have the same channels at the same positions of blocks.
+
+        The channels that fill a block are sure to be alike only within one lowered model. Where
+        that model has joined tensors, there are gaps between channels, and part of the channels is
+        at other positions.
+        """
+        tensor = self._schedule.graph.tensors[name]
+        lowered = [own, *(self._lowered[place] for place in places)]
+        if all(low.has_exactly(tensor) for low in lowered):
+            return True
+        channels = (0, tensor.shape[1])
+        whole = all((box.start[1], box.stop[1]) == channels for box in boxes)
+        return all(low is own for low in lowered) and (whole or name not in own.places)
+
+    def _unblocked(self, reader: Segment, name: str, supplies: Sequence[Supply]) -> Layout:
+        """The model's layout of a tensor, but in float32 if reader and makers hold it in
+        float32."""
+        tensor = self._schedule.graph.tensors[name]
+        makers = (self._schedule.segments[s.segment] for s in supplies)
+        places = {s.place for s in (reader, *makers)} if supplies else set()
+        kinds = {self._lowered[p].dialect.unblocked(self._native(p, name), tensor) for p in places}
+        return WIDE if kinds == {WIDE} else PLAIN
+
+    def _native(self, place: Place, name: str) -> Layout:
+        return self._lowered[place].native_layout(self._schedule.graph.tensors[name])

@@ -1,0 +1,131 @@
+"""Differences between outputs and their expected values. Imports no ONNX, because a start from the
+cache needs this module."""
+
+from typing import Any
+
+import numpy as np
+
+from coexec.arrays import Array, is_float, numpy_type
+from coexec.graph.graph import Graph, Tensor
+
+__all__ = ["HALF_TOLERANCE", "TOLERANCE", "is_half", "is_narrow", "is_rounding", "tolerance_of",
+           "unlike", "worst_difference"]  # fmt: skip
+
+TOLERANCE = 1e-4
+"""Allowed difference, relative to the largest value of an output."""
+
+HALF_TOLERANCE = 1e-2
+"""The same where tensors are stored in 16 bits."""
+_AMPLIFIED = 2.0
+"""Factor by which a result may differ more than ONNX Runtime's own answers with and without its
+optimisations, where a model amplifies rounding."""
+
+
+def is_half(tensor: Tensor) -> bool:
+    """Whether it has at most 16 bits a number: rounding the other way is more than `TOLERANCE`."""
+    return not tensor.opaque and is_narrow(numpy_type(tensor.dtype))
+
+
+def tolerance_of(graph: Graph) -> float:
+    """Allowed difference of outputs on devices that compute in the model's own precision, relative
+    to the largest value."""
+    half = any(is_half(tensor) for tensor in graph.tensors.values())
+    return HALF_TOLERANCE if half else TOLERANCE
+
+
+def is_rounding(worst: float, own: float) -> bool:
+    """Whether a difference beyond the tolerance comes from rounding that the model amplifies.
+
+    Args:
+        worst: the difference, relative to the largest value.
+        own: the difference of ONNX Runtime's answers with and without its optimisations. More than
+            `HALF_TOLERANCE` is no rounding any more: random operators, for example.
+    """
+    return own <= HALF_TOLERANCE and worst <= _AMPLIFIED * own
+
+
+def unlike(found: Any, expected: Any, allowed: float, *, spreads: bool = False) -> str | None:
+    """How an output differs from the expected one, infinity and NaN included; None: it does not.
+
+    Differences up to the smallest normal number do not count, because some engines round smaller
+    numbers to zero.
+
+    Args:
+        allowed: difference of finite numbers, relative to the largest expected one.
+        spreads: a number may have become NaN, as beside a NaN in the tiles of Winograd's
+            convolution. NaN never becomes a number.
+    """
+    if not isinstance(expected, np.ndarray):
+        same = worst_difference(found, expected) <= allowed
+        return None if same else "has other members than ONNX Runtime's sequence or map"
+    if not is_float(expected.dtype):
+        return None if worst_difference(found, expected) == 0.0 else _others(found, expected)
+    if not isinstance(found, np.ndarray) or found.dtype != expected.dtype:
+        return f"has the type {getattr(found, 'dtype', type(found).__name__)}, not {expected.dtype}"
+    if found.shape != expected.shape:
+        return f"has the shape {list(found.shape)}, not {list(expected.shape)}"
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    comparable = np.isfinite(a) & np.isfinite(b)
+    alike = np.where(np.isnan(b), np.isnan(a), a == b)
+    lost: Array = ~(comparable | alike)
+    if spreads:
+        lost &= ~np.isnan(a)
+    if lost.any():
+        where = tuple(int(i) for i in np.argwhere(lost)[0])
+        return f"has {a[where]:g} at {list(where)}, not {b[where]:g}"
+    if not comparable.any():
+        return None
+    least = float(np.finfo(np.float32).tiny)
+    finite = b[np.isfinite(b)]
+    difference = float(np.abs(a[comparable] - b[comparable]).max())
+    scale = float(np.abs(finite).max())
+    if difference <= allowed * scale + least:
+        return None
+    return (f"differs by {difference / max(scale, least):.2g} of its largest value, {allowed:.0e} "
+            f"is allowed")  # fmt: skip
+
+
+def _others(found: Any, expected: Array) -> str:
+    """How a tensor without fractions differs."""
+    found = np.asarray(found)
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return (f"is {found.dtype} of shape {list(found.shape)}, not {expected.dtype} of shape "
+                f"{list(expected.shape)}")  # fmt: skip
+    return f"has {int((found != expected).sum())} other values among {expected.size}"
+
+
+def is_narrow(kind: np.dtype[Any]) -> bool:
+    """Whether it is a type of floats with 16 bits or fewer."""
+    return is_float(kind) and kind.itemsize < np.dtype(np.float32).itemsize
+
+
+def worst_difference(found: Any, expected: Any) -> float:
+    """Largest absolute difference, relative to the largest expected value; infinite if the shapes
+    differ or one has a number where the other has none.
+
+    For sequences and maps it is the worst of their members; infinite if the members are others.
+    """
+    if isinstance(expected, dict) and isinstance(found, dict):
+        if found.keys() != expected.keys():
+            return float("inf")
+        return worst_difference(list(found.values()), [expected[key] for key in found])
+    if isinstance(expected, list) and isinstance(found, list):
+        if len(found) != len(expected):
+            return float("inf")
+        return max(map(worst_difference, found, expected), default=0.0)
+    if expected is None or found is None:
+        return 0.0 if found is expected else float("inf")
+    return _array_difference(np.asarray(found), np.asarray(expected))
+
+
+def _array_difference(found: Array, expected: Array) -> float:
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return float("inf")
+    if not is_float(expected.dtype):
+        return 0.0 if np.array_equal(found, expected) else float("inf")
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(finite, np.isfinite(a)) or not finite.any():
+        return 0.0 if np.array_equal(a, b, equal_nan=True) else float("inf")
+    scale = float(np.abs(b[finite]).max()) or 1.0
+    return float(np.abs(a[finite] - b[finite]).max()) / scale

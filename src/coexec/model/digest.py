@@ -1,0 +1,222 @@
+"""Digests that distinguish models. Imports no ONNX, because a start from the cache needs only this
+module.
+
+The digest of a file covers its content and the content of the files with weights that it names.
+Reading half a gigabyte at each start would take too long, so the cache stores the digest of a file
+with its size, its times and its inode. As in git, a stored digest is not trusted if the file
+changed just before it was read: it may have changed again within the resolution of its times.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from coexec.cache import Cache, Entry
+from coexec.keys import digest
+from coexec.model.folders import is_below, unreadable
+
+__all__ = ["Shapes", "digest_of", "file_digests", "is_remembered", "named_files", "serialized",
+           "unreadable"]  # fmt: skip
+
+_RACY_NS = 2_000_000_000
+"""The times of some file systems count in steps of two seconds."""
+_CHUNK_BYTES = 1 << 24
+
+Shapes = Mapping[str, Sequence[int] | int]
+"""Shape by input, or size by name of a symbolic dimension."""
+
+_Stat = tuple[int, int, int, int, int]
+"""Size, time of modification and of change in ns, inode and device of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A file at the time when it was read. None: it was missing."""
+
+    path: str
+    stat: _Stat | None
+    digest: str | None
+
+
+def digest_of(
+    source: Any, shapes: Shapes, values: Mapping[str, Any], cache: Cache | None = None
+) -> str:
+    """A digest of the model's content, weights in other files included, and of the fixed shapes and
+    values.
+
+    Args:
+        shapes, values: as `coexec.arguments` returns them.
+        cache: holds digests of files that have not changed; without it all are read.
+
+    Raises:
+        ModelError: the file does not exist or cannot be read.
+    """
+    content: object
+    if isinstance(source, str | os.PathLike):
+        content = list(file_digests(Path(source), cache).values())
+    else:
+        content = source if isinstance(source, bytes) else serialized(source)
+    return digest(sorted(shapes.items()), sorted(values.items()), content)
+
+
+def file_digests(path: Path, cache: Cache | None = None) -> dict[str, str | None]:
+    """The digest (xxh3-128) of a model's file and of the files with weights that it names, by path;
+    None for one that cannot be read.
+
+    Args:
+        cache: holds digests of files that have not changed; without it all are read.
+
+    Raises:
+        ModelError: the model's file cannot be read.
+    """
+    path = Path(os.path.abspath(path))
+    try:
+        return {file.path: file.digest for file in _files(path, cache)}
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def is_remembered(source: str | os.PathLike[str], cache: Cache) -> bool:
+    """Whether the cache holds the digests of the model's files, and these are unchanged."""
+    return _unchanged_files(*_remembered(cache, Path(os.path.abspath(source)))) != []
+
+
+def _unchanged_files(known: list[_Known], written_ns: int) -> list[_Known]:
+    """``known`` if all of these files are unchanged, else []."""
+    current = [_stat(file.path) for file in known]
+    same = all(_unchanged(k, s, written_ns) for k, s in zip(known, current, strict=True))
+    return known if same else []
+
+
+def _files(path: Path, cache: Cache | None) -> list[_Known]:
+    """The model's file and those that it names, with their digests.
+
+    Raises:
+        OSError: the model's file cannot be read.
+    """
+    cached_files, written_ns = ([], 0) if cache is None else _remembered(cache, path)
+    if unchanged := _unchanged_files(cached_files, written_ns):
+        return unchanged
+    now_ns = time.time_ns()
+    model = _read(path)
+    if cached_files and cached_files[0].digest == model.digest:
+        named: Iterable[str] = [file.path for file in cached_files[1:]]
+    else:
+        named = _named_by(path)
+    files = [model, *map(_read_if_there, named)]
+    if cache is not None:
+        _remember(cache, path, files, now_ns)
+    return files
+
+
+def _unchanged(known: _Known, stat: _Stat | None, written_ns: int) -> bool:
+    if stat is None or known.stat is None:
+        return stat == known.stat
+    return stat == known.stat and max(stat[1], stat[2]) < written_ns - _RACY_NS
+
+
+def _remembered(cache: Cache, path: Path) -> tuple[list[_Known], int]:
+    """A model's files as the cache holds them, and the time at which they were read."""
+    entry = cache.find("sources", str(path))
+    if entry is None:
+        return [], 0
+    data = json.loads(entry.files["files.json"])
+    rows = data["files"]
+    files = [_Known(file, None if stat is None else tuple(stat), d) for file, stat, d in rows]
+    return files, data["written_ns"]
+
+
+def _remember(cache: Cache, path: Path, files: Sequence[_Known], now_ns: int) -> None:
+    rows = [[file.path, file.stat, file.digest] for file in files]
+    content = json.dumps({"files": rows, "written_ns": now_ns}).encode()
+    cache.add("sources", str(path), Entry({"files.json": content}), quiet=True)
+
+
+def _stat(path: str) -> _Stat | None:
+    """Status of the file that ``path`` leads to; None if there is none."""
+    try:
+        return _numbers(os.stat(path))
+    except OSError:
+        return None
+
+
+def _numbers(stat: os.stat_result) -> _Stat:
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev
+
+
+def _read(path: Path) -> _Known:
+    """
+    Raises:
+        OSError: the file is missing, or cannot be read.
+    """
+    digest = xxhash.xxh3_128()
+    with open(path, "rb", buffering=0) as file:
+        stat = _numbers(os.fstat(file.fileno()))
+        buffer = memoryview(bytearray(min(_CHUNK_BYTES, stat[0] + 1)))
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+    return _Known(str(path), stat, digest.hexdigest())
+
+
+def _read_if_there(path: str) -> _Known:
+    try:
+        return _read(Path(path))
+    except OSError:  # the reader reports it
+        return _Known(path, _stat(path), None)
+
+
+def _named_by(path: Path) -> list[str]:
+    """The files that a model names, beside it and beside the file that it is a link to. The reader
+    refuses a name that leads elsewhere, for example to a file without an end."""
+    folders = dict.fromkeys((path.parent, path.resolve().parent))
+    names = [name for name in named_files(path) if is_below(name)]
+    return [os.path.join(folder, name) for name in names for folder in folders]
+
+
+def named_files(path: Path) -> list[str]:
+    """The locations of weights in other files that a model names, as it names them."""
+    if not _mentions(path, b"location"):  # the key of such names; finding it is quick
+        return []
+    import onnx
+
+    try:
+        proto = onnx.load(str(path), load_external_data=False)
+    except Exception:  # no model: the reader reports it
+        return []
+    return list(dict.fromkeys(_locations(proto)))
+
+
+def _mentions(path: Path, word: bytes) -> bool:
+    try:
+        with open(path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            return content.find(word) >= 0
+    except (OSError, ValueError):  # empty, or on a disk that cannot be mapped
+        return True
+
+
+def _locations(message: Any) -> Iterable[str]:
+    """Locations of the external tensors in a protobuf message, at any depth."""
+    for field, value in message.ListFields():
+        if field.name == "external_data":
+            yield from (item.value for item in value if item.key == "location")
+        elif field.message_type is not None:
+            inner = [value] if hasattr(value, "ListFields") else value
+            for item in inner:
+                yield from _locations(item)
+
+
+def serialized(source: Any) -> bytes:
+    """A model of onnx or onnx_ir as the content of a file."""
+    if not hasattr(source, "SerializeToString"):
+        import onnx_ir as ir
+
+        source = ir.to_proto(source)
+    content: bytes = source.SerializeToString(deterministic=True)
+    return content

@@ -1,0 +1,177 @@
+"""Made-up inputs for checking a model and for measuring its tasks.
+
+No values suit every model: a fed shape, axis or size decides what an operator may do. Divisors and
+indices follow from the graph. For other inputs there are several candidates, and the caller tries
+one after the other.
+
+Ordinary numbers hide faults: a guard against log(0) that is gone, a maximum that loses NaN. So
+`probes` gives the same inputs with float values that models rarely see.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from coexec.arrays import Array, dtype_of_ort, is_float, numpy_type
+from coexec.graph.graph import Graph, Operator, Tensor
+
+__all__ = ["candidates", "filled", "probes", "random_inputs", "random_values"]
+
+_DIVIDING = frozenset({"Div", "Mod"})
+_BY_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
+"""Operators whose second input contains indices along one axis of the first, with its default."""
+_BY_ALL_AXES = frozenset({"GatherND", "ScatterND"})
+_SAME_VALUES = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose",
+                          "Unsqueeze"})  # fmt: skip
+"""Operators whose result has the values of their first input."""
+
+
+def candidates(
+    graph: Graph, examples: Mapping[str, Any] | None = None, seed: int = 0
+) -> Iterator[dict[str, Any]]:
+    """Inputs to try in this order: the given examples, random ones, all ones, all zeros."""
+    if examples:
+        yield dict(examples)
+    yield random_inputs(graph, seed)
+    for filling in (1, 0):
+        tensors = (graph.tensors[name] for name in graph.inputs)
+        yield {t.name: filled(t, filling) for t in tensors}
+
+
+def probes(
+    tensors: Iterable[Tensor], ordinary: Mapping[str, Any], seed: int = 0
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Variants of ``ordinary`` inputs with other float values, each with its name.
+
+    The most revealing ones come first, for callers without time for all of them.
+
+    Args:
+        tensors: the model's inputs.
+        ordinary: inputs that the model accepts. Integers, texts and opaque values stay as they are,
+            because they decide shapes and indices.
+    """
+    floats = [t for t in tensors if not t.opaque and is_float(numpy_type(t.dtype))]
+    for what, values in _FLOATS.items() if floats else ():
+        rng = np.random.default_rng(seed)
+        feeds = {}
+        for tensor in floats:
+            kind = numpy_type(tensor.dtype)
+            narrow = kind.itemsize < np.dtype(np.float32).itemsize
+            normal = rng.standard_normal(tensor.shape, dtype=np.float32)
+            feeds[tensor.name] = np.asarray(values(normal, rng, narrow), np.float32).astype(kind)
+        yield what, {**ordinary, **feeds}
+
+
+def _some(normal: Array, rng: "np.random.Generator", value: float) -> Array:
+    """``normal`` with ``value`` in one of a hundred positions, and in at least one."""
+    flat = normal.reshape(-1).copy()
+    if flat.size:
+        flat[rng.integers(0, flat.size, max(1, flat.size // 100))] = value
+    return flat.reshape(normal.shape)
+
+
+_FLOATS: "Mapping[str, Callable[[Array, np.random.Generator, bool], Array]]" = {
+    "zeros": lambda normal, rng, narrow: np.zeros_like(normal),
+    "some that are no numbers": lambda normal, rng, narrow: _some(normal, rng, np.nan),
+    "very large numbers": lambda normal, rng, narrow: normal * (1e2 if narrow else 1e4),
+    "some that are infinite": lambda normal, rng, narrow: _some(normal, rng, np.inf),
+    "negative numbers": lambda normal, rng, narrow: -abs(normal),
+    "very small numbers": lambda normal, rng, narrow: normal * (1e-3 if narrow else 1e-20),
+    "numbers from 0 to 1": lambda normal, rng, narrow: rng.random(normal.shape, np.float32),
+}
+"""By name, functions that give float values. Their arguments are standard normal numbers, a
+generator, and whether the type has 16 bits or fewer."""
+
+
+def filled(tensor: Tensor, filling: int) -> Any:
+    """An input that contains only this number; one of an opaque type is as small as possible."""
+    if tensor.opaque:
+        return _made_up(tensor.dtype, tensor.shape)
+    return np.full(tensor.shape, filling, numpy_type(tensor.dtype))
+
+
+def _made_up(kind: str, shape: Sequence[int]) -> Any:
+    """A value of an opaque type, such as "seq(tensor(float))", in the form that ONNX Runtime takes.
+
+    Texts are empty, sequences and maps have one member, and an optional value is present.
+    """
+    outer, _, inner = kind.removesuffix(")").partition("(")
+    if outer == "seq":
+        return [_made_up(inner, shape)]
+    if outer == "optional":
+        return _made_up(inner, shape)
+    if outer == "map":
+        key, _, value = inner.partition(",")
+        return {"" if key == "string" else 0: "" if value == "tensor(string)" else 0}
+    if inner == "string":
+        return np.full(shape, "", object)
+    return np.zeros(shape, numpy_type(dtype_of_ort(inner)))
+
+
+def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Any]:
+    """Standard normal numbers for float inputs, small integers for others.
+
+    The integers are zeros and ones, or those that the reading operators allow: divisors are not
+    zero, and indices lie within their axis.
+    """
+    return random_values([graph.tensors[name] for name in graph.inputs], seed, _bounds(graph))
+
+
+def random_values(
+    tensors: Iterable[Tensor], seed: int = 0, bounds: Mapping[str, tuple[int, int]] | None = None
+) -> dict[str, Any]:
+    """Standard normal numbers for float tensors by name, small integers for others.
+
+    Args:
+        bounds: least and greatest integer by tensor, where they are not 0 and 1.
+    """
+    rng = np.random.default_rng(seed)
+    bounds = bounds or {}
+    values: dict[str, Any] = {}
+    for tensor in tensors:
+        if tensor.opaque:
+            values[tensor.name] = _made_up(tensor.dtype, tensor.shape)
+        elif is_float(numpy_type(tensor.dtype)):
+            numbers = rng.standard_normal(tensor.shape, dtype=np.float32)
+            values[tensor.name] = numbers.astype(numpy_type(tensor.dtype), copy=False)
+        else:
+            least, most = bounds.get(tensor.name, (0, 1))
+            values[tensor.name] = rng.integers(least, most + 1, tensor.shape).astype(tensor.dtype)
+    return values
+
+
+def _bounds(graph: Graph) -> Mapping[str, tuple[int, int]]:
+    """Least and greatest integer by input, if an operator that reads the input limits them."""
+    origin = {name: name for name in graph.inputs}
+    bounds: dict[str, tuple[int, int]] = {}
+    operators = itertools.chain.from_iterable(task.operators for task in graph.tasks)
+    for operator in operators:
+        if operator.op_type in _SAME_VALUES and operator.inputs[0] in origin:
+            origin[operator.outputs[0]] = origin[operator.inputs[0]]
+        limits = _limits(operator, graph.tensors)
+        if limits is not None and operator.inputs[1] in origin:
+            source = origin[operator.inputs[1]]
+            least, most = bounds.get(source, (0, 1))
+            bounds[source] = max(least, limits[0]), max(least, limits[0], min(most, limits[1]))
+    return bounds
+
+
+def _limits(operator: Operator, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None:
+    """Least and greatest integer that ``operator`` takes as its second input, at most 1."""
+    kind = operator.op_type
+    if operator.domain or len(operator.inputs) < 2:
+        return None
+    if kind in _DIVIDING:
+        return 1, 1
+    if kind not in _BY_ALL_AXES and kind not in _BY_AXIS:
+        return None
+    read = tensors[operator.inputs[0]]
+    if read.opaque:
+        return 0, 0
+    shape = read.shape
+    if kind in _BY_AXIS:
+        axis = operator.int("axis", _BY_AXIS[kind])
+        shape = shape[axis : axis + 1] if axis >= 0 else shape[axis:][:1]
+    return 0, min([1, *(size - 1 for size in shape if size)])

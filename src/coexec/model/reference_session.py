@@ -1,0 +1,110 @@
+"""ONNX Runtime as its users call it: the reference for results and for the outputs of operators."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from coexec.arrays import Array
+from coexec.model.shape_mismatch import UnfitError
+from coexec.model.types import show_maps, type_proto
+from coexec.model.values import FOREIGN, ort_value
+from coexec.ort import OrtSession
+
+__all__ = ["is_plain", "own_session", "plain_session", "value_info"]
+
+_EMBEDDED_BYTES = 1024
+"""Weights below this size are part of the serialized model."""
+
+
+def plain_session(
+    model: onnx.ModelProto | ir.Model, threads: int = 0, *, optimised: bool = True
+) -> OrtSession:
+    """A session of ``model`` on ONNX Runtime. 0 threads: one for each core.
+
+    Raises:
+        ModelError: ONNX Runtime does not run the model.
+    """
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # every error is raised too
+    options.intra_op_num_threads = threads
+    if not optimised:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return own_session(model, options)
+
+
+def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) -> OrtSession:
+    """A session of ``model`` on ONNX Runtime with options of the caller.
+
+    External weights of a model without a path are passed as arrays: ONNX Runtime would look for
+    their files in the working directory.
+
+    Raises:
+        ModelError: ONNX Runtime does not run the model.
+    """
+    values: dict[str, ort.OrtValue] = {}
+    try:
+        if isinstance(model, onnx.ModelProto):
+            model = ir.from_proto(model)
+        proto, weights = _without_weights(model)
+        values = {name: ort_value(array) for name, array in weights.items()}
+        if values:
+            options.add_external_initializers(list(values), list(values.values()))
+        session = OrtSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise UnfitError("ONNX Runtime does not run the model", error) from None
+    session.borrowed_weights = values  # the session uses their memory
+    return session
+
+
+def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The model with placeholders for its large weights, and the values of these weights."""
+    hollow = model.clone()
+    weights: dict[str, Array] = {}
+    for name, value in hollow.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or tensor.dtype == ir.DataType.STRING:
+            continue
+        if tensor.nbytes < _EMBEDDED_BYTES and not _is_external(tensor):
+            continue
+        if is_plain(tensor.dtype):
+            # ONNX Runtime needs aligned memory; a file may have the values at any offset.
+            weights[name] = np.require(tensor.numpy(), requirements=["C", "A"])
+            value.const_value = ir.ExternalTensor(
+                "weights", 0, tensor.nbytes, tensor.dtype,
+                shape=ir.Shape(tensor.shape.numpy()), name=name,
+            )  # fmt: skip
+        elif _is_external(tensor):
+            value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+    proto = ir.to_proto(hollow)
+    show_maps(proto)
+    return proto, weights
+
+
+def _is_external(tensor: ir.TensorProtocol) -> bool:
+    return isinstance(tensor, ir.ExternalTensor)
+
+
+def is_plain(dtype: ir.DataType) -> bool:
+    """Whether an element is a number of whole bytes: numpy's types, bfloat16 and the float8s."""
+    if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        return False
+    return dtype.numpy().isbuiltin == 1 or dtype.numpy().name in FOREIGN
+
+
+def value_info(output: Any) -> onnx.ValueInfoProto | None:
+    """A session's description of an output in ONNX's form; None for types that only ONNX Runtime
+    has.
+
+    ONNX Runtime reports [] for a scalar and for a tensor of unknown rank alike: that is no shape
+    here.
+    """
+    proto = type_proto(output.type)
+    if proto is None:
+        return None
+    if proto.HasField("tensor_type"):
+        kind = proto.tensor_type.elem_type
+        return onnx.helper.make_tensor_value_info(output.name, kind, output.shape or None)
+    return onnx.helper.make_value_info(output.name, proto)

@@ -1,0 +1,1 @@
+"""One model on several machines, one behind the other: plans, planners, simulation, execution."""

@@ -1,0 +1,197 @@
+"""`Cluster`: machines to open sessions on."""
+
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from coexec.arguments import check_model, check_shapes
+from coexec.cache import Cache
+from coexec.engines.detect import usable_cores
+from coexec.errors import UsageError
+from coexec.pipeline.cluster.local import LocalNodes, folder_of_nodes
+from coexec.pipeline.cluster.machine import MachineOptions
+from coexec.pipeline.cluster.nodes import check_answers, check_installed, join, known_nodes, prepare
+from coexec.pipeline.cluster.session import ClusterSession, PipelineOptions
+from coexec.pipeline.cluster.settings import ClusterSettings, read_settings
+from coexec.selection.opened_model import GivenModel
+
+if TYPE_CHECKING:
+    from coexec.pipeline.cluster.ray_team import Connection
+
+__all__ = ["Cluster"]
+
+_MOST_NODES = 64
+
+
+class Cluster:
+    """A cluster of machines, or of nodes on this machine. Close it, or use ``with``."""
+
+    def __init__(
+        self,
+        settings: ClusterSettings | Path | str | None = None,
+        *,
+        address: str | None = None,
+        nodes: int | None = None,
+        token: Path | str | None = None,
+        cache: Cache | Path | str | None = None,
+    ) -> None:
+        """
+        Args:
+            settings: properties of machines and network, or the path of a ``cluster.toml`` with
+                them.
+            address: HOST:PORT of the head; None: the address in the settings, or else the address
+                of a node on this machine.
+            nodes: number of temporary nodes to start on this machine. If the settings name no
+                machines, each node has one core; nodes share cores if there are too few.
+            token: file with the cluster's token; None: the file of this machine's node, or else the
+                user's file.
+            cache: cache for models, profiles and plans; by default the user's cache folder.
+
+        Raises:
+            UsageError: an argument is invalid, or no cluster is known.
+            DeviceError: Ray does not start, or the head does not answer.
+        """
+        check_installed()
+        if settings is None:
+            settings = ClusterSettings()
+        elif not isinstance(settings, ClusterSettings):
+            settings = read_settings(Path(settings))
+        self._settings = settings
+        self._cache = cache if isinstance(cache, Cache) else Cache(cache)
+        self._exit = ExitStack()
+        token = None if token is None else Path(token)
+        try:
+            if nodes is not None and address is not None:
+                raise UsageError(f"nodes={nodes} are a cluster of their own, address={address!r} "
+                                 f"is another; give one of them")  # fmt: skip
+            if nodes is not None:
+                address = self._start_nodes(nodes)
+            address = address or settings.address or _address_here()
+            self._connection = self._enter(address, token)
+        except BaseException:
+            self._exit.close()
+            raise
+        self._exit.callback(self._connection.close)
+
+    def session(
+        self,
+        model: Any,
+        *,
+        planner: str = "pico",
+        planner_options: Mapping[str, Any] | None = None,
+        shapes: Mapping[str, Sequence[int] | int] | None = None,
+        values: Mapping[str, Any] | None = None,
+        credits: int | None = None,
+        deadline_s: float = 60.0,
+        settings: ClusterSettings | None = None,
+    ) -> ClusterSession:
+        """Cut a model into a pipeline and start it on the machines.
+
+        Args:
+            model: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
+            planner: a name in `coexec.pipeline.planners.PIPELINES`.
+            shapes: shapes of inputs that the model leaves dynamic.
+            values: values of inputs that become constants.
+            credits: maximum number of frames in flight; None: as many as keep all machines busy.
+            deadline_s: longest time from a frame's admission to its answer; a frame without an
+                answer by then has failed.
+            settings: settings to use instead of the cluster's, for example with other machines of
+                the cluster or with more known properties.
+
+        Raises:
+            CoexecError: the model cannot be read, or the machines cannot run it.
+        """
+        opened_model = GivenModel(
+            check_model(model), check_shapes(shapes or {}), self._cache, dict(values or {})
+        )
+        settings = settings or self._settings
+        machine_names = self.machines
+        named = settings.machines
+        if named and not named.keys() & set(machine_names):
+            raise UsageError(f"of the machines that the settings name ({', '.join(named)}) none is "
+                             f"there; there are {', '.join(machine_names) or 'none'}")  # fmt: skip
+        options = PipelineOptions(planner, planner_options, credits, deadline_s, settings.network)
+        from coexec.pipeline.cluster.ray_team import RayTeam
+
+        team = RayTeam(self._connection, settings.machines, only=bool(settings.machines))
+        return ClusterSession(
+            opened_model.model, team, lambda facts: settings.known_of(facts.name), options,
+            settings.limits,
+        )  # fmt: skip
+
+    @property
+    def settings(self) -> ClusterSettings:
+        """Properties of machines and network, including options of temporary nodes."""
+        return self._settings
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Names of the machines that are alive."""
+        return tuple(sorted(self._connection.machines()))
+
+    def close(self) -> None:
+        """Leave the cluster, and end the nodes that were started for it. May be called again."""
+        self._exit.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start_nodes(self, count: int) -> str:
+        """Start nodes on this machine; return the address of their head."""
+        if not 1 <= count <= _MOST_NODES:
+            raise UsageError(f"nodes is a number from 1 to {_MOST_NODES}, not {count}")
+        folder = folder_of_nodes()
+        named = list(self._settings.machines)
+        if named and len(named) < count:
+            raise UsageError(f"{count} nodes are to be started, and the settings name "
+                             f"{len(named)} machines: {', '.join(named)}; name as many, or "
+                             f"none")  # fmt: skip
+        names = named[:count] or [f"{folder.name}-{index}" for index in range(count)]
+        if not named:
+            cores = sorted(usable_cores())
+            each = {
+                name: MachineOptions([f"cpu:{cores[index % len(cores)]}"])
+                for index, name in enumerate(names)
+            }
+            self._settings = replace(self._settings, machines=each)
+        nodes = LocalNodes(names, folder, _free_port())
+        self._exit.callback(nodes.stop)
+        return nodes.address
+
+    def _enter(self, address: str, token: Path | None) -> "Connection":
+        """Connect by the node that runs here, or by a temporary node."""
+        here = [node for node in known_nodes() if node.address == address]
+        if here:
+            token = token or here[-1].token_file
+        else:
+            name = f"driver-{secrets.token_hex(4)}"
+            self._exit.callback(join(address, name, token=token, machine=False).stop)
+        prepare(token)
+        check_answers(address)
+        from coexec.pipeline.cluster.ray_team import (
+            Connection,  # Ray reads the token when it is imported
+        )
+
+        return Connection(address)
+
+
+def _address_here() -> str:
+    nodes = known_nodes()
+    if not nodes:
+        raise UsageError("no cluster is known here; start one with `coexec cluster start`, join one"
+                         " with `coexec cluster join HOST:PORT`, give its address, or try several "
+                         "nodes on this machine with nodes=4 (--nodes 4)")  # fmt: skip
+    return nodes[-1].address
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

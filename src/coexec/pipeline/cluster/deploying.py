@@ -1,0 +1,83 @@
+"""Deploy a plan: send jobs, share models and missing weights to the machines."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coexec.graph.graph import Graph
+from coexec.pipeline.cluster.jobs import MachineJob, Send, jobs_of
+from coexec.pipeline.cluster.planning import Planned
+from coexec.pipeline.cluster.shares import ShareModels
+from coexec.pipeline.cluster.team import Member
+
+__all__ = ["Deployment", "deploy"]
+
+_SLOWER = 4
+"""Factor on the transfer time of a message, as other messages may be sent at the same time."""
+
+
+@dataclass
+class Deployment:
+    """A plan that runs on the machines, and the progress of its frames."""
+
+    epoch: int
+    planned: Planned
+    jobs: Mapping[str, MachineJob]
+    sent: set[int] = field(default_factory=set)
+    """Numbers of the frames that were sent by this plan."""
+    progress_s: float = field(default_factory=time.monotonic)
+    """`time.monotonic` of the last answer, or of the first frame sent while no other was in
+    flight."""
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Names of all machines of the plan."""
+        return self.planned.plan.machines
+
+
+async def deploy(
+    planned: Planned, epoch: int, members: Mapping[str, Member], models: ShareModels, graph: Graph,
+    message_s: float,
+) -> Deployment:  # fmt: skip
+    """Send each machine of a plan its job, models and weights; frames of ``epoch`` may come then.
+
+    Args:
+        message_s: time limit of a message, beside the transfer time of its bytes. The sender
+            reports a message that was not taken by then.
+
+    Raises:
+        CoexecError: a machine cannot run its share.
+        MachineLostError: a machine was lost meanwhile.
+        KeyError: a machine is no longer a member.
+    """
+    jobs, strips = jobs_of(planned.plan, graph)
+    shares = await asyncio.to_thread(
+        lambda: {key: models.of(strip) for key, strip in strips.items()}
+    )
+    peers = {name: members[name].handle for name in jobs}
+    limit_s = message_s + _SLOWER * _longest_message_s(jobs, members)
+    stages = planned.plan.stages
+
+    async def bring(name: str) -> None:
+        own_models = {
+            (stage, share): model for (stage, share), model in shares.items()
+            if stages[stage].shares[share].machine == name
+        }  # fmt: skip
+        handle = peers[name]
+        digests = list({digest for model in own_models.values() for digest in model.weights})
+        lacking = await handle.call("lacks", digests)
+        if lacking:
+            await handle.call("keep", models.weights(lacking))
+        await handle.call("deploy", epoch, jobs[name], own_models, peers, limit_s)
+
+    await asyncio.gather(*map(bring, jobs))
+    return Deployment(epoch, planned, jobs)
+
+
+def _longest_message_s(jobs: Mapping[str, MachineJob], members: Mapping[str, Member]) -> float:
+    return max(
+        (step.size_bytes / members[name].bandwidth_bytes_per_s
+         for name, job in jobs.items() for step in job.steps if isinstance(step, Send)),
+        default=0.0,
+    )  # fmt: skip

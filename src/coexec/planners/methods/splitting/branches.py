@@ -1,0 +1,139 @@
+"""Parallel branches of a graph, and the device that should compute each branch."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import fsum, inf
+from typing import NamedTuple
+
+from coexec.planners.methods.splitting.placed import Sharing
+from coexec.planners.methods.splitting.strips import Fetch, Held, Portion, Strips
+from coexec.problem.problem import Problem
+
+__all__ = ["Fork", "distributed", "forks"]
+
+_EXHAUSTIVE = 64
+"""Up to this many distributions of branches over devices, all are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Consecutive task numbers, grouped into branches that do not read each other's results."""
+
+    tasks: range
+    branches: tuple[tuple[int, ...], ...]
+    """At least two branches; the tasks of each in topological order."""
+
+
+def forks(problem: Problem) -> Mapping[int, Sequence[Fork]]:
+    """Forks by the number of their first task; the longest fork first."""
+    forks_at: dict[int, list[Fork]] = {}
+    for join in (*problem.tasks, len(problem.tasks)):
+        for fork in _joined(problem, join):
+            forks_at.setdefault(fork.tasks.start, []).append(fork)
+    return {
+        first: sorted(starting, key=lambda f: -len(f.tasks)) for first, starting in forks_at.items()
+    }
+
+
+def _joined(problem: Problem, join: int) -> Iterable[Fork]:
+    """Forks that end directly before the task ``join``; ``len(tasks)`` is the end of the model.
+
+    The search walks backwards from ``join`` while the tasks are consecutive and contribute to its
+    inputs. A task that connects several branches closes a fork: the branches after that task.
+    """
+    left = _sources(problem, join)
+    branch_of: dict[int, int] = {}
+    count = 0
+    for task in range(join - 1, -1, -1):
+        connected = {branch_of[r] for r in problem.successors[task] if r in branch_of}
+        if task not in left and not connected:
+            break
+        if len(connected) > 1:
+            yield Fork(range(task + 1, join), _grouped(branch_of))
+            branch_of = {t: task if b in connected else b for t, b in branch_of.items()}
+        branch_of[task] = task if len(connected) != 1 else min(connected)
+        count += 1 - len(connected)
+        left.discard(task)
+        if count == 1 and not left:
+            return
+    if count > 1:
+        yield Fork(range(join - len(branch_of), join), _grouped(branch_of))
+
+
+def _sources(problem: Problem, join: int) -> set[int]:
+    """The predecessors of task ``join``; for the end of the model, the tasks that make its
+    outputs."""
+    if join < len(problem.tasks):
+        return set(problem.predecessors[join])
+    outputs = problem.graph.outputs
+    return {t for t in problem.tasks if not set(problem.graph.tasks[t].outputs).isdisjoint(outputs)}
+
+
+def _grouped(branch_of: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
+    branches: dict[int, list[int]] = {}
+    for task in sorted(branch_of):
+        branches.setdefault(branch_of[task], []).append(task)
+    return tuple(map(tuple, branches.values()))
+
+
+def distributed(sharing: Sharing, fork: Fork, held: Held) -> Strips | None:
+    """The branches of a fork, distributed so that the last one ends as early as possible; None if
+    some branch runs on no device.
+
+    All distributions are tried if there are few. Otherwise each branch, the longest first, goes to
+    the device on which it ends first.
+    """
+    devices = sharing.problem.devices
+    alone = [[_alone(sharing, b, device, held) for device in devices] for b in fork.branches]
+    if any(all(one.compute_s == inf for one in row) for row in alone):
+        return None
+    if len(devices) ** len(alone) <= _EXHAUSTIVE:
+        placements: Iterable[Sequence[int]] = product(devices, repeat=len(alone))
+    else:
+        placements = [_longest_first(alone)]
+    candidates = (_together(sharing, fork, [row[d] for row, d in zip(alone, chosen, strict=True)])
+             for chosen in placements)  # fmt: skip
+    return min(candidates, key=lambda strips: strips.seconds)
+
+
+class _Alone(NamedTuple):
+    """A branch on one device."""
+
+    device: int
+    tasks: Sequence[int]
+    compute_s: float
+    fetches: Sequence[Fetch]
+
+
+def _alone(sharing: Sharing, tasks: Sequence[int], device: int, held: Held) -> _Alone:
+    wholes = [sharing.whole(task) for task in tasks]
+    fetches = [fetch for task, whole in zip(tasks, wholes, strict=True)
+               for fetch in sharing.fetches(task, whole, device, held)]  # fmt: skip
+    return _Alone(device, tasks, sharing.compute_s(tasks, wholes, device), fetches)
+
+
+def _longest_first(alone: Sequence[Sequence[_Alone]]) -> Sequence[int]:
+    """The device of each branch, by a greedy rule: the longest branch is placed first."""
+    device_of, busy_s = [0] * len(alone), [0.0] * len(alone[0])
+    for branch in sorted(range(len(alone)), key=lambda b: -min(a.compute_s for a in alone[b])):
+        chosen = min(alone[branch], key=lambda a: busy_s[a.device] + a.compute_s)
+        busy_s[chosen.device] += chosen.compute_s
+        device_of[branch] = chosen.device
+    return device_of
+
+
+def _together(sharing: Sharing, fork: Fork, branches: Sequence[_Alone]) -> Strips:
+    """Strips in which each device launches its branches once and fetches each tensor once."""
+    shares, tasks_of = list[Portion](), list[tuple[int, ...]]()
+    fetches = list[tuple[Fetch, ...]]()
+    for device in sorted({branch.device for branch in branches}):
+        own = [branch for branch in branches if branch.device == device]
+        tasks = sorted([task for branch in own for task in branch.tasks])
+        saved_s = (len(own) - 1) * sharing.problem.launches_s[device]
+        compute_s = fsum([branch.compute_s for branch in own]) - saved_s
+        shares.append(Portion(device, tuple([sharing.whole(task) for task in tasks]), compute_s))
+        tasks_of.append(tuple(tasks))
+        fetches.append(tuple({f.name: f for branch in own for f in branch.fetches}.values()))
+    return Strips.of(sharing.problem, tuple(fork.tasks), None, tuple(shares), tuple(tasks_of),
+                     tuple(fetches))  # fmt: skip

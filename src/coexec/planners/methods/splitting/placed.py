@@ -1,0 +1,189 @@
+"""Costs of shares and strips, given which devices have which parts of the tensors."""
+
+import math
+from collections.abc import Sequence
+
+from coexec.graph.region import Region
+from coexec.graph.stitch import in_sequence, missing
+from coexec.graph.task_samples import TaskParts
+from coexec.planners.methods.splitting.shares import Cut, Dimension, axis_of, cuts_of, parts
+from coexec.planners.methods.splitting.strips import Fetch, Held, Parts, Portion, Strips
+from coexec.problem.problem import Problem
+
+__all__ = ["Sharing"]
+
+_Sources = tuple[tuple[int, int] | None, tuple[tuple[int, int], ...]]
+"""Two values. If a region has to be stitched: its bytes, and the bytes of it that its reader has
+already; otherwise None. Then the other devices with the bytes that each supplies."""
+
+
+class Sharing:
+    """Costs of dividing the tasks of a problem. Results are cached: searches request the same costs
+    many times, and networks repeat equal tasks."""
+
+    def __init__(self, problem: Problem, steps: int, channel_block: int) -> None:
+        """Set up empty caches.
+
+        Args:
+            steps: the number of steps that `cuts` divides a task into.
+            channel_block: cuts along channels lie at multiples of this number.
+        """
+        self.problem = problem
+        self.alone = [Cut(None, tuple(int(d == device) for d in problem.devices))
+                      for device in problem.devices]  # fmt: skip
+        """One cut for each device: the device computes the whole task."""
+        self._steps, self._channel_block = steps, channel_block
+        self._parts = [problem.parts.of(task) for task in problem.graph.tasks]
+        numbers: dict[tuple[TaskParts, tuple[float, ...]], int] = {}
+        self.kind = [
+            numbers.setdefault(alike, len(numbers))
+            for alike in zip(self._parts, problem.latency_s, strict=True)
+        ]
+        """By task, the number of its class: tasks of a class have equal parts and equal times."""
+        self._cuts: dict[tuple[TaskParts, Dimension], Sequence[Cut]] = {}
+        self._shares: dict[tuple[tuple[int, ...], Cut], tuple[Portion, ...] | None] = {}
+        self._part_s: dict[tuple[TaskParts, float, int, Region], float] = {}
+        self._fetches: dict[tuple[int, int, Parts, Region], _Sources] = {}
+
+    def whole(self, number: int) -> Region:
+        """The whole region of the main output of a task."""
+        return self._parts[number].whole
+
+    def cuts(self, number: int, dimension: Dimension) -> Sequence[Cut]:
+        """The cuts of a task along a dimension; none where it cannot be divided."""
+        parts = self._parts[number]
+        key = parts, dimension
+        if key not in self._cuts:
+            axis = axis_of(parts.graph, parts.task, dimension)
+            block = self._channel_block if dimension == "OC" else 1
+            self._cuts[key] = () if axis is None else cuts_of(
+                parts.whole, axis, len(self.problem.devices), self._steps, block)  # fmt: skip
+        return self._cuts[key]
+
+    def strips(self, tasks: tuple[int, ...], cut: Cut, held: Held) -> Strips | None:
+        """Strips of a chain of tasks, each of which reads only the result of its predecessor.
+
+        ``cut`` divides the last task. Of the earlier tasks, each device computes the region that
+        its part of the last task depends on (its receptive field). The result is None if a device
+        cannot run a task of its share, or if two devices would compute the same region of a task.
+        """
+        shares = self.shares(tasks, cut)
+        if shares is None:
+            return None
+        fetches = tuple(
+            [self.fetches(tasks[0], regions[0], device, held) for device, regions, _ in shares]
+        )
+        return Strips.of(self.problem, tasks, cut, shares, (tasks,) * len(shares), fetches)
+
+    def shares(self, tasks: tuple[int, ...], cut: Cut) -> tuple[Portion, ...] | None:
+        """The portion of each device in `strips`; None as there."""
+        key = tuple([self.kind[task] for task in tasks]), cut
+        if key not in self._shares:
+            self._shares[key] = self._shared(tasks, cut)
+        return self._shares[key]
+
+    def fetches(self, number: int, region: Region, device: int, held: Held) -> tuple[Fetch, ...]:
+        """Parts of tensors that a device must fetch to compute a region of a task."""
+        task = self.problem.graph.tasks[number]
+        needed = self._parts[number].needed(region) or ()
+        candidates = [
+            self.fetch(name, box, device, held[name])
+            for name, box in zip(task.inputs, needed, strict=True)
+            if name in held
+        ]
+        return tuple([fetch for fetch in candidates if fetch is not None])
+
+    def fetch(self, name: str, region: Region, device: int, there: Parts) -> Fetch | None:
+        """The fetch that gives a device a region of a tensor; None if it has the whole region."""
+        if all(owner == device for owner, _ in there):
+            return None
+        links, cost = self.problem.links, self.problem.cost
+        item_bytes = self.problem.graph.tensors[name].item_bytes
+        key = item_bytes, device, there, region
+        if key not in self._fetches:
+            self._fetches[key] = self._sources(name, region, device, there)
+        stitched, sources = self._fetches[key]
+        if not sources:
+            return None
+        place = self.problem.system.places[device]
+        copy_s = 0.0 if stitched is None else cost.stitch_s(name, *stitched, place)
+        for owner, size_bytes in sources:
+            copy_s += cost.transfer_s(name, size_bytes, links[owner][device])
+        latencies_s = [(owner, links[owner][device].sync_latency_s) for owner, _ in sources]
+        return Fetch(name, region, copy_s, tuple(latencies_s))
+
+    def compute_s(self, tasks: Sequence[int], regions: Sequence[Region], device: int) -> float:
+        """Seconds of several pieces in one launch; infinite if the device cannot run a task."""
+        each_s = [self._one_s(n, r, device) for n, r in zip(tasks, regions, strict=True)]
+        if math.inf in each_s:
+            return math.inf
+        return math.fsum(each_s) - (len(each_s) - 1) * self.problem.launches_s[device]
+
+    def _one_s(self, number: int, region: Region, device: int) -> float:
+        """Seconds of a region of one task in a launch of its own.
+
+        Cached by the task's parts and whole time: equal tasks have equal times for equal regions.
+        """
+        problem, parts = self.problem, self._parts[number]
+        whole_s = problem.latency_s[number][device]
+        if whole_s == math.inf or region == parts.whole:
+            return whole_s
+        key = parts, whole_s, device, region
+        if key not in self._part_s:
+            part_s = problem.remembered_cost.parts_s(parts, problem.system.places[device])
+            self._part_s[key] = part_s(problem.graph.tasks[number], region)
+        return self._part_s[key]
+
+    def _sources(self, name: str, region: Region, device: int, there: Parts) -> _Sources:
+        item_bytes = self.problem.graph.tensors[name].item_bytes
+        sources = list[tuple[int, int]]()
+        missing_boxes = missing(region, [part for owner, part in there if owner == device])
+        own_items = region.size - sum(box.size for box in missing_boxes)
+        stitched = None
+        if self._stitched(name, region, there):
+            stitched = region.size * item_bytes, own_items * item_bytes
+        for owner, part in there:
+            items = sum(box.overlap(part).size for box in missing_boxes) if owner != device else 0
+            if items:
+                sources.append((owner, items * item_bytes))
+                missing_boxes = tuple(
+                    left for box in missing_boxes for left in missing(box, [part])
+                )
+        return stitched, tuple(sources)
+
+    def _stitched(self, name: str, region: Region, there: Parts) -> bool:
+        """Whether a region has to be stitched, because the parts that its makers write do not form
+        it directly in one buffer."""
+        whole = self.problem.graph.tensors[name].whole
+        parts = [part for _, part in there if part.overlap(region).size]
+        return not (region in parts or (region == whole and in_sequence(set(parts), region)))
+
+    def _shared(self, tasks: tuple[int, ...], cut: Cut) -> tuple[Portion, ...] | None:
+        portions: list[Portion] = []
+        for device, region in enumerate(parts(self.whole(tasks[-1]), cut)):
+            if region is None:
+                continue
+            regions = self._backwards(tasks, region)
+            if regions is None or any(_in_common(regions, portion.regions) for portion in portions):
+                return None
+            compute_s = self.compute_s(tasks, regions, device)
+            if compute_s == math.inf:
+                return None
+            portions.append(Portion(device, regions, compute_s))
+        return tuple(portions)
+
+    def _backwards(self, tasks: tuple[int, ...], region: Region) -> tuple[Region, ...] | None:
+        """The regions that one device computes, first task first, so that it can compute ``region``
+        of the last task; None if a task cannot be divided like this."""
+        regions = [region]
+        for number in tasks[:0:-1]:
+            needed = self._parts[number].needed(regions[-1])
+            if needed is None:
+                return None
+            regions.append(needed[0])
+        return None if self._parts[tasks[0]].needed(regions[-1]) is None else tuple(regions[::-1])
+
+
+def _in_common(some: Sequence[Region], others: Sequence[Region]) -> bool:
+    """Whether two devices would compute the same region of a task; regions by task."""
+    return any(one == other for one, other in zip(some, others, strict=True))

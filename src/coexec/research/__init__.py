@@ -1,0 +1,1 @@
+"""What reproduces the papers: networks, simulated phones, calibration. No other room needs it."""

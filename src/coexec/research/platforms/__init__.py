@@ -1,0 +1,148 @@
+"""Simulated phones: a system and a cost model from a file in which each figure has its source.
+
+    from coexec import platforms
+    phone = platforms.load("kirin_990")
+    plan = PLANNERS["heft"](graph, phone.cost, phone.system)
+
+To add a platform: one TOML file in this folder. `benchmarks/fit_phones.py` fits its rates to single
+operators, `benchmarks/fit_mace.py` to whole networks.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coexec.costs.platform import PlatformCosts, Rates
+from coexec.errors import DeviceError
+from coexec.hardware.hardware import Device, EngineInfo, Link, Place, System
+from coexec.research.platforms.files import (
+    ENGINE,
+    engines,
+    figure,
+    fitted_rates,
+    names,
+    power,
+    read,
+)
+
+__all__ = ["ENGINE", "NAMES", "Platform", "load"]
+
+NAMES = names()
+"""The platforms that come with coexec, sorted."""
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A simulated machine."""
+
+    name: str
+    title: str
+    stack: str
+    """Inference engine with which its latencies were measured; the ratio of CPU to GPU speed holds
+    for this engine."""
+    system: System
+    cost: PlatformCosts
+
+
+def load(
+    name: str, devices: Sequence[str] | None = None, clocks_hz: Mapping[str, float] | None = None
+) -> Platform:
+    """The platform ``name`` with the requested devices and clocks.
+
+    Engines with the same layout share tensors at no cost. Between other engines, the file describes
+    each direction.
+
+    Args:
+        name: one of `NAMES`.
+        devices: requested devices; by default those that the platform's users would take, such as
+            big cores and GPU. "gpu:0/buffer" is a device with this engine only, "gpu:0" has all
+            engines in the file.
+        clocks_hz: by CPU device, a clock other than its highest. Rates of computation scale with
+            the clock, rates of memory do not.
+
+    Raises:
+        UsageError: there is no such platform.
+        DeviceError: the platform has no such device, or the device has no such engine or no clock
+            to change.
+    """
+    data = read(name)
+    tables = {d["name"]: d for d in data["device"]}
+    requests = [_asked(device) for device in (data["default"] if devices is None else devices)]
+    clocks_hz = clocks_hz or {}
+    for device in (*(d for d, _ in requests), *clocks_hz):
+        if device not in tables:
+            raise DeviceError(f"{name} has no device {device!r}, only {', '.join(tables)}")
+    fitted, system_devices = fitted_rates(data), []
+    rates: dict[Place, Rates] = {}
+    for device, engine_names in requests:
+        table = tables[device]
+        chosen = _engines(name, table, engine_names)
+        ratio = _clock_ratio(name, table, clocks_hz.get(device))
+        rates |= {Place(device, e): fitted[_key(table, e)].at_clock(ratio) for e in chosen}
+        system_devices.append(_device(table, data["stack"], chosen))
+    ends = {*rates, *(Place(device.name, "") for device in system_devices)}
+    links = [link for link in data["link"] if _ends(link) <= ends]
+    setups_s = {(x["source"], x["target"]): figure(x, "setup_s") for x in links if "setup_s" in x}
+    system = System(tuple(system_devices), tuple(map(_link, links)))
+    return Platform(name, data["title"], data["stack"], system, PlatformCosts(rates, setups_s))
+
+
+def _key(table: Mapping[str, Any], engine: str) -> str:
+    """Name of a device with an engine in the figures of the file."""
+    return f"{table['name']}/{engine}" if "engine" in table else table["name"]
+
+
+def _asked(text: str) -> tuple[str, tuple[str, ...]]:
+    """Device and engines of a request such as "gpu:0/image+buffer"; no engines stand for all of the
+    device."""
+    device, _, engine_names = text.partition("/")
+    return device, tuple(engine_names.split("+")) if engine_names else ()
+
+
+def _engines(name: str, table: Mapping[str, Any], wanted: Sequence[str]) -> tuple[str, ...]:
+    """Requested engines of a device, in the order of the request."""
+    listed = engines(table)
+    for engine in wanted:
+        if engine not in listed:
+            raise DeviceError(f"{table['name']} of {name} has no engine {engine!r}, only "
+                              f"{', '.join(listed)}")  # fmt: skip
+    return tuple(dict.fromkeys(wanted)) or tuple(listed)
+
+
+def _ends(link: Mapping[str, Any]) -> set[Place]:
+    """The ends of a link, with an empty engine where it names none."""
+    return {Place(link[end], link.get(f"{end}_engine", "")) for end in ("source", "target")}
+
+
+def _clock_ratio(name: str, table: Mapping[str, Any], wanted_hz: float | None) -> float:
+    """Ratio of the simulated clock to the clock at which the rates were measured."""
+    if "clock_hz" not in table:
+        if wanted_hz is not None:
+            raise DeviceError(f"{table['name']} of {name} has no clock to change; give those of "
+                              f"CPU clusters only")  # fmt: skip
+        return 1.0
+    clock_hz = figure(table, "clock_hz") if wanted_hz is None else wanted_hz
+    return clock_hz / figure(table, "measured_hz")
+
+
+def _device(table: Mapping[str, Any], stack: str, chosen: Sequence[str]) -> Device:
+    cores = tuple(table["cores"]["value"]) if "cores" in table else ()
+    hertz = figure(table, "clock_hz") if "clock_hz" in table else None
+    tables = engines(table)
+    infos = tuple(EngineInfo(name, stack, memory=tables[name]["layout"]) for name in chosen)
+    return Device(
+        table["name"], "simulated", infos, cores, host="simulated",
+        max_frequency_hz=hertz, processor=table["processor"], power=power(table),
+    )  # fmt: skip
+
+
+def _link(table: Mapping[str, Any]) -> Link:
+    def told(key: str, otherwise: float) -> float:
+        return figure(table, key) if key in table else otherwise
+
+    return Link(
+        table["source"], table["target"], told("sync_latency_s", 0.0),
+        told("bandwidth_bytes_per_s", math.inf), table["busy"],
+        table.get("source_engine", ""), table.get("target_engine", ""),
+    )  # fmt: skip

@@ -1,0 +1,155 @@
+"""A compiled plan on open devices: its programs, and where each value lies."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+
+from coexec.engines.base import OpenEngine, Program
+from coexec.engines.opened import OpenDevice, engine_at
+from coexec.graph.graph import Tensor
+from coexec.hardware.hardware import MAIN, Memory, Place
+from coexec.lowering.module import Module
+from coexec.plan.schedule import Segment
+from coexec.runtime.compiled import CompiledPlan
+
+__all__ = ["Installation", "Installing"]
+
+_SMALL_BYTES = 2**15
+"""Smaller outputs are copied: that is quicker than to allocate new memory in each run."""
+
+
+Installing = Callable[[int, int], None]
+"""Function that is called with the number of compiled segments and the number of all segments."""
+
+
+class Installation:
+    """Compiled programs and open engines of a plan. All runs share them; no run changes them."""
+
+    def __init__(
+        self,
+        compiled: CompiledPlan,
+        devices: Sequence[OpenDevice],
+        tensor_caching: bool,
+        launch_ahead: bool,
+        installing: Installing | None = None,
+    ) -> None:
+        """Compile the modules.
+
+        Raises:
+            DeviceError: a device of the plan is missing, or cannot compile its part.
+        """
+        self.compiled = compiled
+        self.tensor_caching = tensor_caching
+        self._launch_ahead = launch_ahead
+        places = dict.fromkeys(segment.place for segment in compiled.segments)
+        self.engines: dict[Place, OpenEngine] = {p: engine_at(p, devices) for p in places}
+        self.home = {t.name: self.engines[s.place] for s, m in self.parts() for t in m.outputs}
+        """By value that a segment computes, the engine that computes it."""
+        self.programs: list[Program | None] = []
+        for segment, module in self.parts():
+            engine = self.engines[segment.place]
+            self.programs.append(engine.compile(module) if module.outputs else None)
+            if installing is not None:
+                installing(len(self.programs), len(compiled.segments))
+
+    @cached_property
+    def ahead(self) -> frozenset[int]:
+        """Indices of the segments that are launched ahead."""
+        if not self._launch_ahead:
+            return frozenset()
+        return frozenset(
+            s.index
+            for s in self.compiled.segments
+            if self.engines[s.place].launches_ahead and self.programs[s.index] is not None
+        )
+
+    def parts(self) -> Iterator[tuple[Segment, Module]]:
+        """The segments with their modules."""
+        return zip(self.compiled.segments, self.compiled.modules, strict=True)
+
+    def thread_cores(self, device: str) -> set[int]:
+        """The cores to which the thread of a device is bound, for all of its engines; empty: any.
+
+        If the engines have no core in common, the first engine decides.
+        """
+        if not hasattr(os, "sched_setaffinity"):
+            return set()
+        core_sets = [set(e.thread_cores) for p, e in self.engines.items() if p.device == device]
+        common = (
+            set.intersection(*(cores for cores in core_sets if cores)) if any(core_sets) else set()
+        )
+        return common or next((cores for cores in core_sets if cores), set())
+
+    @cached_property
+    def shared_cores(self) -> frozenset[int]:
+        """The cores of devices that wait for each other; none if there is one device."""
+        if len(self.used) < 2:
+            return frozenset()
+        return frozenset(core for e in self.engines.values() for core in e.device.cores)
+
+    def inputs(self, index: int) -> list[str]:
+        """Names of the inputs of a segment's module, in the order in which the schedule moves
+        them."""
+        transfers = self.compiled.transfers
+        turn = {t.tensor: n for n, t in enumerate(transfers) if t.target == index}
+        names = [tensor.name for tensor in self.compiled.modules[index].inputs]
+        return sorted(names, key=lambda name: turn.get(name, -1))
+
+    def sources(self, module: Module) -> Iterator[str]:
+        """Names of the values that a module reads. For an input that is put together, the values of
+        its boxes."""
+        gathers = self.compiled.gathers
+        for tensor in module.inputs:
+            if tensor.name in gathers:
+                yield from (box.value for box in gathers[tensor.name].boxes)
+            else:
+                yield tensor.name
+
+    @cached_property
+    def used(self) -> tuple[str, ...]:
+        """Names of the devices that have something to do."""
+        return tuple(dict.fromkeys(s.device for s in self.compiled.segments))
+
+    @cached_property
+    def returned(self) -> tuple[Tensor, ...]:
+        """Outputs that a segment writes directly to the caller's array, and opaque outputs.
+
+        Only large outputs: for a small one, allocating and binding new memory in each run takes
+        longer than a copy. Opaque outputs have no memory before they are computed.
+        """
+        whole = {t.name for t in self.compiled.outputs} - self.compiled.parts.keys()
+        return tuple(
+            t
+            for _, module in self.parts()
+            for t in module.outputs
+            if t.name in whole
+            and (t.opaque or t.size_bytes >= _SMALL_BYTES)
+            and self.home[t.name].memory.name == MAIN
+        )
+
+    @cached_property
+    def crossing(self) -> Mapping[int, Sequence[tuple[str, int]]]:
+        """By segment, the values that move into another memory as soon as the segment has ended,
+        each with the first segment that reads it there.
+
+        Empty without tensor caching: each reader then fetches its inputs when it starts. The same
+        holds for values of segments that are launched ahead, and for all readers on a device with
+        such segments.
+        """
+        if not self.tensor_caching:
+            return {}
+        maker = {t.name: s.index for s, m in self.parts() for t in m.outputs}
+        first: dict[tuple[str, Memory], int] = {}
+        for segment, module in self.parts():
+            memory = self.engines[segment.place].memory
+            for tensor in module.inputs:
+                if tensor.name in maker and self.home[tensor.name].memory != memory:
+                    first.setdefault((tensor.name, memory), segment.index)
+        segments = self.compiled.segments
+        devices_ahead = {segments[node].device for node in self.ahead}
+        moves: dict[int, list[tuple[str, int]]] = {}
+        for (value, _), reader in first.items():
+            fetched = segments[reader].device in devices_ahead
+            if maker[value] not in self.ahead and not fetched:
+                moves.setdefault(maker[value], []).append((value, reader))
+        return moves

@@ -1,0 +1,174 @@
+"""Make plans in the background, in another process, while requests are served.
+
+The other process has the lowest scheduling priority, and it measures only while the program runs no
+request. Its choice is in the cache afterwards. It has memory of its own, so a driver that crashes
+in it does not end the program.
+
+    python -m coexec.selection.background    # reads from its standard input which plan to make
+"""
+
+import atexit
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from coexec.errors import CoexecError, ExecutionError
+from coexec.processes import Child, Parent
+from coexec.profiling.activity import Quiet, Traffic
+from coexec.selection.planning_context import opened_cache
+from coexec.selection.prepare import Asked
+from coexec.selection.settings import Settings
+
+__all__ = ["TRAFFIC", "Job", "cancel", "submit"]
+
+TRAFFIC = Traffic()
+"""Times of the requests of all sessions of this process."""
+_PATIENCE_S = 20.0
+"""Seconds to wait for gaps between requests. If there are none, requests and measurements run at
+the same time."""
+
+
+@dataclass(eq=False)
+class Job:
+    """A plan to make."""
+
+    source: Any
+    """A path, "zoo:NAME", or the model's bytes."""
+    settings: Settings
+    needed: Callable[[], bool]
+    """Returns whether the job has to be done. A worker thread calls it when the job's turn comes.
+    """
+    done: Callable[[CoexecError | None], None]
+    """Called by that thread with None when the plan is in the cache, or with the error."""
+    after_s: float = 0.0
+    """Seconds to wait before the job begins, so that a short program does not pay for it."""
+    again: bool = False
+    """Whether to race again because the earlier choice is in doubt."""
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+class _Jobs:
+    """A thread that does jobs one after the other, and ends when there are none."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._left = 0
+        self._current: tuple[Job, Child] | None = None
+
+    def submit(self, job: Job) -> None:
+        with self._lock:
+            self._left += 1
+            self._waiting.put(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="coexec plan", daemon=True)
+                self._thread.start()
+
+    def cancel(self, job: Job) -> None:
+        job.cancelled.set()
+        if self._current is not None and self._current[0] is job:
+            self._current[1].kill()
+
+    def _work(self) -> None:
+        while True:
+            job = self._waiting.get()
+            if not job.cancelled.wait(job.after_s) and job.needed():
+                error = self._outcome(job)
+                if not job.cancelled.is_set():
+                    job.done(error)
+            with self._lock:
+                self._left -= 1
+                if not self._left:
+                    self._thread = None
+                    return
+
+    def _outcome(self, job: Job) -> CoexecError | None:
+        """Do a job in another process and return the error, None if it succeeded."""
+        root = opened_cache(job.settings.cache).root
+        settings = replace(job.settings, cache=root, progress=None, quiet=None, background=False)
+        try:
+            child = Child("coexec.selection.background", "plans in the background")
+        except ExecutionError as error:
+            return ExecutionError(f"{error}; make the session with background=False")
+        self._current = job, child
+        try:
+            child.ask((job.source, settings, TRAFFIC.publish(), job.again))
+        except CoexecError as error:
+            return error
+        finally:
+            # The process may be ended at any time: its cache entries are always complete.
+            self._current = None
+            child.close()
+        return None
+
+    def stop(self) -> None:
+        """Cancel the running job without calling its callback. Its thread closes the pipes."""
+        current = self._current
+        if current is not None:
+            self.cancel(current[0])
+            current[1].wait()
+
+
+_jobs = _Jobs()
+
+
+def submit(job: Job) -> None:
+    """Do ``job`` after the jobs that were submitted before."""
+    _jobs.submit(job)
+
+
+def cancel(job: Job) -> None:
+    """Cancel ``job`` without calling its callback."""
+    _jobs.cancel(job)
+
+
+def _end() -> None:
+    _jobs.stop()
+    TRAFFIC.withdraw()
+
+
+def _forget() -> None:
+    """Start with no jobs in a forked child: thread and process belong to the parent."""
+    global _jobs
+    _jobs = _Jobs()
+    TRAFFIC.leave()
+
+
+atexit.register(_end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _serve() -> None:
+    """Make the requested plan and send None or the error. Ends when its parent ends."""
+    parent = Parent()
+    source, settings, traffic, again = parent.receive()
+    parent.end_with_it()
+    _step_back()
+    try:
+        settings = replace(settings, quiet=Quiet(traffic, _PATIENCE_S))
+        Asked(source, settings).prepare(again)
+        answer: CoexecError | None = None
+    except CoexecError as error:
+        answer = error
+    except OSError as error:
+        answer = ExecutionError(f"planning in the background failed: {error}")
+    parent.send(answer)
+    os._exit(0)  # does not wait for threads of engines
+
+
+def _step_back() -> None:
+    """Give this process the lowest scheduling priority."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(19)
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,97 @@
+"""A plan that takes part in a race in a process of its own.
+
+Some engines have one set of threads per process. Two plans with these threads on different cores
+cannot be open in the same process. So another process starts the second plan from the cache.
+
+    python -m coexec.selection.candidate_process    # reads a plan, then commands from stdin
+"""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from coexec.arrays import Array
+from coexec.errors import CoexecError
+from coexec.plan.plan import Plan
+from coexec.processes import Child, Parent
+from coexec.selection.planning_context import Workbench
+from coexec.selection.race import PACING, Lap, turn
+from coexec.selection.settings import Settings
+
+__all__ = ["RivalProcess"]
+
+_LIMIT_S = 10.0
+"""Seconds in which the process has to end."""
+_WARM_UP = 2
+
+
+class RivalProcess:
+    """A plan that another process runs, turn by turn."""
+
+    def __init__(self, work: Workbench, plan: Plan, feeds: Mapping[str, Array]) -> None:
+        """Start the plan in a new process and run it until it is warm.
+
+        Raises:
+            CoexecError: the plan does not run there either.
+        """
+        self._child = Child("coexec.selection.candidate_process", "runs this plan")
+        settings = replace(work.settings, cache=work.cache.root, progress=None, fresh=False)
+        try:
+            self._child.ask((work.given.source, settings, plan.to_json(), dict(feeds)))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def turn(self) -> Lap:
+        """Run one turn of a race, timed in the other process.
+
+        Raises:
+            CoexecError: the plan failed, or the process has ended.
+        """
+        lap: Lap = self._child.ask(True)
+        return lap
+
+    def close(self) -> None:
+        """End the process."""
+        self._child.close(_LIMIT_S)
+
+    def __enter__(self) -> "RivalProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _serve() -> None:
+    """Start the plan that the parent sends, then run a turn for each message until input ends."""
+    parent = Parent()
+    source, settings, plan, feeds = parent.receive()
+    try:
+        executor = _started(source, settings, Plan.from_json(plan))
+        for _ in range(_WARM_UP):
+            executor.run(feeds)
+    except CoexecError as error:
+        parent.send(error)
+        return
+    parent.send(True)
+    with contextlib.suppress(EOFError), executor:
+        while parent.receive():
+            try:
+                parent.send(turn(partial(executor.run, feeds), PACING))
+            except CoexecError as error:
+                parent.send(error)
+
+
+def _started(source: Any, settings: Settings, plan: Plan) -> Any:
+    work = Workbench(source, settings)
+    return work.start(work.prepared(plan))
+
+
+if __name__ == "__main__":
+    _serve()

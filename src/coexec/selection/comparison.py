@@ -1,0 +1,384 @@
+"""Compare the outputs of a plan with ONNX Runtime's. Before that, a plan answers no request.
+
+Both run on the same made-up inputs: ordinary ones, and ones with zeros, negative, very small and
+very large numbers, infinity and NaN (`coexec.model.inputs.probes`). Outputs are alike if shapes,
+types and integers are equal, NaN and infinity are at the same positions, and the largest difference
+of other numbers is within the tolerance. The result is in the cache, next to the plan.
+
+ONNX Runtime is no exact reference, because a model may amplify rounding. If its answers with and
+without its optimisations differ by more than the tolerance, a plan's answers may differ twice as
+much. If they differ by more than rounding explains, these inputs do not decide. Inputs for which
+the model has to choose among equal values, such as the greatest of many, do not decide either: in
+that case ONNX Runtime's own choice changes when the last digits of the inputs change.
+
+A model that runs with none of the made-up inputs cannot be compared in this way. Its plans are
+compared with ONNX Runtime's answers to real requests (`coexec.selection.plan_selector`).
+"""
+
+import json
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from coexec.arrays import Array
+from coexec.cache import Entry
+from coexec.errors import CoexecError, ModelError, first_line
+from coexec.model.difference import is_rounding, unlike, worst_difference
+from coexec.plan.plan import Plan
+from coexec.runtime.runner import Runner
+from coexec.selection.planning_context import Workbench
+from coexec.selection.prepared import Prepared
+
+__all__ = [
+    "Agreement",
+    "ReferenceAnswers",
+    "accept",
+    "compared",
+    "is_exact",
+    "known",
+    "refuse",
+    "why_not",
+]
+
+_KIND: Final = "comparisons"
+_REPEATED = 1e-6
+"""Allowed difference between two runs of ONNX Runtime: threads may add numbers in another order."""
+_DECIDING = frozenset(
+    {"ArgMax", "ArgMin", "Cast", "Ceil", "DynamicQuantizeLinear", "Equal", "Floor", "Greater",
+     "GreaterOrEqual", "Hardmax", "Less", "LessOrEqual", "NonMaxSuppression", "NonZero",
+     "QuantizeLinear", "Round", "Sign", "TopK", "Unique"}
+)  # fmt: skip
+"""Operators that can turn a difference in the last digits into a large one."""
+_SPREADING = frozenset(
+    {"Conv", "GRU", "GlobalMaxPool", "LSTM", "MaxPool", "RNN", "ReduceMax", "ReduceMin"}
+)
+"""Operators that may spread NaN to numbers: see `Agreement.spreads`."""
+_LAST_DIGITS = 1e-6
+_LEAST = 4
+"""Number of inputs that are always tried: ordinary ones, zeros, some NaN, very large numbers."""
+_LIMIT_S = 10.0
+"""Seconds for ONNX Runtime's answers; after that no more inputs are tried for a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Result of comparing a plan with ONNX Runtime."""
+
+    alike: int = 0
+    """Number of inputs for which all outputs were alike."""
+    differs: str | None = None
+    """Which output differs, for which inputs, and by how much; None if none differs."""
+    unknown: str | None = None
+    """Why the outputs could not be compared; None if they were."""
+    is_random: bool = False
+    """Whether two runs of ONNX Runtime differ, so that a comparison is never possible."""
+    allowed: float = 0.0
+    """Largest difference that counts as rounding, relative to the largest value."""
+    spreads: bool = False
+    """Whether NaN may reach more elements than with ONNX Runtime: in the tiles of Winograd's
+    convolutions, and in maxima, minima and recurrent operators, where ONNX Runtime loses some NaN
+    (docs/gpu.md). This applies to requests with NaN or infinity in an input or an answer."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why the plan may not answer; None if it may."""
+        if self.differs is not None:
+            return f"the plan does not compute what ONNX Runtime does: {self.differs}"
+        if self.unknown is not None:
+            return f"the plan cannot be compared with ONNX Runtime: {self.unknown}"
+        return None
+
+    @property
+    def by_requests(self) -> bool:
+        """Whether real requests can still show that the plan may answer."""
+        return self.differs is None and self.unknown is not None and not self.is_random
+
+    def why_unlike(
+        self, found: Mapping[str, Any], expected: Mapping[str, Any], feeds: Mapping[str, Any]
+    ) -> Iterator[tuple[str, str]]:
+        """Names of the outputs that differ from ONNX Runtime's, and how each differs.
+
+        Args:
+            found: the plan's answers to ``feeds``.
+            expected: ONNX Runtime's answers to ``feeds``.
+        """
+        spreads = self.spreads and not (_is_finite(feeds) and _is_finite(expected))
+        for name, value in expected.items():
+            text = unlike(found[name], value, self.allowed, spreads=spreads)
+            if text is not None:
+                yield name, text
+
+
+@dataclass(frozen=True, eq=False)
+class _Expected:
+    """ONNX Runtime's answer to made-up inputs."""
+
+    what: str
+    feeds: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+
+
+class ReferenceAnswers:
+    """ONNX Runtime's own answers for one model, computed when they are first needed."""
+
+    def __init__(self, work: Workbench) -> None:
+        self._work = work
+        self._plain: Any = None
+
+    @cached_property
+    def _found(self) -> tuple[Sequence[_Expected], str | None, bool]:
+        """The answers; or the reason why there are none, and whether it is randomness."""
+        if self._work.model.random:
+            return (), f"it draws random numbers in {self._work.model.random[0]!r}", True
+        try:
+            session = self._work.given.onnx_runtime(threads=0)
+            return self._answers(session)
+        except ModelError as error:
+            return (), first_line(error), False
+
+    @property
+    def answers(self) -> Sequence[_Expected]:
+        return self._found[0]
+
+    @property
+    def impossible(self) -> Agreement | None:
+        """Result for every plan if there are no answers to compare with; None if there are."""
+        answers, why, is_random = self._found
+        return None if answers else replace(_rules(self._work), unknown=why, is_random=is_random)
+
+    def _answers(self, session: Any) -> tuple[Sequence[_Expected], str | None, bool]:
+        from coexec.model.inputs import probes
+
+        graph = self._work.graph
+        end_s = time.monotonic() + _LIMIT_S
+        why = "there are no inputs to try"
+        for ordinary in self._work.model.candidates():
+            try:
+                first = self._run(session, ordinary)
+                again = self._run(session, ordinary)
+            except Exception as error:
+                why = f"made-up inputs do not run ({first_line(error)})"
+                continue
+            if any(unlike(again[name], first[name], _REPEATED) for name in first):
+                return (), "it draws random numbers: two runs with the same inputs differ", True
+            expected = [_Expected("ordinary", ordinary, first)]
+            for what, feeds in probes([graph.tensors[name] for name in graph.inputs], ordinary):
+                if len(expected) >= _LEAST and time.monotonic() > end_s:
+                    break
+                try:
+                    expected.append(_Expected(what, feeds, self._run(session, feeds)))
+                except Exception:
+                    continue  # the model does not accept such values
+            return expected, None, False
+        return (), why, False
+
+    def _run(self, session: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        from coexec.model.values import run_session
+
+        names = [o.name for o in session.get_outputs()]
+        return dict(zip(names, run_session(session, names, feeds), strict=True))
+
+    def plain(self, answer: _Expected) -> Mapping[str, Any]:
+        """ONNX Runtime's outputs for the same inputs without its optimisations.
+
+        Raises:
+            Exception: any error of ONNX Runtime.
+        """
+        if self._plain is None:
+            self._plain = self._work.given.onnx_runtime(threads=0, optimised=False)
+        return self._run(self._plain, answer.feeds)
+
+    def moved(self, answer: _Expected) -> Mapping[str, Any] | None:
+        """ONNX Runtime's outputs, without its optimisations, for inputs changed in the last digits.
+
+        None if the model has no operator that can turn such a change into a large difference.
+
+        Raises:
+            Exception: any error of ONNX Runtime.
+        """
+        if not _has(self._work, _DECIDING):
+            return None
+        rng = np.random.default_rng(0)
+        feeds = {name: _moved(value, rng) for name, value in answer.feeds.items()}
+        return self.plain(replace(answer, feeds=feeds))
+
+    def scatters(self, answer: _Expected) -> bool:
+        """Whether NaN in the inputs may change other numbers, because the model first spreads NaN
+        and then decides by values."""
+        work = self._work
+        return not _is_finite(answer.feeds) and _has(work, _SPREADING) and _has(work, _DECIDING)
+
+    def close(self) -> None:
+        """Release the session that `plain` has opened."""
+        self._plain = None
+
+
+def _moved(value: Any, rng: "np.random.Generator") -> Any:
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return value
+    scale = float(abs(value[np.isfinite(value)]).max(initial=1.0))
+    digits = max(_LAST_DIGITS, float(np.finfo(value.dtype).eps))
+    change = np.asarray(rng.standard_normal(value.shape) * digits * scale)
+    return value + change.astype(value.dtype)
+
+
+def why_not(prepared: Prepared, reference: ReferenceAnswers) -> str | None:
+    """Why a plan may not answer requests; None if its outputs agree with ONNX Runtime's."""
+    try:
+        return None if is_exact(prepared) else compared(prepared, None, reference).reason
+    except CoexecError as error:
+        return str(error)
+
+
+def is_exact(prepared: Prepared) -> bool:
+    """Whether a plan runs the unchanged model with ONNX Runtime on CPU cores only."""
+    plan = prepared.plan
+    return plan.as_given and not prepared.beside and _is_onnx_runtime(plan)
+
+
+def _is_onnx_runtime(plan: Plan) -> bool:
+    return [place.engine for place in plan.places] == ["onnxruntime"]
+
+
+def compared(
+    prepared: Prepared, runner: Runner | None = None, reference: ReferenceAnswers | None = None
+) -> Agreement:
+    """Result of comparing a plan with ONNX Runtime: from the cache, or compared now.
+
+    Args:
+        runner: runner of the plan, if it has been started.
+        reference: ONNX Runtime's answers for the same model, if several plans are compared.
+
+    Raises:
+        CoexecError: the plan does not start.
+    """
+    results = [_compared(plan, None if prepared.beside else runner, reference)
+               for plan in (prepared, *prepared.beside)]  # fmt: skip
+    return next((result for result in results if result.reason is not None), results[0])
+
+
+def _compared(
+    prepared: Prepared, runner: Runner | None, reference: ReferenceAnswers | None
+) -> Agreement:
+    if prepared.plan.as_given and _is_onnx_runtime(prepared.plan):
+        return Agreement()
+    work = prepared.work
+    if (agreement := known(prepared)) is not None:
+        return agreement
+    reference = reference or ReferenceAnswers(work)
+    try:
+        result = reference.impossible
+        if result is None and runner is not None:
+            result = _compare(work, runner, reference)
+        elif result is None:
+            with work.start(prepared) as started:
+                result = _compare(work, started, reference)
+    finally:
+        reference.close()
+    return _keep(prepared, result)
+
+
+def known(prepared: Prepared) -> Agreement | None:
+    """Result of an earlier comparison of a plan, from the cache; None if there is none."""
+    entry = prepared.work.cache.find(_KIND, prepared.key)
+    if entry is None:
+        return None
+    try:
+        return Agreement(**json.loads(entry.files["comparison.json"]))
+    except (ValueError, KeyError, TypeError):
+        return None  # a damaged entry: the plan is compared again
+
+
+def accept(prepared: Prepared, before: Agreement, alike: int) -> Agreement:
+    """Store that a plan answers requests of the program as ONNX Runtime does."""
+    return _keep(prepared, replace(before, alike=alike, unknown=None))
+
+
+def refuse(prepared: Prepared, before: Agreement, differs: str) -> Agreement:
+    """Store that the outputs of a plan differ, as a request of the program has shown."""
+    return _keep(prepared, replace(before, differs=differs))
+
+
+def _keep(prepared: Prepared, result: Agreement) -> Agreement:
+    entry = Entry({"comparison.json": json.dumps(asdict(result)).encode()})
+    prepared.work.cache.add(_KIND, prepared.key, entry, quiet=True)
+    return result
+
+
+def _compare(work: Workbench, runner: Runner, reference: ReferenceAnswers) -> Agreement:
+    rules = _rules(work)
+    alike, undecided = 0, ""
+    for answer in reference.answers:
+        try:
+            outputs = runner.run(answer.feeds)
+        except CoexecError as error:
+            return replace(rules, differs=f"it fails with {answer.what}, for which ONNX Runtime "
+                                          f"has an answer: {first_line(error)}")  # fmt: skip
+        differences = dict(rules.why_unlike(outputs, answer.outputs, answer.feeds))
+        if differences:
+            name, text = _beyond_rounding(differences, outputs, answer, reference, rules.allowed)
+            if name:
+                return replace(rules, differs=f"with {answer.what}, output {name!r} {text}")
+            if text:
+                undecided = text
+                continue
+        alike += 1
+    return replace(rules, alike=alike) if alike else replace(rules, unknown=undecided)
+
+
+def _beyond_rounding(
+    differences: Mapping[str, str], found: Mapping[str, Array], answer: _Expected,
+    reference: ReferenceAnswers, allowed: float,
+) -> tuple[str, str]:  # fmt: skip
+    """The first output that differs by more than ONNX Runtime's own rounding explains, and how.
+
+    If the name is empty, the text is the reason why these inputs do not decide; if the text is
+    empty too, the outputs differ by rounding only.
+    """
+    if reference.scatters(answer):
+        return "", "NaN may spread in convolutions, and the model decides by what has become NaN"
+    try:
+        plain, moved = reference.plain(answer), reference.moved(answer)
+    except Exception:
+        return next(iter(differences.items()))
+    for name, text in differences.items():
+        expected = answer.outputs[name]
+        own = unlike(plain[name], expected, allowed)
+        if own is not None:
+            worst = worst_difference(found[name], expected)
+            if not is_rounding(worst, worst_difference(plain[name], expected)):
+                return "", (f"ONNX Runtime's own answers with and without its optimisations "
+                            f"differ, as output {name!r} {own}")  # fmt: skip
+        elif moved is None or not _is_choice(found[name], moved[name], expected, allowed):
+            return name, text
+        else:
+            return "", f"a change in the last digits of the inputs changes output {name!r}"
+    return "", ""
+
+
+def _is_choice(found: Any, moved: Any, expected: Any, allowed: float) -> bool:
+    """Whether a difference comes from another choice among equal values. A new infinity or NaN
+    never does."""
+    fractions = isinstance(expected, np.ndarray) and expected.dtype.kind == "f"
+    if fractions and np.isfinite(expected).all() and not np.isfinite(found).all():
+        return False
+    return unlike(moved, expected, allowed) is not None
+
+
+def _rules(work: Workbench) -> Agreement:
+    """The rules by which outputs of plans on these devices count as alike."""
+    return Agreement(allowed=work.tolerance, spreads=_has(work, _SPREADING))
+
+
+def _has(work: Workbench, kinds: Collection[str]) -> bool:
+    """Whether the model has an operator of these kinds."""
+    return any(op.op_type in kinds for task in work.graph.tasks for op in task.operators)
+
+
+def _is_finite(tensors: Mapping[str, Any]) -> bool:
+    arrays = (a for a in tensors.values() if isinstance(a, np.ndarray) and a.dtype.kind == "f")
+    return all(np.isfinite(array).all() for array in arrays)

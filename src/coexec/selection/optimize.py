@@ -1,0 +1,283 @@
+"""Find the fastest plan for a model within a time limit, and give a verdict.
+
+Planner "auto" (`choosing.auto`) chooses the plan. It then runs in turns with ONNX Runtime's own
+session with default options, which a program would use otherwise. The verdict depends on these
+figures alone.
+
+Everything runs in a process of its own, which is ended when the time is over: compiling kernels and
+creating a session cannot be interrupted in another way.
+
+    python -m coexec.selection.optimize       # reads from its standard input what to optimize
+"""
+
+import contextlib
+import os
+import queue
+import statistics
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from coexec.defaults import AUTO
+from coexec.errors import CoexecError, ExecutionError, UsageError
+from coexec.processes import Child, EndedError, Parent
+from coexec.profiling.processors import BUSY
+from coexec.selection.auto import Auto
+from coexec.selection.plan_files import text_of
+from coexec.selection.planning_context import opened_cache
+from coexec.selection.prepared import Candidate, Prepared, Requests
+from coexec.selection.quiet_moment import REAL
+from coexec.selection.race import REQUESTS, Outcome, mostly, race, ratios
+from coexec.selection.ranking import Tell
+from coexec.selection.settings import Settings
+from coexec.units import format_seconds
+
+__all__ = ["CLEARLY", "Verdict", "optimize"]
+
+_FIRST = 0.3
+"""Share of the time for a first choice, among single devices: they need no profile."""
+_CHOOSING = 0.7
+"""Share of the remaining time for a second choice, among all plans; then comes the race."""
+_GRACE = 1.05
+"""The process is ended after this factor times the limit, and its last verdict counts."""
+_ROUNDS = (5, 40)
+CLEARLY = 0.97
+"""A plan that takes a larger share of ONNX Runtime's time is not clearly faster."""
+_LEAST_S = 0.1
+_LEAST_RACE_S = 0.5
+_OURS, _ORT = "plan", "ONNX Runtime"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Result of optimizing a model.
+
+    A quick choice is made first, so that there is a verdict when the time is over.
+    """
+
+    ort_s: float | None = None
+    """Median seconds of a request with ONNX Runtime's own session; None if nothing was measured."""
+    plan_s: float | None = None
+    """The same with the plan."""
+    ratio: float | None = None
+    """``ort_s`` over ``plan_s``."""
+    requests: Requests = "paced"
+    """The pacing of requests to which the figures belong."""
+    is_faster: bool = False
+    """Whether the plan is clearly faster by one figure and not slower by the other."""
+    plan_file: str | None = None
+    """The text of a plan file; None if no plan was found in the time."""
+    candidates: tuple[Candidate, ...] = ()
+    others: float = 0.0
+    """Share of the processor time that other programs used in the race."""
+    doubt: str | None = None
+    """Why the choice will be made again; None if it will not."""
+    unfinished: str | None = None
+    """The step that was running when the time was over; None if there is a result."""
+
+    @property
+    def is_busy(self) -> bool:
+        return self.others > BUSY
+
+    @property
+    def untried(self) -> Sequence[str]:
+        """Configurations of devices for which there was no time."""
+        return ["+".join(c.devices) for c in self.candidates if c.untried]
+
+    def __str__(self) -> str:
+        more = f"; more time would try {', '.join(self.untried)}" if self.untried else ""
+        if self.unfinished is not None:
+            return (f"the time was over while {self.unfinished}; keep ONNX Runtime, or give it "
+                    f"more time")  # fmt: skip
+        assert self.ratio is not None and self.ort_s is not None and self.plan_s is not None
+        times = f"{format_seconds(self.ort_s)} to {format_seconds(self.plan_s)}"
+        if not self.is_faster:
+            return (f"nothing tried is clearly faster than ONNX Runtime; keep it (the best takes "
+                    f"{1 / self.ratio:.2f} of its time: {times}){more}")  # fmt: skip
+        best = self.candidates[0]
+        return (f"{self.ratio:.2f} times as fast as ONNX Runtime: {times} "
+                f"{REQUESTS[self.requests]}, on {', '.join(best.devices)}{more}")  # fmt: skip
+
+
+def optimize(source: Any, settings: Settings, seconds: float, tell: Tell | None = None) -> Verdict:
+    """Find the fastest plan for a model within ``seconds``, and compare it with ONNX Runtime.
+
+    Args:
+        source: a path, "zoo:NAME", or the model's bytes.
+        settings: settings of planner "auto".
+        seconds: time limit. A step that cannot be interrupted may take a twentieth longer.
+        tell: receives the progress, as `Settings.progress` does.
+
+    Raises:
+        UsageError: the time limit is too short, or the settings name another planner.
+        CoexecError: the model cannot be loaded, or nothing runs it.
+    """
+    if not _LEAST_S <= seconds < float("inf"):
+        raise UsageError(f"the time is {seconds:g} s; give it some seconds, such as --time 30")
+    if settings.planner != AUTO:
+        raise UsageError(f"only planner {AUTO!r} is optimized, not {settings.planner!r}")
+    root = opened_cache(settings.cache).root
+    child_settings = replace(settings, cache=root, progress=None, quiet=None)
+    end_s = time.monotonic() + _GRACE * seconds
+    child = Child("coexec.selection.optimize", "optimizes the model", errors=None)
+    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    reader = threading.Thread(target=_read, args=(child, messages), daemon=True)
+    reader.start()
+    try:
+        with contextlib.suppress(EndedError):  # the next message is this error
+            child.send((source, child_settings, seconds))
+        return _followed(messages, end_s, tell)
+    finally:
+        child.kill()
+        reader.join()  # the thread ends at the end of the pipe
+        child.close()
+
+
+def _followed(messages: "queue.SimpleQueue[Any]", end_s: float, tell: Tell | None) -> Verdict:
+    """The last verdict of the process, or a verdict with the step that was unfinished.
+
+    Warnings of the process are issued again in this process.
+    """
+    verdict: Verdict | None = None
+    step = "the model was loaded"
+    while True:
+        try:
+            message = messages.get(timeout=max(0.0, end_s - time.monotonic()))
+        except queue.Empty:
+            return verdict or Verdict(unfinished=step)
+        if isinstance(message, EndedError) and verdict is not None:
+            return verdict
+        if isinstance(message, CoexecError):
+            raise message
+        if isinstance(message, Verdict):
+            verdict = message
+            continue
+        if isinstance(message, Warning):
+            warnings.warn(message, stacklevel=3)
+            continue
+        what, done, total = message
+        step = f"this was under way: {what} ({done} of {total})"
+        if tell is not None:
+            tell(what, done, total)
+
+
+def _read(child: Child, messages: "queue.SimpleQueue[Any]") -> None:
+    """Put the messages of the process into a queue. The last one is an error: the process has
+    ended, or another error."""
+    try:
+        while True:
+            messages.put(child.receive())
+    except CoexecError as error:
+        messages.put(error)
+
+
+def _verdicts(source: Any, settings: Settings, seconds: float, tell: Tell) -> Iterator[Verdict]:
+    """Choose and race in this process: first among single devices, then among all plans."""
+    end_s = time.monotonic() + seconds
+    auto = _auto(source, settings, _FIRST * seconds, tell, alone=True)
+    chosen = auto.reconsider() if auto.doubt is not None else auto.choose()
+    yield _verdict(chosen, auto, (end_s - time.monotonic()) * (1 - _CHOOSING), tell)
+    more_s = _CHOOSING * (end_s - time.monotonic())
+    if more_s < _LEAST_RACE_S or not any(c.untried for c in chosen.candidates):
+        return
+    auto = _auto(source, replace(settings, fresh=False), more_s, tell)
+    if auto.known is None:
+        yield _verdict(auto.choose(), auto, end_s - time.monotonic(), tell)
+
+
+def _auto(source: Any, settings: Settings, seconds: float, tell: Tell, alone: bool = False) -> Auto:
+    options = {**settings.planner_options, "seconds": seconds}
+    auto_settings = replace(settings, planner_options=options, progress=tell)
+    return Auto(source, auto_settings, alone=alone)
+
+
+def _verdict(chosen: Prepared, auto: Auto, left_s: float, tell: Tell) -> Verdict:
+    tell("race with ONNX Runtime", 0, 1)
+    outcome, other_share = _raced(chosen, max(_LEAST_RACE_S, 0.8 * left_s))
+    tell("race with ONNX Runtime", 1, 1)
+    return _judged(chosen, outcome, other_share, auto)
+
+
+def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
+    """Race of the plan with ONNX Runtime's session, and the load share of other programs.
+
+    Raises:
+        ExecutionError: no made-up inputs suit the model.
+    """
+    work = chosen.work
+    session = work.given.onnx_runtime(threads=0)
+    reason = "there are no inputs to try"
+    try:
+        with work.start(chosen) as runner:
+            for feeds in work.model.candidates():
+                rivals: dict[str, Callable[[], Any]] = {
+                    _OURS: partial(runner.run, feeds),
+                    _ORT: partial(session.run, None, dict(feeds)),
+                }
+                try:
+                    for run in (*rivals.values(),) * 2:  # once to warm up, once to run warm
+                        run()
+                except Exception as error:  # ONNX Runtime's errors have no common class
+                    reason = str(error).partition("\n")[0]
+                    continue
+                outcome, load = REAL.with_load(partial(race, rivals, _ROUNDS, budget_s=budget_s))
+                return outcome.complete(), load.share
+    finally:
+        work.release()  # some engines compute on one set of cores at a time
+    raise ExecutionError(f"the model runs with no made-up inputs ({reason}); give it some by "
+                         f"--inputs FILE.npz")  # fmt: skip
+
+
+def _judged(chosen: Prepared, outcome: Outcome[str], others: float, auto: Auto) -> Verdict:
+    requests = chosen.candidates[0].requests
+    shares = {
+        figure: ratios(outcome.rounds_s(_OURS, figure), outcome.rounds_s(_ORT, figure))
+        for figure in REQUESTS
+    }
+    ort_s, plan_s = (outcome.median_s(who, requests) for who in (_ORT, _OURS))
+    assert ort_s is not None and plan_s is not None  # both ran, or the race would have raised
+    ratio = ort_s / plan_s
+    # A disturbance that lasts a round drops out of the ratios by round.
+    clearly = max(1 / ratio, statistics.median(shares[requests])) < CLEARLY and mostly(
+        share < 1 for share in shares[requests]
+    )
+    is_slower = any(outcome.ratio(_OURS, _ORT, figure) > 1 / CLEARLY for figure in REQUESTS)
+    return Verdict(
+        ort_s=ort_s, plan_s=plan_s, ratio=ratio, requests=requests,
+        is_faster=clearly and not is_slower,
+        plan_file=text_of(chosen.plan, chosen.graph, chosen.origin.shapes),
+        candidates=chosen.candidates, others=others, doubt=auto.doubt,
+    )  # fmt: skip
+
+
+def _serve() -> None:
+    """Optimize what the standard input names; send progress and verdicts."""
+    parent = Parent()
+    source, settings, seconds = parent.receive()
+    parent.end_with_it()
+
+    def tell(what: str, done: int, total: int) -> None:
+        parent.send((what, done, total))
+
+    warnings.showwarning = lambda message, *_: parent.send(
+        message if isinstance(message, Warning) else UserWarning(message)
+    )
+    try:
+        for verdict in _verdicts(
+            source, settings, seconds, lambda *progress: parent.send(progress)
+        ):
+            parent.send(verdict)
+    except CoexecError as error:
+        parent.send(error)
+    os._exit(0)  # does not wait for threads of engines
+
+
+if __name__ == "__main__":
+    # Classes of the module "__main__" cannot be sent to another program.
+    from coexec.selection import optimize as module
+
+    module._serve()

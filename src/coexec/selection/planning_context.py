@@ -1,0 +1,322 @@
+"""Steps from a model and device names to a running plan; each result is kept in the cache.
+
+Session and command line both use this module.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coexec.cache import Cache
+from coexec.costs.base import CostModel
+from coexec.costs.table import CostTable
+from coexec.defaults import AUTO
+from coexec.engines.base import OpenEngine, OwnSession
+from coexec.engines.names import default_names
+from coexec.engines.opened import OpenDevice, engine_at
+from coexec.engines.registry import check_options, open_devices
+from coexec.errors import InfeasibleError, PlanError, StoreError, UsageError
+from coexec.hardware.hardware import Place, System
+from coexec.keys import digest
+from coexec.plan.plan import Plan, Provenance, verify_plan
+from coexec.plan.plan_file import PlanFile
+from coexec.plan.schedule import Schedule
+from coexec.runtime.compiled import CompiledPlan, load_compiled, save_compiled, without_modules
+from coexec.runtime.executor import Executor
+from coexec.runtime.own_session import WholeModel
+from coexec.runtime.runner import Runner
+from coexec.selection.opened_model import GivenModel
+from coexec.selection.plan_files import versions_here
+from coexec.selection.prepared import Prepared
+from coexec.selection.settings import Settings
+
+if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
+    from coexec.graph.graph import Graph
+    from coexec.model.digest import Shapes
+    from coexec.model.model import Model
+    from coexec.runtime.compiler import Compiler
+
+__all__ = ["Workbench", "check_planner", "make_plan", "opened_cache"]
+
+
+class Workbench:
+    """One model on one set of devices. Each property is computed on first use."""
+
+    def __init__(self, source: Any, settings: Settings | None = None) -> None:
+        """Describe the devices; nothing is loaded or measured yet.
+
+        Args:
+            source: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
+            settings: their planner is not used; methods get the planner as an argument.
+
+        Raises:
+            DeviceError: a device cannot be used.
+            UsageError: an engine does not have an option.
+        """
+        self.settings = settings = settings or Settings()
+        self.cache = opened_cache(settings.cache)
+        self.given = GivenModel.of(source, settings, self.cache)
+        check_options(settings.engine_options)
+        self.devices: tuple[OpenDevice, ...] = open_devices(
+            settings.devices or default_names(), settings.engine_options, self.cache.root
+        )
+
+    @cached_property
+    def _described(self) -> System:
+        """The devices without measured links: plans are verified with it, and cached by it."""
+        return System(tuple(d.spec for d in self.devices))
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the devices with their engines and drivers."""
+        return self._described.fingerprint
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(d.spec.name for d in self.devices)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The names by which a user requests the devices with their engines."""
+        return tuple(d.spec.request for d in self.devices)
+
+    @property
+    def model(self) -> "Model":
+        """The simplified model."""
+        return self.given.model
+
+    @property
+    def graph(self) -> "Graph":
+        """The tasks of the model."""
+        return self.model.graph
+
+    @property
+    def shapes(self) -> "Shapes":
+        """Fixed shapes of inputs that are dynamic in the model."""
+        return self.given.shapes
+
+    @cached_property
+    def compiler(self) -> "Compiler":
+        from coexec.runtime.compiler import Compiler
+
+        return Compiler(self.model, self.cache)
+
+    @cached_property
+    def measured(self) -> tuple[CostTable, System]:
+        """The profile: the cost of each task on each device, and the devices with their links."""
+        from coexec.profiling.profiler import Profiler
+        from coexec.profiling.store import ProfileStore
+
+        with ProfileStore(self.cache.root) as store:
+            profiler = Profiler(
+                self.devices, store, fresh=self.settings.fresh, effort=self.settings.effort,
+                progress=self.settings.progress, waiting=self.settings.waiting,
+                quiet=self.settings.quiet,
+            )  # fmt: skip
+            if self.settings.pieces:
+                profiler.measure_pieces(self.compiler)
+            return profiler.cost(self.compiler), profiler.system()
+
+    @property
+    def tolerance(self) -> float:
+        """Largest allowed difference from ONNX Runtime's outputs, relative to the largest value."""
+        from coexec.model.difference import HALF_TOLERANCE, tolerance_of
+
+        half = any(e.precision != "fp32" for d in self.devices for e in d.spec.engines)
+        return HALF_TOLERANCE if half else tolerance_of(self.graph)
+
+    @property
+    def untrained(self) -> list[str]:
+        """A line of text for each device without a latency predictor."""
+        from coexec.profiling.store import ProfileStore
+        from coexec.profiling.trained import untrained
+
+        with ProfileStore(self.cache.root) as store:
+            return untrained([device.first for device in self.devices], store)
+
+    def plan(self, planner: str, options: Mapping[str, Any] | None = None) -> Plan:
+        """A verified plan. One device needs no profile."""
+        check_planner(planner, options or {})
+        graph = self.model.graph
+        if len(self.devices) == 1 and not options and not self.settings.pins:
+            self._refuse_partial(self.devices[0].first)
+            pieces = tuple(graph.whole_piece(task) for task in graph.tasks)
+            place = self.devices[0].first.place
+            plan = Plan.of_places(graph.fingerprint, {place: pieces}, Provenance("single"))
+        else:
+            cost, system = self.measured
+            if self.settings.progress is not None:
+                self.settings.progress(f"planning with {planner}", 0, 0)
+            plan = make_plan(planner, options or {}, graph, self.pinned(cost, system), system)
+        return self.whole(plan)
+
+    def whole(self, plan: Plan) -> Plan:
+        """``plan``, marked to run the model as given if one engine with a session of its own
+        computes all of it."""
+        places = plan.places
+        alone = len(places) == 1 and engine_at(places[0], self.devices).has_own_session
+        return replace(plan, as_given=True) if alone else plan
+
+    def pinned(self, cost: CostModel, system: System) -> CostModel:
+        """``cost`` for planners, in which a pinned task can run only on its pinned devices."""
+        from coexec.costs.pinned import Pinned
+
+        pinned = self.pinned_tasks(cost, system)
+        return Pinned(cost, pinned) if pinned else cost
+
+    def pinned_tasks(self, cost: CostModel, system: System) -> dict[str, frozenset[Place]]:
+        """Places that the user allows for a pinned task, by task."""
+        from coexec.costs.pinned import resolve
+
+        return resolve(self.settings.pins, self.model.graph, cost, system)
+
+    def _refuse_partial(self, engine: OpenEngine) -> None:
+        """Raise InfeasibleError unless ``engine`` runs the whole model."""
+        graph = self.model.graph
+        reasons = {t.name: engine.refusal(t, graph.tensors) for t in graph.tasks}
+        refused = {task: reason for task, reason in reasons.items() if reason is not None}
+        if refused:
+            task, reason = next(iter(refused.items()))
+            name = str(engine.place)
+            raise InfeasibleError(
+                f"{name} does not run {len(refused)} of the {len(reasons)} tasks, such as "
+                f"{task!r}: {reason}; add a CPU device, for example --devices {name},cpu:0. "
+                f"coexec inspect MODEL --device {name} lists all"
+            )
+
+    def schedule(self, plan: Plan) -> Schedule:
+        """The schedule derived from a plan, after verifying that the plan is for this model."""
+        from coexec.plan.derive import derive
+
+        verify_plan(plan, self.model.graph, self._described)
+        if plan.as_given and not engine_at(plan.places[0], self.devices).has_own_session:
+            raise PlanError(f"the plan runs the model as it was given on {plan.places[0]}, whose "
+                            f"engine only runs what coexec makes of it; make a new plan with "
+                            f"coexec plan")  # fmt: skip
+        return derive(plan, self.model.graph)
+
+    def compiled(self, plan: Plan) -> CompiledPlan:
+        """A compiled plan, ready to start."""
+        schedule = self.schedule(plan)
+        if plan.as_given:
+            return without_modules(schedule)
+        return self.compiler.compile(schedule, self.devices)
+
+    def prepared_by(self, planner: str, options: Mapping[str, Any]) -> Prepared:
+        """The plan of a planner, compiled; from the cache if a valid entry exists."""
+        plan_key = self._asked(planner, options)
+        if not self.settings.fresh and (prepared := self._found(plan_key)) is not None:
+            return prepared
+        return self._made(plan_key, self.plan(planner, options))
+
+    def found(self, planner: str, options: Mapping[str, Any]) -> Prepared | None:
+        """The plan of a planner, compiled, from the cache; None without a valid entry."""
+        return None if self.settings.fresh else self._found(self._asked(planner, options))
+
+    def found_plan(self, plan: Plan) -> Prepared | None:
+        """``plan`` compiled, from the cache; None without a valid entry."""
+        return self._found(_text(plan))
+
+    def prepared_file(self, file: PlanFile) -> Prepared:
+        """The plan of a file, compiled; from the cache if a valid entry exists.
+
+        Raises:
+            PlanError: the plan was made for another model or other shapes.
+        """
+        if (prepared := self.found_plan(file.plan)) is not None:
+            return prepared
+        try:
+            graph = self.graph
+        except UsageError as error:
+            if self.settings.shapes != file.shapes or not file.shapes:
+                raise
+            raise PlanError(f"{file.title} was made for a model with the shapes "
+                            f"{dict(file.shapes)}: {error}") from None  # fmt: skip
+        file.require(graph, versions_here())
+        return self._made(_text(file.plan), file.plan)
+
+    def prepared(self, plan: Plan) -> Prepared:
+        """``plan`` compiled; from the cache if a valid entry exists."""
+        plan_key = _text(plan)
+        return self._found(plan_key) or self._made(plan_key, plan)
+
+    def start(self, prepared: Prepared) -> Runner:
+        """Start a plan on the devices and return its runner. The caller has to close it."""
+        if prepared.plan.as_given:
+            engine = engine_at(prepared.plan.places[0], self.devices)
+            return WholeModel(engine, partial(_own_session, engine, self.given))
+        return Executor(prepared.compiled, self.devices, waiting=self.settings.waiting)
+
+    def release(self) -> None:
+        """Close the engines. They are opened again on their next use."""
+        for device in self.devices:
+            device.close()
+
+    def _asked(self, planner: str, options: Mapping[str, Any]) -> str:
+        return repr((planner, sorted(options.items()), sorted(self.settings.pins.items())))
+
+    def _key(self, asked: str) -> str:
+        return digest(self.given.digest, self._described.fingerprint, asked)
+
+    def _found(self, asked: str) -> Prepared | None:
+        entry = self.cache.find("plans", self._key(asked))
+        if entry is None:
+            return None
+        with suppress(StoreError, PlanError, KeyError):  # a damaged entry: the plan is made again
+            compiled, extra = load_compiled(entry, self.cache.weights)
+            return Prepared(self, Plan.from_json(extra["plan"]), compiled, key=extra["key"])
+        return None
+
+    def _made(self, asked: str, plan: Plan) -> Prepared:
+        """Compile ``plan`` and add it to the cache."""
+        compiled = self.compiled(plan)
+        key = self._key(_text(plan))
+        if all(m.weights.keys() <= m.stored.keys() for m in compiled.modules):
+            # Compute the key only now: it differs if the model changed while it was loaded.
+            extra = {"plan": plan.to_json(), "key": key}
+            self.cache.add("plans", self._key(asked), save_compiled(compiled, extra))
+        return Prepared(self, plan, compiled, key=key)
+
+
+def _text(plan: Plan) -> str:
+    return repr(plan.to_json())
+
+
+def _own_session(engine: OpenEngine, given: GivenModel) -> OwnSession:
+    session = engine.own_session(given.for_own_session())
+    assert session is not None  # the plan is `as_given`, so the engine has one
+    return session
+
+
+def opened_cache(cache: Cache | Path | str | None) -> Cache:
+    """The cache that the settings name, or a new cache in their folder."""
+    return cache if isinstance(cache, Cache) else Cache(cache)
+
+
+def make_plan(
+    planner: str, options: Mapping[str, Any], graph: Any, cost: CostModel, system: System
+) -> Plan:
+    """Run a planner by name.
+
+    Raises:
+        UsageError: the planner or one of the options does not exist.
+    """
+    from coexec.planners import PLANNERS
+
+    check_planner(planner, options)
+    return PLANNERS[planner](graph, cost, system, **options)
+
+
+def check_planner(planner: str, options: Mapping[str, Any]) -> None:
+    """Check that a planner and its options exist.
+
+    Raises:
+        UsageError: the planner or one of the options does not exist.
+    """
+    from coexec.planners import find_planner
+    from coexec.planners.methods.options import check_options
+
+    check_options(planner, find_planner(planner, AUTO).options, options)

@@ -1,0 +1,138 @@
+"""The plan of any planner: "auto", or a planner that is named."""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from coexec.defaults import AUTO
+from coexec.errors import CoexecError, DeviceError
+from coexec.selection.auto import Auto
+from coexec.selection.planning_context import Workbench
+from coexec.selection.prepared import Prepared
+from coexec.selection.settings import Settings
+from coexec.selection.throughput import Throughput
+from coexec.units import format_seconds
+
+__all__ = ["Asked", "devices_of_plan", "prepare"]
+
+_log = logging.getLogger("coexec")
+
+
+class Asked:
+    """The plan that settings request, for one model."""
+
+    def __init__(self, source: Any, settings: Settings) -> None:
+        """Refuse devices and options that do not exist, before any step that takes long.
+
+        Raises:
+            DeviceError: a device cannot be used.
+            UsageError: an option that does not exist.
+        """
+        self._settings = settings
+        self._name = str(source) if isinstance(source, str | os.PathLike) else "the model"
+        self._by: Auto | Throughput | Workbench
+        if settings.plan is not None:
+            with devices_of_plan(settings):
+                self._by = Workbench(source, settings)
+        elif settings.planner != AUTO:
+            self._by = Workbench(source, settings)
+        elif settings.mode == "throughput":
+            self._by = Throughput(source, settings)
+        else:
+            self._by = Auto(source, settings)
+
+    @property
+    def is_told_quickly(self) -> bool:
+        """Whether `known` can be computed without reading the whole model."""
+        return self._by.given.is_told_quickly
+
+    @property
+    def known(self) -> Prepared | None:
+        """The plan, if it was made before and is in the cache; else None.
+
+        Raises:
+            ModelError: the model does not exist.
+        """
+        if not isinstance(self._by, Workbench):
+            return self._by.known
+        if self._settings.plan is not None:
+            return self._by.found_plan(self._settings.plan.plan)
+        return self._by.found(self._settings.planner, self._settings.planner_options)
+
+    def check_examples(self) -> None:
+        """Refuse example inputs that do not fit the model, before planning, which takes long.
+
+        Raises:
+            InputError: the inputs do not fit the model.
+            ModelError: the model cannot be loaded.
+        """
+        _ = self._by.given.model
+
+    @property
+    def doubt(self) -> str | None:
+        """Why the plan in `known` should be chosen again; None if it should not."""
+        return self._by.doubt if isinstance(self._by, Auto) else None
+
+    def prepare(self, again: bool = False) -> Prepared:
+        """The plan, made now if it is not in the cache. Begin, end and refusal are logged.
+
+        ``again``: repeat a choice of "auto" that is in doubt.
+
+        Raises:
+            CoexecError: the plan cannot be made.
+        """
+        name, planner = self._name, self._settings.planner
+        _log.info("%s: planning with %s begins", name, planner)
+        start_s = time.monotonic()
+        try:
+            prepared = self._prepare(again)
+        except CoexecError as error:
+            _log.info("%s: no plan by %s: %s", name, planner, error)
+            raise
+        _log.info("%s: planned with %s in %s: %s on %s", name, planner,
+                  format_seconds(time.monotonic() - start_s), prepared.plan.provenance.planner,
+                  ", ".join(prepared.plan.used) or "no device")  # fmt: skip
+        return prepared
+
+    def _prepare(self, again: bool) -> Prepared:
+        if isinstance(self._by, Auto):
+            return self._by.reconsider() if again else self._by.choose()
+        if isinstance(self._by, Throughput):
+            return self._by.choose()
+        if self._settings.plan is not None:
+            return self._by.prepared_file(self._settings.plan)
+        return self._by.prepared_by(self._settings.planner, self._settings.planner_options)
+
+
+@contextmanager
+def devices_of_plan(settings: Settings) -> Iterator[None]:
+    """Context that adds the title of the plan to the error of a device that this machine lacks.
+
+    Raises:
+        DeviceError: raised inside the context.
+    """
+    try:
+        yield
+    except DeviceError as error:
+        plan = settings.plan
+        if plan is None or tuple(settings.devices or ()) != plan.plan.requests:
+            raise
+        kind = type(error)  # keeps subclasses: callers handle ForkedError separately
+        raise kind(f"{plan.title} computes on {', '.join(plan.plan.requests)}: {error}. Or make a "
+                   f"plan for this machine with coexec plan MODEL "
+                   f"--output {plan.path or 'plan.json'}") from None  # fmt: skip
+
+
+def prepare(source: Any, settings: Settings) -> Prepared:
+    """The plan that ``settings`` contain, or else a plan by the planner that they name.
+
+    Raises:
+        CoexecError: the plan cannot be made or used.
+    """
+    request = Asked(source, settings)
+    if settings.examples:
+        request.check_examples()
+    return request.prepare()

@@ -1,0 +1,153 @@
+"""A plan with its origin, its compiled form, and the other candidates for it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from coexec.costs.base import CostModel
+from coexec.errors import UsageError
+from coexec.graph.graph import Graph
+from coexec.hardware.hardware import System
+from coexec.plan.plan import Plan
+from coexec.plan.schedule import Schedule
+from coexec.runtime.compiled import CompiledPlan
+
+if TYPE_CHECKING:
+    from coexec.model.digest import Shapes
+    from coexec.selection.planning_context import Workbench
+
+__all__ = ["Candidate", "Origin", "Prepared", "Requests", "Simulated"]
+
+Requests = Literal["paced", "loop", "rested"]
+"""Pacing of requests: 30 a second, as a camera sends them; one after the other; or each after a
+long rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A configuration of devices with a plan for it."""
+
+    devices: tuple[str, ...]
+    planner: str
+    predicted_s: float | None
+    """Predicted seconds; None for a single device, which is always measured and needs no profile.
+    """
+    paced_s: float | None = None
+    """Median seconds of requests as a camera sends them; None if the plan did not run."""
+    loop_s: float | None = None
+    """Median seconds of requests one after the other."""
+    requests: Requests = "paced"
+    """The pacing by which it was compared."""
+    spread: float | None = None
+    """Width of the middle half of the rounds over their median, at that pacing."""
+    per_s: float | None = None
+    """Requests per second from several threads, in mode "throughput"."""
+    refused: str | None = None
+    """Why this configuration cannot run the model, or may not answer requests."""
+    untried: bool = False
+    """Whether there was no time to try it."""
+    note: str | None = None
+    """Comparison with the best single device, in words; None if it did not run."""
+
+    @property
+    def measured_s(self) -> float | None:
+        """Median seconds at the pacing by which it was compared."""
+        return self.paced_s if self.requests == "paced" else self.loop_s
+
+
+class Origin(Protocol):
+    """Origin of a plan: a model on this machine's devices, or on simulated ones."""
+
+    @property
+    def graph(self) -> Graph: ...
+
+    @property
+    def shapes(self) -> "Shapes":
+        """Fixed shapes of inputs that are dynamic in the model."""
+        ...
+
+    @property
+    def measured(self) -> tuple[CostModel, System]:
+        """Costs of tasks on the devices, and the devices with their links."""
+        ...
+
+    def schedule(self, plan: Plan) -> Schedule:
+        """Verify a plan and derive its schedule."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """A model on simulated devices."""
+
+    graph: Graph
+    measured: tuple[CostModel, System]
+    shapes: "Shapes"
+
+    def schedule(self, plan: Plan) -> Schedule:
+        from coexec.plan.derive import derive
+        from coexec.plan.plan import verify_plan
+
+        verify_plan(plan, self.graph, self.measured[1])
+        return derive(plan, self.graph)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A plan that can be inspected and, if it is for this machine's devices, started.
+
+    Properties are computed on first use, so a plan from the cache starts without loading the model.
+    """
+
+    origin: Origin
+    plan: Plan
+    runnable: CompiledPlan | None = None
+    """The compiled plan; None on simulated devices."""
+    candidates: tuple[Candidate, ...] = ()
+    """Candidates of planner "auto": first those that ran, the best first; then by prediction."""
+    beside: "tuple[Prepared, ...]" = ()
+    """Plans for other devices that answer other requests at the same time (mode "throughput")."""
+    key: str = ""
+    """Cache key of the plan, the model and the devices, for results of comparisons."""
+
+    @property
+    def compiled(self) -> CompiledPlan:
+        """The compiled plan.
+
+        Raises:
+            UsageError: the devices are simulated.
+        """
+        if self.runnable is None:
+            raise UsageError("this plan is for simulated devices, it cannot run here; plan again "
+                             "without --platform")  # fmt: skip
+        return self.runnable
+
+    @property
+    def work(self) -> "Workbench":
+        """The model and devices with which the plan starts.
+
+        Raises:
+            UsageError: the devices are simulated.
+        """
+        from coexec.selection.planning_context import Workbench
+
+        if not isinstance(self.origin, Workbench):
+            raise UsageError("this plan is for simulated devices; plan again without --platform")
+        return self.origin
+
+    @property
+    def graph(self) -> Graph:
+        return self.origin.graph
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """Segments and transfers of the plan."""
+        return self.origin.schedule(self.plan)
+
+    @property
+    def cost(self) -> CostModel:
+        return self.origin.measured[0]
+
+    @property
+    def system(self) -> System:
+        return self.origin.measured[1]

@@ -1,0 +1,252 @@
+"""A race: compare several rivals, each of which runs the same model, by running them in turns.
+
+The latency after a pause and the latency in a loop are two figures, and they rank engines
+differently: threads that have slept have to be woken, and an engine whose threads spin for work
+after a run is ready sooner. So each turn measures both: *paced*, requests as a camera sends them,
+and *loop*, one request after the other. A request after a longer rest is an optional third figure.
+
+All rivals run in the same rounds, and the order rotates with the rounds. A turn begins when the
+processors are idle: the threads of some engines go on spinning for 10 to 50 ms after a run, and
+would take that time from the next rival. The first requests of a turn are discarded, because the
+rivals before have filled the caches with their own data. Figures are compared as ratios by round: a
+disturbance of a second then affects all rivals equally.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from coexec.errors import CoexecError
+from coexec.profiling.processors import ProcessorTime
+from coexec.selection.prepared import Requests
+from coexec.selection.quiet_moment import REAL, Rest, Stopwatch
+
+__all__ = [
+    "PACING", "REQUESTS", "Lap", "Outcome", "Pacing", "Requests", "compete", "mostly", "race",
+    "ratio", "ratios", "turn",
+]  # fmt: skip
+
+Key = TypeVar("Key", bound=Hashable)
+Run = Callable[[], Any]
+REQUESTS: Mapping[Requests, str] = {"paced": "at up to 30 requests a second", "loop": "in a loop"}
+"""The two figures that every race measures, in words."""
+
+_PERIOD_S = 1 / 30
+_CLEARLY = 1.02
+"""A rival that takes this factor longer than the first in three of four rounds leaves the race."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """The requests that a rival runs in one turn."""
+
+    discard: int = 1
+    """Number of first requests that do not count."""
+    paced: int = 1
+    loop: int = 2
+    rest_s: float = 0.0
+    """Seconds of rest before a request that counts as "rested"; 0: no such request."""
+    period_s: float = _PERIOD_S
+    """Seconds between the starts of paced requests. A longer request delays the next one."""
+
+
+PACING = Pacing()
+
+
+class Lap(NamedTuple):
+    """Seconds of the requests of one turn, by their pacing."""
+
+    paced: tuple[float, ...] = ()
+    loop: tuple[float, ...] = ()
+    rested: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Key]):
+    """Result of a race."""
+
+    laps: Mapping[Key, Sequence[Lap]] = field(default_factory=dict)
+    """Laps of each rival, by round. A rival that left early has fewer, one that failed has none."""
+    failed: Mapping[Key, CoexecError] = field(default_factory=dict)
+    disturbed: int = 0
+    """Turns that began while the processors were still busy, because the limit of a rest was
+    reached."""
+    stolen: float = 0.0
+    """Share of this machine's processor time that its host took during the race."""
+    repeated: int = 0
+    """Rounds that do not count and were run again, because the host took processor time."""
+    others: float = 0.0
+    """Share of all processor time that other programs used in the turns."""
+
+    def rounds_s(self, key: Key, requests: Requests) -> list[float]:
+        """Median seconds in each round."""
+        laps: list[tuple[float, ...]] = [getattr(lap, requests) for lap in self.laps.get(key, ())]
+        return [statistics.median(seconds) for seconds in laps if seconds]
+
+    def samples_s(self, key: Key, requests: Requests) -> list[float]:
+        """Seconds of all requests that count."""
+        laps = self.laps.get(key, ())
+        return [seconds for lap in laps for seconds in getattr(lap, requests)]
+
+    def median_s(self, key: Key, requests: Requests) -> float | None:
+        """Median seconds over the rounds; None without rounds."""
+        rounds_s = self.rounds_s(key, requests)
+        return statistics.median(rounds_s) if rounds_s else None
+
+    def ratio(self, a: Key, b: Key, requests: Requests) -> float:
+        """Median over the rounds of the time of ``a`` divided by the time of ``b``."""
+        return ratio(self.rounds_s(a, requests), self.rounds_s(b, requests))
+
+    def complete(self) -> "Outcome[Key]":
+        """This outcome.
+
+        Raises:
+            CoexecError: the first failure of a rival.
+        """
+        for error in self.failed.values():
+            raise error
+        return self
+
+
+def race(
+    rivals: Mapping[Key, Run],
+    rounds: tuple[int, int],
+    *,
+    drop_by: Requests | None = None,
+    budget_s: float = math.inf,
+    repeats: int = 0,
+    pacing: Pacing = PACING,
+    watch: Stopwatch = REAL,
+) -> Outcome[Key]:
+    """Run a race of rivals in this process.
+
+    Args:
+        rivals: functions that run one inference; each has run before.
+        rounds: least and largest number. A race ends between them when the budget is spent.
+        drop_by: the figure that decides which rivals leave early. After the least number of rounds,
+            clearly slower rivals leave, and the race ends when one is left. By default none leaves.
+        budget_s: seconds for the whole race.
+        repeats: largest number of rounds that are run again because the host of a virtual machine
+            took processor time in them; their figures are discarded.
+    """
+    turns = {key: partial(turn, run, pacing, watch) for key, run in rivals.items()}
+    return compete(turns, rounds, drop_by=drop_by, budget_s=budget_s, repeats=repeats, watch=watch)
+
+
+def compete(
+    turns: Mapping[Key, Callable[[], Lap]],
+    rounds: tuple[int, int],
+    *,
+    drop_by: Requests | None = None,
+    budget_s: float = math.inf,
+    repeats: int = 0,
+    watch: Stopwatch = REAL,
+) -> Outcome[Key]:
+    """Run a race of rivals that may run in other processes: each calls `turn` and returns the lap.
+
+    The arguments are those of `race`. ``watch.used_s`` has to count the other processes as well.
+    """
+    laps: dict[Key, list[Lap]] = {key: [] for key in turns}
+    failed: dict[Key, CoexecError] = {}
+    runners, disturbed, pause = list(turns), 0, Rest(watch)
+    repeated, spent = 0, ProcessorTime()
+    end_s = watch.now_s() + budget_s
+    for number in range(rounds[1] + repeats):
+        counted = number - repeated
+        enough = counted >= rounds[0]
+        decided = drop_by is not None and len(runners) < 2
+        if not runners or counted == rounds[1] or (enough and (decided or watch.now_s() > end_s)):
+            break
+        before = watch.processor_time()
+        for key in _rotated(runners, counted):
+            disturbed += not pause.until_idle()
+            try:
+                laps[key].append(turns[key]())
+            except CoexecError as error:
+                failed[key], laps[key] = error, []
+        runners = [key for key in runners if key not in failed]
+        processor_time = watch.processor_time().since(before)
+        if repeated < repeats and processor_time.doubtful:
+            repeated += 1
+            for key in runners:
+                laps[key].pop()
+            continue
+        spent = spent.plus(processor_time)
+        if drop_by is not None and enough:
+            sofar = Outcome(laps)
+            runners = _still_in({key: sofar.rounds_s(key, drop_by) for key in runners})
+    return Outcome(laps, failed, disturbed, spent.stolen, repeated)
+
+
+def turn(run: Run, pacing: Pacing = PACING, watch: Stopwatch = REAL) -> Lap:
+    """Run one turn of a rival; the processors are idle when it begins."""
+    due_s = watch.now_s()
+    for _ in range(pacing.discard):
+        due_s = watch.now_s() + pacing.period_s
+        run()
+    rested: tuple[float, ...] = ()
+    if pacing.rest_s:
+        Rest(watch).until_idle(pacing.rest_s)
+        due_s = watch.now_s() + pacing.period_s
+        rested = (watch.timed(run),)
+    paced, waited = _paced(run, pacing, watch, due_s)
+    if paced and not waited:  # the requests came back to back: they are a loop
+        return Lap(paced, paced, rested)
+    return Lap(paced, tuple(watch.timed(run) for _ in range(pacing.loop)), rested)
+
+
+def _paced(
+    run: Run, pacing: Pacing, watch: Stopwatch, due_s: float
+) -> tuple[tuple[float, ...], bool]:
+    """Seconds of the paced requests, and whether there was a pause before at least one of them.
+
+    If a request takes longer than a period, the next one begins late, without a pause. When that
+    next request then takes less than a period, it does not count: the slow request before it was an
+    exception, and this one was not paced.
+    """
+    seconds: list[float] = []
+    waited = False
+    while len(seconds) < pacing.paced:
+        wait_s = due_s - watch.now_s()
+        if wait_s > 0:
+            watch.sleep(wait_s)
+        due_s = watch.now_s() + pacing.period_s
+        took_s = watch.timed(run)
+        if wait_s > 0 or took_s >= pacing.period_s:
+            seconds.append(took_s)
+            waited |= wait_s > 0
+    return tuple(seconds), waited
+
+
+def _rotated(runners: Sequence[Key], number: int) -> list[Key]:
+    shift = number % len(runners)
+    return [*runners[shift:], *runners[:shift]]
+
+
+def _still_in(rounds_s: Mapping[Key, Sequence[float]]) -> list[Key]:
+    """Rivals that are not clearly slower than the rival with the best median."""
+    if not rounds_s:
+        return []
+    first = min(rounds_s.values(), key=statistics.median)
+    return [
+        key for key, own in rounds_s.items()
+        if not mostly(share > _CLEARLY for share in ratios(own, first))
+    ]  # fmt: skip
+
+
+def ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    """``a`` over ``b``, round by round, for the rounds in which both ran."""
+    return [x / y for x, y in zip(a, b, strict=False)]
+
+
+def ratio(a: Sequence[float], b: Sequence[float]) -> float:
+    """Median of ``a`` over ``b`` by round: a disturbance that lasts a round drops out."""
+    return statistics.median(ratios(a, b))
+
+
+def mostly(rounds: Iterable[bool]) -> bool:
+    """Whether a condition holds in at least three of four rounds."""
+    return statistics.fmean(rounds) >= 0.75

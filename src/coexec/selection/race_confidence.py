@@ -1,0 +1,70 @@
+"""Whether the result of a race is clear, or the race should be run again later.
+
+Otherwise a choice that was made while another program kept the machine busy would stay forever.
+"""
+
+import statistics
+from collections.abc import Sequence
+
+from coexec.profiling.processors import BUSY, STOLEN
+from coexec.selection.prepared import Candidate
+from coexec.selection.race import ratio
+
+__all__ = ["MOST_RACES", "doubt", "spread"]
+
+MOST_RACES = 3
+"""A choice that is still in doubt after this many races is kept: the difference hardly matters."""
+_LEAD = 1.03
+"""A rival's time over the winner's. Below this ratio, the rival may win the next race."""
+_SPREAD = 0.2
+_DISAGREEMENT = 1.35
+"""Largest ratio between the measured and the predicted time, or the reverse."""
+
+
+def spread(rounds_s: Sequence[float]) -> float | None:
+    """Width of the middle half of the rounds over their median; None for fewer than four rounds."""
+    if len(rounds_s) < 4:
+        return None
+    low, median, high = statistics.quantiles(rounds_s, n=4)
+    return (high - low) / median
+
+
+def doubt(
+    winner: Candidate,
+    won_s: Sequence[float],
+    others: Sequence[tuple[Candidate, Sequence[float]]],
+    before: Candidate | None,
+    stolen: float = 0.0,
+    others_share: float = 0.0,
+) -> str | None:
+    """Why a choice should be raced again; None if it is clear.
+
+    Args:
+        won_s: the winner's rounds, in seconds.
+        others: the other rivals that ran, with their rounds.
+        before: the earlier choice that was in doubt. The same winner twice is not by chance.
+        stolen: share of the processor time that the host of a virtual machine took.
+        others_share: share of the processor time that other programs of this machine used.
+    """
+    if others_share > BUSY:
+        return f"other programs used {others_share:.0%} of the processors' time meanwhile"
+    if before is not None:
+        same = (winner.devices, winner.planner) == (before.devices, before.planner)
+        return None if same else f"two races disagree: {', '.join(before.devices)} won before"
+    if stolen > STOLEN:
+        return f"the host took {100 * stolen:.0f} % of the processors' time for others"
+    varies = spread(won_s)
+    if varies is not None and varies > _SPREAD:
+        return f"its times vary by {100 * varies:.0f} %"
+    for rival, rounds_s in others:
+        lead = ratio(rounds_s, won_s) if won_s and rounds_s else _LEAD
+        if lead < _LEAD:
+            return (
+                f"{', '.join(rival.devices)} ({rival.planner}) is {100 * (lead - 1):.1f} % behind"
+            )
+    measured_s, predicted_s = winner.measured_s, winner.predicted_s
+    if measured_s and predicted_s:
+        off = max(measured_s / predicted_s, predicted_s / measured_s)
+        if off > _DISAGREEMENT:
+            return f"it takes {measured_s / predicted_s:.2f} of the predicted time"
+    return None

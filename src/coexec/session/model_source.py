@@ -1,0 +1,118 @@
+"""Conversions of a model as a program passes it: for ONNX Runtime, and for another process."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onnxruntime.capi.onnxruntime_pybind11_state import (
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    NoSuchFile,
+)
+
+from coexec.errors import ModelError
+from coexec.model.digest import serialized, unreadable
+
+# Imports ONNX in about 30 ms. It is imported with coexec, so that the first session starts faster.
+from coexec.model.structure import check_structure, without_weights
+from coexec.ort import both
+from coexec.selection.opened_model import ZOO
+from coexec.session.options import may_give_weights
+
+__all__ = ["for_ort_constructor", "open_inputs", "portable", "with_values"]
+
+
+def for_ort_constructor(source: Any, checked: bool) -> str | bytes:
+    """The model as ONNX Runtime's constructor takes it.
+
+    Args:
+        checked: whether its structure is checked first.
+
+    Raises:
+        ModelError: the file does not exist, or is no valid model. The error is also of ONNX
+            Runtime's own class.
+    """
+    built = _built(source)
+    model: str | bytes = built if isinstance(built, bytes) else ""
+    if isinstance(built, str | os.PathLike):
+        model = os.fspath(built)
+        if not os.path.exists(model):
+            missing = unreadable(Path(os.path.abspath(model)), FileNotFoundError())
+            raise both(ModelError, NoSuchFile)(str(missing))
+    elif not isinstance(built, bytes):
+        model = serialized(built)
+    if checked:
+        try:
+            check_structure(model)
+        except ModelError as error:
+            raise both(ModelError, _kind_of(model))(str(error)) from None
+    return model
+
+
+def _kind_of(model: str | bytes) -> type[Exception]:
+    """The error class that ONNX Runtime raises for an invalid model."""
+    kind: type[Exception] = InvalidGraph
+    try:
+        without_weights(model)
+    except ModelError:
+        kind = InvalidProtobuf
+    return kind if model else InvalidArgument
+
+
+def is_checked(source: Any, options: Any) -> bool:
+    """Whether a model's structure is checked before ONNX Runtime opens it.
+
+    It cannot be checked if the model has another format than ONNX, or if the options may hold its
+    weights."""
+    if isinstance(source, str | os.PathLike):
+        return not os.fspath(source).endswith(".ort")
+    return not may_give_weights(options)
+
+
+def _built(source: Any) -> Any:
+    """The model itself; a model of the zoo is built."""
+    if isinstance(source, str) and source.startswith(ZOO):
+        from coexec.research.zoo import build
+
+        return build(source.removeprefix(ZOO))
+    return source
+
+
+def portable(source: Any) -> str | bytes:
+    """The model in a form that can be sent to another process: a path, "zoo:NAME" or bytes."""
+    if isinstance(source, bytes | str):
+        return source
+    return os.fspath(source) if isinstance(source, os.PathLike) else serialized(source)
+
+
+def with_values(source: Any, values: Mapping[str, Any]) -> bytes:
+    """The serialized model, weights included, with constants in place of some inputs.
+
+    Raises:
+        ModelError: the model cannot be read.
+        UsageError: the model has no such input, or the value does not fit the input.
+    """
+    import onnx_ir as ir
+
+    from coexec.model.fixed import fix
+    from coexec.model.read import read
+
+    model = read(_built(source))
+    fix(model, {}, values, all_known=False)
+    return serialized(ir.external_data.load_to_model(model))
+
+
+def open_inputs(source: str | bytes) -> set[str]:
+    """Names of the inputs for which the model leaves a dimension dynamic."""
+    if isinstance(source, str) and source.startswith(ZOO):
+        return set()
+    try:
+        inputs = without_weights(source).graph.input
+    except ModelError:  # reported when the model is opened
+        return set()
+    return {
+        value.name for value in inputs
+        if any(not d.HasField("dim_value") for d in value.type.tensor_type.shape.dim)
+    }  # fmt: skip

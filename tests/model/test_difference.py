@@ -1,0 +1,85 @@
+"""How outputs are compared, and the inputs for which they are."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from coexec.graph.graph import Tensor
+from coexec.model.difference import TOLERANCE, is_rounding, unlike
+from coexec.model.inputs import probes
+
+ANY = arrays.arrays(
+    np.float32, arrays.array_shapes(min_dims=0, max_dims=3, max_side=4),
+    elements=st.floats(width=32, allow_nan=True, allow_infinity=True),
+)  # fmt: skip
+
+
+@given(ANY)
+def test_an_array_is_like_itself(array: Any) -> None:
+    assert unlike(array.copy(), array, TOLERANCE) is None
+
+
+@given(ANY, st.data())
+def test_infinity_and_nan_have_their_places(array: Any, data: st.DataObject) -> None:
+    if not array.size:
+        return
+    at = data.draw(st.integers(0, array.size - 1))
+    other = data.draw(st.sampled_from([np.nan, np.inf, -np.inf, 1.0]))
+    found = array.copy()
+    found.reshape(-1)[at] = other
+    before = array.reshape(-1)[at]
+    if (np.isnan(before) and np.isnan(other)) or before == other:
+        assert unlike(found, array, TOLERANCE) is None
+    elif not (np.isfinite(before) and np.isfinite(other)):
+        assert unlike(found, array, TOLERANCE) is not None
+        # Winograd's convolution makes NaN of what lies beside one, and never a number of one.
+        assert (unlike(found, array, TOLERANCE, spreads=True) is None) == bool(np.isnan(other))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "text"),
+    [
+        (np.ones((2, 3), np.float32), np.ones((3, 2), np.float32), "has the shape"),
+        (np.ones(2), np.ones(2, np.float32), "has the type float64"),
+        (np.array([1, 2]), np.array([1, 3]), "1 other values among 2"),
+        (np.array([1, 2], np.int32), np.array([1, 2]), "is int32"),
+        ([np.ones(2, np.float32)], [np.ones(3, np.float32)], "other members"),
+        (np.float32([1, 1.001]), np.float32([1, 1]), "of its largest value"),
+        (None, np.float32([1]), "has the type NoneType"),
+    ],
+)
+def test_what_differs_is_told(found: Any, expected: Any, text: str) -> None:
+    assert text in str(unlike(found, expected, TOLERANCE))
+
+
+def test_numbers_below_the_normal_ones_may_become_zero() -> None:
+    tiny = np.float32([1e-39, 2e-40])
+    assert unlike(np.zeros(2, np.float32), tiny, TOLERANCE) is None
+    assert unlike(np.zeros(2, np.float32), np.float32([1e-37, 0]), TOLERANCE) is not None
+
+
+def test_rounding_is_at_most_twice_what_onnx_runtime_has_itself() -> None:
+    assert is_rounding(2e-3, 1e-3) and not is_rounding(2.1e-3, 1e-3)
+    assert not is_rounding(0.1, 0.1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "bfloat16"])
+def test_probes_change_float_values_alone(dtype: str) -> None:
+    tensors = [Tensor("x", (3, 50), dtype), Tensor("i", (4,), "int64"), Tensor("e", (0,), dtype)]
+    ordinary = {"x": np.ones((3, 50)), "i": np.arange(4), "e": np.ones(0)}
+    found = dict(probes(tensors, ordinary))
+    values = {what: np.asarray(feeds["x"], np.float64) for what, feeds in found.items()}
+    for feeds in found.values():
+        assert feeds["i"] is ordinary["i"] and feeds["e"].size == 0
+        assert feeds["x"].shape == (3, 50) and feeds["x"].dtype.name == dtype
+    assert not values["zeros"].any()
+    assert np.isnan(values["some that are no numbers"]).sum() == 1
+    assert np.isinf(values["some that are infinite"]).sum() == 1
+    assert (values["negative numbers"] <= 0).all()
+    assert 0 < abs(values["very small numbers"]).max() < 1e-2
+    assert abs(values["very large numbers"]).max() > 100
+    assert [what for what, _ in probes([tensors[1]], ordinary)] == []

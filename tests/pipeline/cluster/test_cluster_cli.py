@@ -1,0 +1,454 @@
+"""`coexec cluster` without Ray: plans, settings, names, tokens, and what bad input gets."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from coexec.cli import main
+from coexec.cli.cluster.common import ended_by_signals
+from coexec.cli.cluster.frames import Answered, given_frames
+from coexec.errors import DeviceError, InputError, UsageError
+from coexec.model.load import load
+from coexec.pipeline.cluster.build import build
+from coexec.pipeline.cluster.declared_machines import lacking, made_up, stated_machines
+from coexec.pipeline.cluster.local import LocalNodes
+from coexec.pipeline.cluster.nodes import check_name, known_nodes, own_name, split_address
+from coexec.pipeline.cluster.ray_ports import firewall_lines, network_of
+from coexec.pipeline.cluster.roster import RayNode, check_welcome
+from coexec.pipeline.cluster.settings import read_settings
+from coexec.pipeline.cluster.tokens import make_token, read_token, token_file
+from coexec.units import format_numbers
+from tests.helpers.small_models import branches, from_nodes, tensor_info
+
+MADE_UP = ["--gflops", "2,1", "--mbit", "50"]
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user who has started nothing."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("models") / "model.onnx"
+    onnx.save(branches(), str(path))
+    return str(path)
+
+
+def refused(capfd: pytest.CaptureFixture[str], *words: str) -> str:
+    """What `coexec cluster` says to bad input, or to what cannot be done: one line, and 2 or 3."""
+    assert main(["cluster", *words]) in (2, 3)
+    said = capfd.readouterr().err
+    assert said.startswith("coexec: ") and said.count("\n") == 1, said
+    return said
+
+
+# Plans
+
+
+def test_a_plan_for_made_up_machines_is_printed_and_written(
+    model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["cluster", "plan", model, *MADE_UP, "--cache", str(tmp_path / "cache")]
+    path = tmp_path / "plan.json"
+    assert main([*words, "--output", str(path)]) == 0
+    said = capfd.readouterr().out
+    for word in ("planner    pico", "period", "latency", "redundant", "m1", "m2", "weights"):
+        assert word in said
+    assert main([*words, "--json"]) == 0
+    facts = json.loads(capfd.readouterr().out)
+    assert facts["plan"] == json.loads(path.read_text())
+    assert 0 < facts["period_s"] <= facts["latency_s"]
+    assert facts["machines"]["m1"]["flops_per_s"] == 2e9
+    assert facts["machines"]["m2"]["bandwidth_bytes_per_s"] == 6.25e6
+    busy = [each["utilisation"] for each in facts["machines"].values()]
+    assert all(0 <= share <= 1 for share in busy) and max(busy) > 0
+
+
+def test_a_stated_cluster_is_planned_without_one(
+    model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text("[network]\nmedium = 'shared'\nbandwidth_mbit_s = 100\nlatency_ms = 1\n"
+                    "[machines.pi1]\ngflops = 2\n[machines.pi2]\ngflops = 1\n")  # fmt: skip
+    words = ["cluster", "plan", model, "--cluster", str(path), "--cache", str(tmp_path / "cache")]
+    assert main([*words, "--json"]) == 0
+    assert set(json.loads(capfd.readouterr().out)["machines"]) == {"pi1", "pi2"}
+    path.write_text("[machines.pi1]\ngflops = 2\n")
+    said = refused(capfd, *words[1:])
+    assert f"{path}: neither network.bandwidth_mbit_s nor machines.pi1.bandwidth_mbit_s" in said
+
+
+def test_a_model_without_maps_becomes_a_chain_of_stages_and_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["cluster", "plan", "zoo:lstm", *MADE_UP, "--cache", str(tmp_path / "cache")]
+    assert main(words) == 0
+    assert "note       no task of this model can be cut" in capfd.readouterr().out
+
+
+@pytest.mark.filterwarnings("always::coexec.errors.AssumedWarning")
+def test_sizes_that_a_model_leaves_open_are_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "dynamic.onnx")
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    onnx.save(from_nodes([node], [tensor_info("x", ["N", 3])], [tensor_info("y", ["N", 3])]), path)
+    cache = ["--cache", str(tmp_path / "cache")]
+    assert main(["cluster", "plan", path, *MADE_UP, *cache]) == 0
+    assert "--shape x=1,3" in " ".join(capfd.readouterr().err.split())
+    assert main(["cluster", "plan", path, *MADE_UP, *cache, "--shape", "N=2"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--machines", "0", *MADE_UP], "--machines 0"),
+        (["--machines", "1", *MADE_UP], "--gflops has 2 values for 1 machines"),
+        (["--gflops", "x", "--mbit", "1"], "--gflops 'x'"),
+        (["--gflops", "1", "--mbit", "0"], "--mbit '0'"),
+        (["--gflops", "1", "--mbit", "inf"], "--mbit 'inf'"),
+        (["--machines", "3"], "need both --gflops and --mbit"),
+        ([*MADE_UP, "--nodes", "2"], "leave --cluster, --nodes and --address out"),
+        ([*MADE_UP, "--medium", "wifi"], "'wifi'"),
+        ([*MADE_UP, "--planner", "heft"], "no planner 'heft' of pipelines"),
+        ([*MADE_UP, "--option", "foo=1"], "has no option 'foo'"),
+        ([*MADE_UP, "--option", "rebalance=1"], "wants shares or stages"),
+        ([*MADE_UP, "--option", "latency_limit_s=1e-9"], "raise latency_limit_s"),
+        ([*MADE_UP, "--output", "/"], "it is a folder"),
+        ([], "no cluster is known here"),
+        (["--nodes", "0"], "nodes is a number from 1 to 64"),
+        (["--nodes", "2", "--address", "h:1"], "a cluster of their own"),
+        (["--address", "127.0.0.1:1"], "there is no token"),
+    ],
+)
+def test_what_no_plan_can_be_made_for_is_refused(
+    model: str, words: list[str], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(capfd, "plan", model, *words, "--cache", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--frames", "0"], "--frames 0"),
+        (["--rate", "0"], "--rate 0"),
+        (["--rate", "nan"], "--rate nan"),
+        (["--credits", "0"], "credits are at least 1"),
+        (["--deadline", "0"], "deadline_s is above 0"),
+        (["--planner", "heft"], "no planner 'heft' of pipelines"),
+        (["--inputs", "/dev/null"], "cannot read the inputs"),
+        (["--trace", "/"], "it is a folder"),
+        (["--output", "/"], "it is a folder"),
+    ],
+)
+def test_a_run_is_refused_before_nodes_are_started(
+    model: str, words: list[str], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cache = ["--cache", str(tmp_path / "cache")]
+    assert said in refused(capfd, "run", model, "--nodes", "2", *words, *cache)
+    assert not known_nodes()
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"no model")
+    assert "is not an ONNX model" in refused(capfd, "run", str(path), "--nodes", "2")
+    assert "no model 'nope'" in refused(capfd, "bench", "zoo:nope", "--nodes", "2")
+    assert not known_nodes()
+
+
+def test_the_last_capacity_counts_for_the_rest() -> None:
+    machines = made_up(4, [2.0, 1.0], [50.0])
+    assert [m.capacity.flops_per_s for m in machines] == [2e9, 1e9, 1e9, 1e9]
+    assert [m.name for m in machines] == ["m1", "m2", "m3", "m4"]
+    assert {m.bandwidth_bytes_per_s for m in machines} == {6.25e6}
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[[", "cannot read"),
+        ("x = 1", "x means nothing; known are cluster, faults, machines, network"),
+        ("machines = 3", "machines wants a table for each machine"),
+        ("cluster = 3", "cluster is no table"),
+        ("[machines]\na = 1", "machines.a is no table"),
+        ("[machines.a]\nfoo = 1", "machines.a.foo means nothing"),
+        ("[machines.'a b']", "machines.a b: 'a b' is no name"),
+        ("[machines.a]\ngflops = -1", "machines.a.gflops wants a number above 0, not -1"),
+        ("[machines.a]\ngflops = inf", "machines.a.gflops wants a number above 0, not inf"),
+        ("[machines.a]\ngflops = nan", "machines.a.gflops wants a number above 0, not nan"),
+        ("[machines.a]\ngflops = true", "machines.a.gflops wants a number above 0, not True"),
+        ("[machines.a]\npace_gflops = '2'", "machines.a.pace_gflops wants a number"),
+        ("[machines.a]\nbandwidth_mbit_s = 0", "machines.a.bandwidth_mbit_s wants a number"),
+        ("[machines.a]\ndevices = 'cpu:0'", "machines.a.devices wants a list"),
+        ("[machines.a]\ndevices = []", "machines.a.devices wants a list"),
+        ("[machines.a]\ndevices = ['cpu']", "machines.a.devices: 'cpu' is no device"),
+        ("[machines.a]\nplanner = 'pico'", "machines.a.planner 'pico' is none of auto"),
+        ("[machines.a]\ncache = 1", "machines.a.cache wants text"),
+        ("[network]\nmedium = 'wifi'", "network.medium 'wifi' is none of ports"),
+        ("[network]\nlatency_ms = -1", "network.latency_ms wants a number"),
+        ("[network]\nspeed = 1", "network.speed means nothing"),
+        ("[faults]\ngain = 1.5", "faults.gain wants a share below 1"),
+        ("[faults]\nsilence_s = 0", "faults.silence_s wants a number"),
+        ("[faults]\nsilence = 1", "faults.silence means nothing"),
+        ("[cluster]\naddress = 'here'", "cluster.address: 'here' is no address"),
+        ("[cluster]\naddress = 7", "cluster.address wants text"),
+    ],
+)
+def test_settings_name_the_file_and_the_key(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as raised:
+        read_settings(path)
+    assert str(path) in str(raised.value) and said in str(raised.value)
+
+
+def test_every_key_of_settings_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text("""
+        [cluster]
+        address = "192.168.1.10:6380"
+        [network]
+        medium = "half-duplex ports"
+        bandwidth_mbit_s = 80
+        latency_ms = 0
+        [faults]
+        silence_s = 1.5
+        gain = 0.2
+        [machines.a]
+        devices = ["cpu:0-3"]
+        planner = "single"
+        gflops = 8
+        bandwidth_mbit_s = 8
+        pace_gflops = 2
+        cache = "/var/cache"
+        [machines.b]
+        gflops = 4
+        """)
+    found = read_settings(path)
+    assert found.address == "192.168.1.10:6380" and found.network == "half-duplex ports"
+    assert found.latency_s == 0 and found.limits.silence_s == 1.5 and found.limits.gain == 0.2
+    assert found.machines["a"].devices == ["cpu:0-3"]
+    assert found.machines["a"].pace_flops_per_s == 2e9
+    assert lacking(found) is None
+    a, b = stated_machines(found)
+    assert (a.capacity.flops_per_s, a.bandwidth_bytes_per_s) == (8e9, 1e6)
+    assert (b.capacity.flops_per_s, b.bandwidth_bytes_per_s) == (4e9, 1e7)
+
+
+# Names, addresses, tokens
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "a/b", "../a", "-a", "a-", "ä", "a\n", "a" * 64, "a,b"]
+)
+def test_names_that_no_machine_can_have(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="no name for a machine"):
+        check_name(name)
+    assert "no name for a machine" in refused(capfd, "start", f"--name={name}")
+
+
+def test_the_own_name_is_one() -> None:
+    assert check_name(own_name()) == own_name()
+    assert check_name("pi-1.local_2") == "pi-1.local_2"
+
+
+@pytest.mark.parametrize("address", ["", "h", ":1", "h:", "h:x", "h:0", "h:65536", "h:-1", "h:٣"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(UsageError, match="no address of a head"):
+        split_address(address)
+
+
+def test_a_token_is_made_once_and_only_its_user_reads_it() -> None:
+    path = make_token()
+    token = read_token()
+    assert path == token_file() and len(token) == 64
+    assert path.stat().st_mode & 0o777 == 0o600
+    make_token()
+    assert read_token() == token
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"two words", b"two\nlines", b"a\0"])
+def test_a_file_that_holds_no_token(
+    content: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="no token"):
+        read_token(path)
+    said = refused(capfd, "join", "127.0.0.1:1", "--token-file", str(path))
+    assert "is no token" in said
+
+
+def test_start_and_join_are_refused_in_a_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert "there is no token" in refused(capfd, "join", "127.0.0.1:1")
+    assert "Is a directory" in refused(capfd, "join", "127.0.0.1:1", "--token-file", str(tmp_path))
+    make_token()
+    assert "no head answers at 127.0.0.1:1" in refused(capfd, "join", "127.0.0.1:1")
+    assert "no address of a head" in refused(capfd, "join", "nowhere")
+    assert "has no address '192.0.2.77'" in refused(capfd, "start", "--host", "192.0.2.77")
+    assert "has no address '0.0.0.0'" in refused(capfd, "start", "--host", "0.0.0.0")
+    assert "--port" in refused(capfd, "start", "--port", "70000")
+    with socket.create_server(("", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"port {port} is in use" in refused(capfd, "start", "--port", port)
+    assert not known_nodes()
+
+
+def test_a_clusters_verbs_need_its_packages(
+    model: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for words in (["start"], ["join", "h:1"], ["stop"], ["status"], ["run", model, "--nodes", "2"]):
+        assert "pip install starlette uvicorn psutil ray" in refused(capfd, *words)
+    assert main(["cluster", "plan", model, *MADE_UP]) == 0  # planning needs none
+
+
+def test_nothing_running_is_said_plainly(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "stop"]) == 0
+    assert "nothing to end" in capfd.readouterr().out
+    assert main(["cluster", "status"]) == 0
+    assert "no machine of this user runs here" in capfd.readouterr().out
+    assert main(["cluster", "status", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["machines"] == []
+    assert "no machine 'x'" in refused(capfd, "stop", "--name", "x")
+
+
+def test_notes_of_nodes_that_are_gone_or_damaged_are_forgotten(state: Path) -> None:
+    notes = state / "coexec" / "cluster" / "nodes"
+    notes.mkdir(parents=True)
+    gone = {"name": "a", "address": "h:1", "process": os.getpid(), "head": True}
+    (notes / "a.json").write_text(json.dumps(gone))  # a process of that number, but not Ray's
+    (notes / "b.json").write_text("{")
+    (notes / "c.json").write_text('{"name": 1}')
+    assert known_nodes() == []
+    assert not list(notes.iterdir())
+
+
+def test_another_coexec_and_a_name_that_is_taken_are_refused() -> None:
+    def node(name: str, build: str, head: bool = False) -> RayNode:
+        return RayNode("id", name, build, "10.0.0.1", "host", True, head, 4, 2**30)
+
+    here = [node("h", build(), head=True), node("a", build())]
+    check_welcome(here, "h:1", "a")
+    with pytest.raises(DeviceError, match=r"head at h:1 has coexec 0\.0-x, this machine"):
+        check_welcome([node("h", "0.0-x", head=True), node("a", build())], "h:1", "a")
+    with pytest.raises(DeviceError, match="has coexec none"):
+        check_welcome([node("a", build())], "h:1", "a")
+    with pytest.raises(DeviceError, match="has a machine 'a' already"):
+        check_welcome([*here, node("a", build())], "h:1", "a")
+
+
+def test_networks_and_firewall_lines() -> None:
+    assert network_of("127.0.0.1") == "127.0.0.0/8"
+    assert network_of("192.0.2.200") == "192.0.2.200"  # not this machine's
+    ufw, nft, nft_ipv6 = firewall_lines("10.0.0.0/24")
+    assert "enable" not in ufw  # that could cut the connection by which one is logged in
+    assert "10.0.0.0/24" in ufw and "10.0.0.0/24" in nft and "ipv6" in nft_ipv6
+
+
+def test_nodes_that_were_started_are_ended_when_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[str] = []
+
+    class Fake:
+        def __init__(self, name: str) -> None:
+            self.node = type("Node", (), {"name": name, "address": "h:1", "head": name == "a"})
+
+        def stop(self) -> None:
+            stopped.append(self.node.name)
+
+    def join(address: str, name: str) -> Fake:
+        if name == "c":
+            raise DeviceError("c does not start")
+        return Fake(name)
+
+    monkeypatch.setattr(
+        "coexec.pipeline.cluster.local.start_head", lambda name, *_, **__: Fake(name)
+    )
+    monkeypatch.setattr("coexec.pipeline.cluster.local.join", join)
+    monkeypatch.setattr("coexec.pipeline.cluster.nodes.NodeProcess.stop", Fake.stop)
+    folder = tmp_path / "nodes"
+    folder.mkdir()
+    with pytest.raises(DeviceError, match="c does not start"):
+        LocalNodes(["a", "b", "c"], folder, 1)
+    assert stopped == ["b", "a"]  # the head last
+    assert not folder.exists()
+
+
+# Frames and figures
+
+
+def test_frames_come_from_a_file_one_for_all_or_stacked(tmp_path: Path) -> None:
+    graph = load(branches(), name="branches").graph
+    [name] = graph.inputs
+    shape = graph.tensors[name].shape
+    path = tmp_path / "frames.npz"
+    np.savez(path, **{name: np.ones(shape, np.float32)})
+    assert given_frames(graph, path, None, 50).count == 50
+    stack = np.stack([np.full(shape, i, np.float32) for i in range(3)])
+    np.savez(path, **{name: stack})
+    frames = given_frames(graph, path, None, 50)
+    assert frames.count == 3
+    assert [feeds[name].flat[0] for _, feeds in frames] == [0, 1, 2]
+    assert [kind for kind, _ in given_frames(graph, path, 5, 50)] == [0, 1, 2, 0, 1]
+    np.savez(path, **{name: stack[:0]})
+    with pytest.raises(InputError):
+        given_frames(graph, path, None, 50)
+    np.savez(path, other=stack)
+    with pytest.raises(InputError, match="missing"):
+        given_frames(graph, path, None, 50)
+
+
+def test_a_period_is_the_slope_of_the_middle_and_latencies_have_quantiles() -> None:
+    found = Answered(0.0)
+    found.at_s = [5.0, *(5.0 + 0.1 * i for i in range(1, 20)), 9.0]  # slow to begin and end
+    found.latencies_s = [0.1] * 19 + [0.5, 0.9]
+    assert found.period_s == pytest.approx(0.1)
+    assert found.latency_s == 0.1 and 0.1 < found.late_s <= 0.9
+    found.at_s, found.latencies_s = [2.0], [2.0]
+    assert found.period_s == found.latency_s == found.late_s == 2.0
+
+
+def test_stages_as_ranges() -> None:
+    assert format_numbers((0, 1, 2, 5), ", ") == "0-2, 5"
+    assert format_numbers((), ", ") == ""
+
+
+def test_help_and_other_verbs_do_not_import_ray() -> None:
+    script = ("import sys; from coexec.cli import main; "
+              "main(['cluster', 'run', '--help']); sys.exit('ray' in sys.modules)")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0 and "--nodes" in done.stdout
+
+
+@pytest.mark.alone
+def test_signals_end_what_is_within_once() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    ended = []
+    with pytest.raises(KeyboardInterrupt), ended_by_signals():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("the signal was not noticed")
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                os.kill(os.getpid(), number)  # ignored: this is what ends nodes
+            ended.append(True)
+    assert ended and signal.getsignal(signal.SIGTERM) is before

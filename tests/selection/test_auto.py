@@ -1,0 +1,271 @@
+"""planner="auto": configurations, choice, memory; and reasons for what was chosen."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coexec.cli import main
+from coexec.cli.common import format_candidate
+from coexec.engines import detect
+from coexec.engines.base import Processor
+from coexec.engines.detect import usable_cores
+from coexec.engines.registry import Driven
+from coexec.errors import CacheWarning, DeviceError, ExecutionError, ModelError, UsageError
+from coexec.model.check import plain_session, worst_difference
+from coexec.profiling import engines
+from coexec.profiling.profiler import Effort
+from coexec.profiling.store import Measurement
+from coexec.selection import auto as auto_module
+from coexec.selection import configurations as configurations_module
+from coexec.selection import ranking
+from coexec.selection.auto import Auto
+from coexec.selection.configurations import configurations
+from coexec.selection.contender import Contender
+from coexec.selection.prepared import Candidate
+from coexec.selection.race import REQUESTS, Lap, Outcome
+from coexec.selection.settings import Settings
+from coexec.session import InferenceSession
+from tests.helpers.small_models import branches
+
+CORES = usable_cores()[:2]
+CPUS = [f"cpu:{core}" for core in CORES]
+two_cores = pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only")
+QUICK = Effort(warm_up=1, least=2, most=2)
+
+
+@two_cores
+def test_configurations_of_named_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configurations_module, "_further_engines", lambda: ["opencl"])
+    first, second = CPUS
+    joined = f"cpu:{CORES[0]}-{CORES[1]}" if CORES[1] == CORES[0] + 1 else (
+        f"cpu:{CORES[0]},{CORES[1]}")  # fmt: skip
+    with_first = [(first, second), (joined,), (first,), (second,)]
+    with_other = [tuple(f"{name}/opencl" for name in names) for names in with_first]
+    assert configurations(CPUS) == with_first + with_other
+    assert configurations([first]) == [(first,), (f"{first}/opencl",)]
+    # Who names an engine, gets this one; the others keep their choice.
+    named = f"{second}/onnxruntime"
+    assert configurations([named]) == [(named,)]
+    assert configurations([first, named]) == [
+        (first, named), (first,), (named,), (f"{first}/opencl", named), (f"{first}/opencl",),
+    ]  # fmt: skip
+    assert configurations([first, "null:0"]) == [
+        (first, "null:0"), (first,), ("null:0",), (f"{first}/opencl", "null:0"),
+        (f"{first}/opencl",),
+    ]  # fmt: skip
+    with pytest.raises(DeviceError, match="unknown device 'tpu:0'"):
+        configurations(["tpu:0"])
+
+
+def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detect, "usable_cores", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr("coexec.selection.configurations.default_names", lambda: ["cpu:0-3"])
+    broken = Processor("gpu", "a GPU", "1", unusable="it computes wrong numbers")
+    gpus = [Driven(f"gpu:{n}", "a GPU", {"opencl": processor})
+            for n, processor in enumerate((Processor("gpu", "a GPU", "0"), broken))]  # fmt: skip
+    engines = ("onnxruntime", "opencl")
+    cpu = Driven("cpu", "a CPU", {name: Processor("cpu", "a CPU") for name in engines})
+    listed = {"gpu": gpus, "cpu": [cpu]}
+    monkeypatch.setattr("coexec.selection.configurations.processors", lambda kind: listed[kind])
+    singles = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")
+    on_cpu = [("cpu:0-3",), ("cpu:0-1", "cpu:2-3"), singles]
+    assert configurations() == [
+        *on_cpu, ("gpu:0",), *((*names, "gpu:0") for names in on_cpu),
+        *(tuple(f"{name}/opencl" for name in names) for names in on_cpu),
+        ("cpu:0-2", "cpu:3/opencl"),
+    ]  # fmt: skip
+    listed |= {"gpu": [], "cpu": [Driven("cpu", "a CPU", {"onnxruntime": cpu.by["opencl"]})]}
+    assert configurations() == on_cpu
+
+
+@two_cores
+def test_the_fastest_is_kept_and_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = branches(width=4, channels=32, size=64)
+    for name in ("wake_up", "launch_overhead"):  # worth two devices, whatever else runs here
+        monkeypatch.setattr(engines, name, lambda *_: Measurement(0.0, 0.0, 1))
+    monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
+    monkeypatch.setattr(ranking, "_ROUNDS", (2, 2))
+    monkeypatch.setitem(auto_module._OPTIONS, "planners", "hope_greedy,heft")
+    monkeypatch.setattr(configurations_module, "_further_engines", list)
+    choice = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
+    first = choice.candidates[0]
+    assert first.devices == choice.work.names and first.measured_s is not None
+    for count in (1, 2):
+        assert any(len(c.devices) == count and c.paced_s and c.loop_s for c in choice.candidates)
+
+    def again(*_: object, **__: object) -> None:
+        raise AssertionError("it measured again")
+
+    with monkeypatch.context() as context:
+        context.setattr(ranking, "compete", again)
+        same = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
+    assert same.plan == choice.plan and same.candidates == choice.candidates
+    monkeypatch.setattr(auto_module, "_WORTH_TRYING", 1.25)
+    (file,) = tmp_path.glob("choices/*")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:40])
+    with pytest.warns(CacheWarning, match="damaged"):
+        repaired = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
+    assert repaired.candidates and file.stat().st_size > 40
+    fewer = Auto(
+        model,
+        Settings(CPUS, planner_options={"shortlist": 1}, cache=tmp_path, effort=QUICK),
+    ).choose()
+    assert sum(c.measured_s is not None for c in fewer.candidates if len(c.devices) > 1) <= 1
+    assert len(list(tmp_path.glob("choices/*"))) == 2
+
+
+@two_cores
+def test_the_figure_that_decides_is_asked_for_told_and_a_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is the faster at 30 requests a second, and the slower one in a loop."""
+    monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
+    monkeypatch.setattr(configurations_module, "_further_engines", list)
+
+    def made_up(rivals: Any, *_: object, **__: object) -> Outcome[int]:
+        laps = {which: [Lap((0.010 + which,), (0.010 - which / 1e3,))] * 5 for which in rivals}
+        return Outcome(laps)
+
+    monkeypatch.setattr(ranking, "compete", made_up)
+    chosen = {}
+    for requests in ("paced", "loop"):
+        options = {"requests": requests}
+        auto = Auto(
+            branches(),
+            Settings(CPUS, planner_options=options, cache=tmp_path, effort=QUICK),
+        )
+        ran = [c for c in auto.choose().candidates if c.measured_s is not None]
+        chosen[requests] = ran[0]
+        assert {c.requests for c in ran} == {requests}
+        best_s = min(getattr(c, f"{requests}_s") for c in ran)
+        assert ran[0].measured_s == getattr(ran[0], f"{requests}_s") == best_s
+        text = format_candidate(ran[0])
+        assert text.count("this figure decided") == 1
+        assert f"{REQUESTS[ran[0].requests]} (this figure decided)" in text
+    assert chosen["paced"].paced_s != chosen["loop"].paced_s
+    assert len(list(tmp_path.glob("choices/*"))) == 2
+
+
+@two_cores
+def test_a_candidate_that_fails_while_others_run_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
+    monkeypatch.setattr(configurations_module, "_further_engines", list)
+
+    def second_fails(rivals: Any, *_: object, **__: object) -> Outcome[int]:
+        laps = {which: [Lap((0.010,), (0.010,))] * 5 for which in rivals}
+        return Outcome(laps | {1: []}, {1: ExecutionError("the device is gone")})
+
+    monkeypatch.setattr(ranking, "compete", second_fails)
+    candidates = Auto(branches(), Settings(CPUS, cache=tmp_path, effort=QUICK)).choose().candidates
+    (failed,) = [c for c in candidates if c.refused]
+    assert failed.measured_s is None and candidates[0].refused is None
+    assert format_candidate(failed).endswith(": the device is gone")
+
+
+def entry(devices: int, planner: str = "heft") -> Any:
+    names = tuple(f"cpu:{i}" for i in range(devices))
+    return Contender(Candidate(names, planner, 1.0), None, None)  # type: ignore[arg-type]
+
+
+def indices(*words: Any) -> list[int]:
+    """The order of a shortlist, without the reasons."""
+    return [which for which, _ in ranking._order(*words)]
+
+
+def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> None:
+    single, pair, other = entry(1, "single"), entry(2), entry(2, "hope_greedy")
+
+    def order(shortlist: list[Any], times: list[list[float]]) -> list[int]:
+        return indices(shortlist, times, times, 0.0)
+
+    noise = [1.0, 3.0, 1.0, 9.0, 2.0]
+    # Twice as fast in every round, though its median is the higher one: it ran in the bad rounds.
+    assert order([single, pair], [noise[1:], [0.5 * n for n in noise[1:]]]) == [1, 0]
+    # Hardly faster: one device is simpler and steadier.
+    assert order([pair, single], [[0.995 * n for n in noise], noise]) == [1, 0]
+    # Faster in the median, but not in three of four rounds.
+    unsteady = [n * share for n, share in zip(noise, (0.9, 1.2, 0.9, 1.1, 0.9), strict=True)]
+    assert order([pair, single], [unsteady, noise]) == [1, 0]
+    # One failed, one left the race early: it is compared in its own rounds.
+    assert order([pair, single, other], [[], noise, [1.3, 2.9]]) == [1, 2, 0]
+    assert order([pair, other], [[2.0], [1.0]]) == [1, 0]
+    # Where nothing could be run, one device is taken.
+    assert order([pair, single], [[], []]) == [1, 0]
+
+
+def test_what_is_slower_in_a_loop_is_no_better() -> None:
+    single, pair = entry(1, "single"), entry(2)
+    paced = [[1.0] * 5, [0.5] * 5]
+    assert indices([single, pair], paced, [[1.0] * 5, [1.0] * 5], 0.0) == [1, 0]
+    assert indices([single, pair], paced, [[1.0] * 5, [1.1] * 5], 0.0) == [0, 1]
+
+
+def test_where_the_host_takes_time_a_plan_has_to_gain_more() -> None:
+    shortlist, times = [entry(1, "single"), entry(2)], [[1.0] * 5, [0.8] * 5]
+    assert indices(shortlist, times, times, 0.05) == [1, 0]
+    assert indices(shortlist, times, times, 0.15) == [0, 1]
+
+
+def test_another_engine_has_to_gain_more() -> None:
+    plain, other = entry(1, "single"), entry(1, "single")
+    other = other._replace(candidate=replace(other.candidate, devices=("cpu:0/opencl",)))
+
+    def order(shortlist: list[Any], times: list[list[float]]) -> list[int]:
+        return indices(shortlist, times, times, 0.0)
+
+    assert order([other, plain], [[0.96] * 5, [1.0] * 5]) == [1, 0]
+    assert order([other, plain], [[0.94] * 5, [1.0] * 5]) == [0, 1]
+    # The first engine is what is compared with, whichever was predicted to be faster.
+    assert order([other, plain], [[1.0] * 5, [1.1] * 5]) == [0, 1]
+    assert order([other, plain], [[], []]) == [1, 0]
+
+
+@two_cores
+def test_sessions_choose_by_themselves(tmp_path: Path) -> None:
+    model = branches()
+    with InferenceSession(model, devices=CPUS, cache=tmp_path) as session:
+        feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
+        found = session.run(None, feeds)
+    for a, b in zip(found, plain_session(model).run(None, feeds), strict=True):
+        assert worst_difference(a, b) < 1e-5
+
+
+def test_a_file_that_is_no_model_is_refused_once(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"not a model")
+    with pytest.raises(ModelError, match="is not an ONNX model") as caught:
+        Auto(str(path), Settings(CPUS, cache=tmp_path / "cache")).choose()
+    assert str(caught.value).count("not an ONNX model") == 1
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(UsageError, match="auto has no option 'top_k'; it has planners, shortlist"):
+        Auto("zoo:squeezenet", Settings(CPUS[:1], planner_options={"top_k": 3}))
+
+
+@two_cores
+def test_explain_gives_a_reason_for_every_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import onnx
+
+    path = tmp_path / "m.onnx"
+    onnx.save(branches(), path)
+    arguments = [str(path), "--devices", ",".join(CPUS), "--planner", "heft",
+                 "--cache", str(tmp_path / "cache")]  # fmt: skip
+    assert main(["explain", *arguments, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["tasks"]
+    assert len(rows) == len({r["task"] for r in rows}) > 5
+    assert all(r["why"] and r["device"] in CPUS and r["measured_s"] > 0 for r in rows)
+    assert main(["explain", *arguments, "--top", "3"]) == 0
+    assert "the 3 longest of" in capsys.readouterr().out
+    assert main(["explain", *arguments, "--top", "0"]) == 2

@@ -1,0 +1,409 @@
+"""No plan answers before it was compared with ONNX Runtime."""
+
+import gc
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import coexec
+from coexec.engines.detect import usable_cores
+from coexec.errors import DegradedWarning, DeviceError, ExecutionError
+from coexec.runtime.runner import Runner
+from coexec.selection import comparison as comparison_module
+from coexec.selection import kept_requests as kept_module
+from coexec.selection.auto import Auto
+from coexec.selection.comparison import Agreement, compared, is_exact
+from coexec.selection.contender import Contender
+from coexec.selection.kept_requests import ENOUGH, KeptRequests
+from coexec.selection.planning_context import Workbench
+from coexec.selection.settings import Settings
+from coexec.selection.throughput import Throughput
+from tests.helpers.small_models import branches, from_nodes, tensor_info
+
+CORES = usable_cores()[:2]
+CPUS = [f"cpu:{core}" for core in CORES]
+pytestmark = [
+    pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only"),
+    pytest.mark.usefixtures("quick_choice"),
+]
+X = np.random.default_rng(0).standard_normal((1, 3, 20, 20)).astype(np.float32)
+Outputs = dict[str, Any]
+Change = Callable[[Mapping[str, Any], Outputs], Outputs]
+
+
+class Faulty:
+    """A plan whose outputs are not those of the model."""
+
+    def __init__(self, runner: Runner, change: Change) -> None:
+        self._runner, self._change = runner, change
+
+    def run(self, feeds: Mapping[str, Any], *words: Any, **named: Any) -> Outputs:
+        return self._change(feeds, self._runner.run(feeds, *words, **named))
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def __enter__(self) -> "Faulty":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@pytest.fixture
+def never_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that one device computes is cut into modules, too: it is not ONNX Runtime's own."""
+    monkeypatch.setattr(Workbench, "whole", lambda work, plan: plan)
+
+
+in_modules = pytest.mark.usefixtures("never_whole")
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
+    """Makes every plan but ONNX Runtime's own session change its outputs."""
+    start = Workbench.start
+
+    def use(change: Change) -> None:
+        def started(work: Workbench, prepared: Any) -> Any:
+            runner = start(work, prepared)
+            return runner if is_exact(prepared) else Faulty(runner, change)
+
+        monkeypatch.setattr(Workbench, "start", started)
+
+    return use
+
+
+def with_output(outputs: Outputs, change: Callable[[Any], Any]) -> Outputs:
+    return {**outputs, "y": change(outputs["y"])}
+
+
+def one_off(array: Any) -> Any:
+    changed = array.copy()
+    changed.reshape(-1)[0] += np.float32(2e-4) * abs(array).max()
+    return changed
+
+
+FAULTS: dict[str, tuple[Change, str]] = {
+    "shape": (lambda fed, out: with_output(out, lambda y: y[:, 1:]), r"ordinary.*shape"),
+    "type": (lambda fed, out: with_output(out, lambda y: y.astype(np.float64)), "type float64"),
+    "value": (lambda fed, out: with_output(out, one_off), "of its largest value"),
+    "NaN": (lambda fed, out: with_output(out, np.nan_to_num), "no numbers.*not nan"),
+    "NaN from numbers": (
+        lambda fed, out: with_output(out, lambda y: y * np.float32(np.nan)),
+        "with ordinary, output 'y' has nan",
+    ),
+    "zeros": (
+        lambda fed, out: out if np.any(fed["x"]) else with_output(out, lambda y: y + 1),
+        "with zeros, output 'y'",
+    ),
+    "large": (
+        lambda fed, out: out if np.nanmax(fed["x"]) < 100 else with_output(out, lambda y: y * 0),
+        "very large numbers",
+    ),
+}
+
+
+def test_nan_may_spread_from_nan_alone() -> None:
+    """Where ONNX Runtime's maximum forgets a NaN, a plan may keep it; never the other way round."""
+    rules = Agreement(allowed=1e-4, spreads=True)
+    numbers, kept = np.ones(3, np.float32), np.array([1, np.nan, 1], np.float32)
+    alike = [
+        not list(rules.why_unlike({"y": found}, {"y": expected}, {"x": fed}))
+        for found, expected, fed in (
+            (kept, numbers, kept), (numbers, kept, kept), (kept, numbers, numbers),
+        )
+    ]  # fmt: skip
+    assert alike == [True, False, False]
+
+
+@in_modules
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_plan_that_differs_is_told_apart(fault: str, tmp_path: Path) -> None:
+    change, text = FAULTS[fault]
+    work = Workbench(branches(), Settings(devices=CPUS, planner="heft", cache=tmp_path))
+    prepared = work.prepared_by("heft", {})
+    with work.start(prepared) as runner:
+        result = compared(prepared, Faulty(runner, change))
+    assert re.search(text, str(result.differs))
+    assert compared(prepared) == result  # remembered
+
+
+@in_modules
+def test_a_plan_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(devices=CPUS, planner="heft", cache=tmp_path)
+    prepared = Workbench(branches(), settings).prepared_by("heft", {})
+    first = compared(prepared)
+    assert first.alike >= 8 and first.reason is None
+    monkeypatch.setattr(comparison_module, "_compare", lambda *_: pytest.fail("compared again"))
+    again = Workbench(branches(), settings).prepared_by("heft", {})
+    assert compared(again) == first
+
+
+@in_modules
+def test_a_plan_that_raises_differs(tmp_path: Path) -> None:
+    work = Workbench(branches(), Settings(devices=CPUS, planner="heft", cache=tmp_path))
+    prepared = work.prepared_by("heft", {})
+
+    def fail(fed: Mapping[str, Any], out: Outputs) -> Outputs:
+        raise DeviceError("lost")
+
+    with work.start(prepared) as runner:
+        result = compared(prepared, Faulty(runner, fail))
+    assert "it fails with ordinary" in str(result.reason) and "lost" in str(result.reason)
+
+
+def test_auto_takes_nothing_that_differs(
+    tmp_path: Path, faulty: Callable[[Change], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The winner is out, with the reason in the decision; the best of the others is taken."""
+    from coexec.selection import auto
+
+    ranked = auto.ranked
+
+    def own_session_last(*words: Any) -> list[Contender]:
+        return sorted(ranked(*words), key=lambda entry: entry.plan.as_given)
+
+    monkeypatch.setattr(auto, "ranked", own_session_last)
+    faulty(lambda fed, out: with_output(out, one_off))
+    settings = Settings(devices=CPUS, cache=tmp_path)
+    chosen = Auto(branches(), settings).choose()
+    assert is_exact(chosen)
+    out = [c for c in chosen.candidates if c.refused]
+    assert out and all("of its largest value" in str(c.refused) for c in out)
+    assert chosen.candidates[0].refused is None
+    known = Auto(branches(), settings).known
+    assert known is not None and known.candidates == chosen.candidates
+
+
+def test_throughput_takes_nothing_that_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from coexec.selection import throughput
+
+    def differs(prepared: Any, *_: Any) -> Agreement:
+        return Agreement(differs="output 'y' has other values")
+
+    monkeypatch.setattr(comparison_module, "compared", differs)
+    monkeypatch.setattr(throughput, "_TURN_S", 0.02)
+    monkeypatch.setattr(throughput, "_ROUNDS", 1)
+    monkeypatch.setattr(throughput, "_ranked", lambda able, rates: sorted(able, key=len)[::-1])
+    settings = Settings(devices=CPUS, mode="throughput", cache=tmp_path)
+    chosen = Throughput(branches(), settings).choose()
+    assert is_exact(chosen) and not chosen.beside
+    assert any("other values" in str(c.refused) for c in chosen.candidates)
+
+
+@in_modules
+def test_a_named_planner_that_differs_says_so_once(
+    tmp_path: Path, faulty: Callable[[Change], None]
+) -> None:
+    faulty(lambda fed, out: with_output(out, one_off))
+    expected = onnxruntime.InferenceSession(branches().SerializeToString()).run(None, {"x": X})
+    words: dict[str, Any] = {"devices": CPUS, "planner": "heft", "cache": tmp_path}
+    for _ in ("compared now", "remembered"):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            with coexec.InferenceSession(branches(), **words) as session:
+                for _ in range(3):
+                    found = session.run(None, {"x": X})
+                    assert all(map(np.array_equal, found, expected))
+                assert "does not compute what ONNX Runtime does" in str(session.degraded)
+            gc.collect()
+        (warning,) = [w for w in told if w.category is DegradedWarning]
+        assert "of its largest value" in str(warning.message)
+
+
+def reshaped() -> onnx.ModelProto:
+    """Two convolutions, and a shape that is an input: made-up ones do not fit."""
+    w = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["a"]),
+        helper.make_node("MatMul", ["x", "w"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["c"]),
+        helper.make_node("Reshape", ["c", "s"], ["y"]),
+    ]
+    ends = [tensor_info("x", [4, 4]), tensor_info("s", [3], TensorProto.INT64)]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    return from_nodes(nodes, ends, [y], {"v": w, "w": w[::-1].copy()})
+
+
+@in_modules
+@pytest.mark.filterwarnings("ignore::coexec.errors.ModelWarning")
+def test_where_made_up_inputs_do_not_run_requests_decide(tmp_path: Path) -> None:
+    x = np.arange(16, dtype=np.float32).reshape(4, 4)
+    feeds = {"x": x, "s": np.array([2, 2, 4])}
+    expected = onnxruntime.InferenceSession(reshaped().SerializeToString()).run(None, feeds)
+    with coexec.InferenceSession(
+        reshaped(), devices=CPUS, planner="heft", cache=tmp_path
+    ) as session:
+        assert "compared with the next" in str(session.degraded)
+        for number in range(ENOUGH):
+            assert not session.devices, number
+            assert np.array_equal(session.run(None, feeds)[0], expected[0])
+        session.wait()
+        assert session.devices and session.degraded is None
+        assert np.allclose(session.run(None, feeds)[0], expected[0], rtol=1e-5)
+    with coexec.InferenceSession(
+        reshaped(), devices=CPUS, planner="heft", cache=tmp_path
+    ) as session:
+        assert session.devices and session.degraded is None  # remembered
+
+
+@in_modules
+@pytest.mark.filterwarnings("ignore::coexec.errors.ModelWarning")
+def test_requests_refuse_a_plan_for_good(tmp_path: Path, faulty: Callable[[Change], None]) -> None:
+    faulty(lambda fed, out: with_output(out, one_off))
+    feeds = {"x": np.ones((4, 4), np.float32), "s": np.array([2, 2, 4])}
+    words: dict[str, Any] = {"devices": CPUS, "planner": "heft", "cache": tmp_path}
+    with coexec.InferenceSession(reshaped(), **words) as session:
+        for _ in range(ENOUGH):
+            session.run(None, feeds)
+        session.wait()
+        assert not session.devices
+        assert "for a request of the program" in str(session.degraded)
+    with (
+        pytest.warns(DegradedWarning, match="for a request of the program"),
+        coexec.InferenceSession(reshaped(), **words) as session,
+    ):
+        assert not session.devices
+
+
+def noisy() -> onnx.ModelProto:
+    """Two matrix products with noise that is drawn anew in each run."""
+    w = np.eye(4, dtype=np.float32)
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["n"]),
+        helper.make_node("Add", ["x", "n"], ["a"]),
+        helper.make_node("MatMul", ["a", "w"], ["b"]),
+        helper.make_node("MatMul", ["x", "w"], ["c"]),
+        helper.make_node("Add", ["b", "c"], ["y"]),
+    ]
+    return from_nodes(nodes, [tensor_info("x", [4, 4])], [tensor_info("y", [4, 4])], {"w": w})
+
+
+@in_modules
+@pytest.mark.filterwarnings("ignore::coexec.errors.ModelWarning")
+def test_what_draws_random_numbers_stays_with_onnx_runtime(tmp_path: Path) -> None:
+    work = Workbench(noisy(), Settings(devices=CPUS, planner="heft", cache=tmp_path))
+    result = compared(work.prepared_by("heft", {}))
+    assert result.is_random and "random numbers" in str(result.reason)
+
+
+class TestAnswered:
+    """Requests that are kept in memory."""
+
+    def test_the_latest_are_kept_and_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(kept_module, "_PERIOD_S", 0.0)
+        kept = KeptRequests()
+        for number in range(2 * ENOUGH):
+            fed, made = np.full(4, number), np.full(2, number)
+            kept.add({"x": fed}, ["y"], [made])
+            fed[:] = made[:] = -1
+        assert [int(r.feeds["x"][0]) for r in kept._kept] == list(range(ENOUGH, 2 * ENOUGH))
+        assert [int(r.outputs["y"][0]) for r in kept._kept] == list(range(ENOUGH, 2 * ENOUGH))
+
+    def test_memory_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(kept_module, "_PERIOD_S", 0.0)
+        monkeypatch.setattr(kept_module, "_MOST_BYTES", 300)
+        kept = KeptRequests()
+        kept.add({"x": np.zeros(80, np.uint8)}, ["y"], [np.zeros(30, np.uint8)])
+        assert not kept._kept
+        for _ in range(10):
+            kept.add({"x": np.zeros(80, np.uint8)}, ["y"], [np.zeros(20, np.uint8)])
+        assert sum(a.nbytes for r in kept._kept for a in (*r.feeds.values(), *r.outputs.values())
+                   ) <= 300  # fmt: skip
+
+    def test_one_in_a_period(self) -> None:
+        kept = KeptRequests()
+        for number in range(10 * ENOUGH):
+            kept.add({"x": np.full(4, number)}, ["y"], [np.zeros(1)])
+        assert [int(r.feeds["x"][0]) for r in kept._kept] == list(range(ENOUGH))
+
+    @pytest.mark.parametrize("fed", [[1, 2], {"x": [1.0]}, {"x": np.array(["a"], object)}, None])
+    def test_what_is_no_array_is_not_kept(self, fed: Any) -> None:
+        kept = KeptRequests()
+        kept.add(fed, ["y"], [np.zeros(1)])
+        assert not kept._kept
+
+
+@in_modules
+def test_requests_under_way_refuse_a_plan(
+    tmp_path: Path, faulty: Callable[[Change], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that is right for all made-up inputs and wrong for what the program feeds."""
+    odd = np.full_like(X, 12345.0)
+
+    def change(fed: Mapping[str, Any], out: Outputs) -> Outputs:
+        return with_output(out, one_off) if np.array_equal(fed["x"], odd) else out
+
+    faulty(change)
+    from coexec.selection.plan_selector import Serving
+    from coexec.selection.prepare import Asked
+
+    serving = Serving(branches().SerializeToString(), Settings(
+        devices=CPUS, planner="heft", cache=tmp_path))  # fmt: skip
+    own = onnxruntime.InferenceSession(branches().SerializeToString())
+    state = serving._state(())
+    serving._watch(state)
+    assert serving.watches
+    names = [o.name for o in own.get_outputs()]
+    serving.observe((), {"x": odd}, names, own.run(names, {"x": odd}))
+    prepared = Asked(serving.source, serving._settings).prepare()
+    serving._take(state, prepared)
+    assert state.running is None and "for a request of the program" in str(state.reason)
+    assert not serving.watches
+    serving.close()
+
+
+@pytest.fixture(autouse=True)
+def no_plan_left() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+def test_where_nothing_agrees_there_is_no_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison_module, "is_exact", lambda prepared: False)
+    monkeypatch.setattr(
+        comparison_module, "compared", lambda *_: Agreement(differs="output 'y' is wrong")
+    )
+    with pytest.raises(ExecutionError, match=r"no plan may answer.*output 'y' is wrong"):
+        Auto(branches(), Settings(devices=CPUS, cache=tmp_path)).choose()
+
+
+def chooses() -> onnx.ModelProto:
+    """Which of four equal rows is the greatest: any of them for zeros."""
+    w = np.random.default_rng(0).standard_normal((4, 1)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("ArgMax", ["a"], ["y"], axis=0, keepdims=0),
+    ]
+    ends = [tensor_info("x", [4, 4])], [tensor_info("y", [1], TensorProto.INT64)]
+    return from_nodes(nodes, *ends, {"w": w})
+
+
+@in_modules
+def test_another_choice_among_equals_is_no_fault(tmp_path: Path) -> None:
+    def last_of_equals(fed: Mapping[str, Any], out: Outputs) -> Outputs:
+        return with_output(out, lambda y: y * 0 + 3) if not fed["x"].any() else out
+
+    def wrong(fed: Mapping[str, Any], out: Outputs) -> Outputs:
+        return with_output(out, lambda y: (y + 1) % 4)
+
+    for number, (change, is_right) in enumerate([(last_of_equals, True), (wrong, False)]):
+        cache = tmp_path / str(number)
+        work = Workbench(chooses(), Settings(devices=CPUS, planner="heft", cache=cache))
+        prepared = work.prepared_by("heft", {})
+        with work.start(prepared) as runner:
+            result = compared(prepared, Faulty(runner, change))
+        assert (result.reason is None) == is_right, result

@@ -1,0 +1,192 @@
+"""`coexec optimize`: a verdict within the time, and a plan where it is worth it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coexec.cli import main
+from coexec.engines.detect import usable_cores
+from coexec.errors import ModelError, UsageError
+from coexec.profiling.processors import BUSY, Load, ProcessorTime
+from coexec.profiling.profiler import Effort
+from coexec.selection import configurations as configurations_module
+from coexec.selection import optimize as module
+from coexec.selection.auto import Auto
+from coexec.selection.deadline import Deadline, OutOfTimeError
+from coexec.selection.optimize import Verdict, optimize
+from coexec.selection.planning_context import Workbench
+from coexec.selection.prepared import Candidate
+from coexec.selection.quiet_moment import Stopwatch
+from coexec.selection.race import Lap, Outcome
+from coexec.selection.settings import Settings
+from tests.helpers.small_models import branches
+
+CORES = usable_cores()[:2]
+CPUS = [f"cpu:{core}" for core in CORES]
+two_cores = pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only")
+QUICK = Effort(warm_up=1, least=2, most=2)
+BEST = Candidate(("cpu:0-1/opencl",), "single", None, paced_s=0.0224)
+UNTRIED = Candidate(("cpu:0", "cpu:1"), "", None, refused="no time", untried=True)
+FASTER = Verdict(0.0331, 0.0224, 1.48, is_faster=True, candidates=(BEST, UNTRIED))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    file = tmp_path / "m.onnx"
+    file.write_bytes(branches().SerializeToString())
+    return str(file)
+
+
+def test_a_verdict_is_a_sentence() -> None:
+    assert str(FASTER) == (
+        "1.48 times as fast as ONNX Runtime: 33.1 ms to 22.4 ms at up to 30 requests a second, on "
+        "cpu:0-1/opencl; more time would try cpu:0+cpu:1"
+    )
+    slower = Verdict(0.010, 0.011, 0.909, candidates=(BEST,))
+    assert str(slower) == (
+        "nothing tried is clearly faster than ONNX Runtime; keep it (the best takes 1.10 of its "
+        "time: 10.0 ms to 11.0 ms)"
+    )
+    assert "keep ONNX Runtime" in str(Verdict(unfinished="the model was loaded"))
+
+
+@pytest.mark.parametrize(
+    ("paced", "loop", "is_faster"),
+    [(0.9, 0.9, True), (0.98, 0.9, False), (0.9, 1.0, True), (0.9, 1.1, False)],
+)
+def test_a_plan_is_faster_by_one_figure_and_not_slower_by_the_other(
+    paced: float, loop: float, is_faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laps = {"plan": [Lap((paced,), (loop,))] * 5, "ONNX Runtime": [Lap((1.0,), (1.0,))] * 5}
+
+    class Chosen:
+        candidates, plan, graph, origin, shapes, doubt = (BEST,), None, None, None, None, None
+
+    chosen: Any = Chosen()
+    chosen.origin = chosen
+    monkeypatch.setattr(module, "text_of", lambda *_: "{}")
+    verdict = module._judged(chosen, Outcome(laps), 0.0, chosen)
+    assert verdict.is_faster == is_faster and verdict.ratio == pytest.approx(1 / paced)
+
+
+@pytest.mark.long
+def test_it_ends_with_a_verdict_on_a_real_model(model: str, tmp_path: Path) -> None:
+    steps: list[str] = []
+    settings = Settings(CPUS[:1], cache=tmp_path / "cache", planner_options={"planners": "heft"})
+    verdict = optimize(model, settings, 600.0, lambda what, done, total: steps.append(what))
+    assert verdict.ort_s and verdict.plan_s and verdict.plan_file is not None
+    assert verdict.candidates and not verdict.untried and verdict.unfinished is None
+    assert "race with ONNX Runtime" in steps
+
+
+def test_devices_are_closed_after_the_race(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Workbench(model, Settings(CPUS[:1], cache=tmp_path))
+    closed: list[Workbench] = []
+    monkeypatch.setattr(work, "release", lambda: closed.append(work))
+    outcome, _ = module._raced(work.prepared_by("single", {}), 0.1)
+    assert closed == [work]
+    assert outcome.ratio("plan", "ONNX Runtime", "loop") > 0
+
+
+def test_a_time_that_is_too_short_is_said(model: str, tmp_path: Path) -> None:
+    verdict = optimize(model, Settings(CPUS[:1], cache=tmp_path), 0.1)
+    assert verdict.plan_file is None and "the time was over while" in str(verdict)
+
+
+def test_what_cannot_be_optimized(model: str, tmp_path: Path) -> None:
+    for seconds in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match="--time 30"):
+            optimize(model, Settings(cache=tmp_path), seconds)
+    with pytest.raises(UsageError, match="heft"):
+        optimize(model, Settings(cache=tmp_path, planner="heft"), 1.0)
+    with pytest.raises(ModelError, match="absent"):
+        optimize(str(tmp_path / "absent.onnx"), Settings(cache=tmp_path), 60.0)
+
+
+@pytest.mark.parametrize("verdict", [FASTER, Verdict(0.01, 0.02, 0.5, candidates=(BEST,))])
+def test_the_plan_is_kept_where_it_is_faster(
+    verdict: Verdict, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(module, "optimize", lambda *_: replace(verdict, plan_file="{}"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["optimize", model]) == 0
+    said = capfd.readouterr().out
+    assert str(verdict) in said and ("plan='m.plan.json'" in said) == verdict.is_faster
+    assert (tmp_path / "m.plan.json").exists() == verdict.is_faster
+    assert main(["optimize", model, "--json"]) == 0
+    facts = json.loads(capfd.readouterr().out)
+    assert facts["verdict"] == str(verdict) and facts["ratio"] == verdict.ratio
+
+
+@two_cores
+def test_more_time_tries_what_there_was_no_time_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configurations_module, "_further_engines", list)
+
+    def auto(seconds: float) -> Auto:
+        options = {"planners": "heft", "seconds": seconds}
+        return Auto(
+            branches(), Settings(CPUS, planner_options=options, cache=tmp_path, effort=QUICK)
+        )
+
+    first = auto(1e-3).choose()
+    untried = [c for c in first.candidates if c.untried]
+    assert {c.devices for c in untried} >= {tuple(CPUS)}
+    assert all("within 0.001 s" in str(c.refused) for c in untried)
+    assert not first.candidates[0].untried
+    assert auto(1e-4).known is not None
+    assert auto(600.0).known is None
+    assert not any(c.untried for c in auto(600.0).choose().candidates)
+    assert auto(1200.0).known is not None
+
+
+@two_cores
+def test_what_was_chosen_among_devices_alone_is_chosen_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configurations_module, "_further_engines", list)
+    settings = Settings(CPUS, planner_options={"planners": "heft"}, cache=tmp_path, effort=QUICK)
+    first = Auto(branches(), settings, alone=True).choose()
+    assert all(len(c.devices) == 1 for c in first.candidates if not c.untried)
+    assert any(c.devices == tuple(CPUS) for c in first.candidates if c.untried)
+    assert Auto(branches(), settings, alone=True).known is not None
+    assert Auto(branches(), settings).known is None
+    assert not any(c.untried for c in Auto(branches(), settings).choose().candidates)
+    assert Auto(branches(), settings, alone=True).known is not None
+
+
+@pytest.mark.parametrize("seconds", [0, -1, "30", True, float("nan")])
+def test_seconds_of_the_planner_are_a_number_above_zero(seconds: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="option seconds"):
+        Auto(branches(), Settings(CPUS, planner_options={"seconds": seconds}, cache=tmp_path))
+
+
+def test_waiting_for_requests_does_not_count() -> None:
+    times: Iterator[float] = iter([0.0, 5.0, 9.0, 11.0])
+    paused = iter([0.0, 2.0, 2.0, 2.0])
+    deadline = Deadline(8.0, now_s=lambda: next(times), paused_s=lambda: next(paused))
+    assert deadline.left_s() == 5.0
+    deadline.check()
+    with pytest.raises(OutOfTimeError):
+        deadline.check()
+
+
+def test_the_share_of_other_programs() -> None:
+    """Two of three busy seconds are of others."""
+    clock = iter([0.0, 2.0])
+    used = iter([0.0, 1.0])
+    busy = iter([ProcessorTime(10.0), ProcessorTime(13.0)])
+    watch = Stopwatch(now_s=lambda: next(clock), used_s=lambda: next(used),
+                      processor_time=lambda: next(busy))  # fmt: skip
+    value, load = watch.with_load(lambda: "value")
+    assert value == "value" and load.others_s == 2.0
+    assert Load(1.0, 4.0).plus(Load(0.0, 4.0)).share == 0.125 > BUSY
+    assert Load().share == 0.0

@@ -1,0 +1,351 @@
+"""Races with made-up rivals on a made-up machine; and two with real threads and processes."""
+
+import itertools
+import multiprocessing
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from coexec.errors import ExecutionError
+from coexec.profiling.processors import ProcessorTime, processor_time
+from coexec.selection.quiet_moment import REAL, Rest, Stopwatch, cpu_clock
+from coexec.selection.race import Outcome, Pacing, compete, race, ratio, turn
+from tests.helpers.patience import ENOUGH_S
+
+pytestmark = pytest.mark.alone
+
+ONCE = Pacing(paced=1, loop=1)
+
+
+class Machine:
+    """A clock that only runs when a rival does or the race waits, and the CPU time used by then."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.used_s = 0.0
+        self.stolen_s = 0.0
+        """What a host gave to others."""
+        self.spinning_until_s = 0.0
+        self.log: list[str] = []
+        """Names of the rivals as they run."""
+        self.disturbed: list[str] = []
+        """Those that ran while threads of another one were spinning."""
+        self._owner = ""
+
+    @property
+    def watch(self) -> Stopwatch:
+        return Stopwatch(
+            lambda: self.now_s, lambda: self.used_s, self._pass,
+            lambda: ProcessorTime(self.used_s, self.stolen_s),
+        )  # fmt: skip
+
+    def _pass(self, seconds: float, busy: float = 0.0) -> None:
+        spinning_s = max(0.0, min(seconds, self.spinning_until_s - self.now_s))
+        self.now_s += seconds
+        self.used_s += busy * seconds + spinning_s
+
+    def rival(self, name: str, seconds: float, spins_s: float = 0.0) -> Callable[[], None]:
+        """Takes ``seconds``, twice that beside the spinning threads of another one."""
+
+        def run() -> None:
+            others = self._owner != name and self.spinning_until_s > self.now_s
+            self.log.append(name)
+            self.disturbed += [name] * others
+            self._pass(seconds * (2 if others else 1), busy=1.0)
+            if spins_s:
+                self._owner, self.spinning_until_s = name, self.now_s + spins_s
+
+        return run
+
+
+def test_the_order_rotates_and_the_first_run_of_a_turn_is_discarded() -> None:
+    machine = Machine()
+    rivals = {name: machine.rival(name, 0.005) for name in "abc"}
+    cold = rivals["a"]
+
+    def after_others() -> None:
+        if len(machine.log) == 0 or machine.log[-1] != "a":
+            machine._pass(0.01, busy=1.0)  # what the others have driven out of the caches
+        cold()
+
+    outcome = race(rivals | {"a": after_others}, (4, 4), pacing=ONCE, watch=machine.watch)
+    runs = "".join(machine.log)
+    assert runs == "".join(3 * name for name in "abcbcacababc")
+    assert outcome.samples_s("a", "loop") == pytest.approx([0.005] * 4)
+    assert outcome.samples_s("a", "paced") == pytest.approx([0.005] * 4)
+    assert outcome.failed == {} and outcome.disturbed == 0
+
+
+def test_paced_requests_come_with_the_period_and_a_loop_does_not_wait() -> None:
+    machine = Machine()
+    starts_s: list[float] = []
+    run = machine.rival("a", 0.005)
+
+    def noted() -> None:
+        starts_s.append(machine.now_s)
+        run()
+
+    lap = turn(noted, Pacing(discard=1, paced=3, loop=2, period_s=0.05), machine.watch)
+    gaps_s = [b - a for a, b in itertools.pairwise(starts_s)]
+    assert gaps_s == pytest.approx([0.05, 0.05, 0.05, 0.005, 0.005])
+    assert (len(lap.paced), len(lap.loop), len(lap.rested)) == (3, 2, 0)
+
+
+def test_a_rival_that_needs_longer_than_the_period_runs_back_to_back() -> None:
+    machine = Machine()
+    lap = turn(machine.rival("a", 0.08), Pacing(paced=2, loop=5, period_s=0.05), machine.watch)
+    assert len(machine.log) == 3  # the two requests are a loop as well
+    assert lap.paced == lap.loop == pytest.approx((0.08, 0.08))
+
+
+def test_a_late_request_behind_one_that_was_slow_for_once_does_not_count_as_paced() -> None:
+    machine = Machine()
+    took_s = iter([0.4, 0.01, 0.02, 0.03])  # cold; late, though quick itself; paced; in a loop
+    lap = turn(lambda: machine._pass(next(took_s)), ONCE, machine.watch)
+    assert (lap.paced, lap.loop) == (pytest.approx((0.02,)), pytest.approx((0.03,)))
+
+
+def test_a_request_after_a_rest_is_timed_where_asked_for() -> None:
+    machine = Machine()
+    idle_s: list[float] = []
+    last_s = 0.0
+
+    def run() -> None:
+        nonlocal last_s
+        idle_s.append(machine.now_s - last_s)
+        machine._pass(0.005)
+        last_s = machine.now_s
+
+    lap = turn(run, Pacing(paced=0, loop=1, rest_s=0.3), machine.watch)
+    assert len(lap.rested) == 1 and idle_s[1] >= 0.3 and lap.paced == ()
+
+
+def test_no_rival_runs_beside_the_spinning_threads_of_another_one() -> None:
+    machine = Machine()
+    rivals = {
+        "first": machine.rival("first", 0.01),
+        "spins": machine.rival("spins", 0.004, spins_s=0.05),
+        "second": machine.rival("second", 0.01),
+    }
+    outcome = race(rivals, (6, 6), pacing=ONCE, watch=machine.watch)
+    assert machine.disturbed == [] and outcome.disturbed == 0
+    for figure in ("paced", "loop"):  # the same plan twice, once behind the one that spins
+        assert outcome.median_s("first", figure) == pytest.approx(0.01)
+        assert outcome.ratio("second", "first", figure) == pytest.approx(1.0)
+
+
+def test_the_limit_of_a_rest_is_told_and_not_paid_in_every_turn() -> None:
+    machine = Machine()
+    machine.spinning_until_s = 1e6  # a thread of the program that has nothing to do with the race
+    rest = Rest(machine.watch)
+    waited_s = []
+    for _ in range(12):
+        before_s = machine.now_s
+        assert not rest.until_idle()
+        waited_s.append(machine.now_s - before_s)
+    assert waited_s[0] > waited_s[1] > waited_s[2] and sum(waited_s[2:]) < sum(waited_s[:2])
+    outcome = race({"a": machine.rival("a", 0.01)}, (3, 3), pacing=ONCE, watch=machine.watch)
+    assert outcome.disturbed == 3
+    machine.spinning_until_s = 0.0
+    assert rest.until_idle()
+    machine.spinning_until_s = 1e6
+    before_s = machine.now_s
+    assert not rest.until_idle() and machine.now_s - before_s == pytest.approx(waited_s[0])
+
+
+def test_a_reading_of_a_clock_that_ticks_is_not_taken_for_idleness() -> None:
+    """Linux adds up the time of a thread that runs elsewhere every 4 ms, or every 10."""
+    machine = Machine()
+    machine.spinning_until_s = 0.06
+    ticking = Stopwatch(
+        machine.watch.now_s, lambda: machine.used_s // 0.01 * 0.01, machine.watch.sleep
+    )
+    assert Rest(ticking).until_idle()
+    assert machine.now_s >= machine.spinning_until_s
+
+
+def test_a_rival_that_fails_is_out_and_the_others_go_on() -> None:
+    machine = Machine()
+    runs = 0
+
+    def fails() -> None:
+        nonlocal runs
+        runs += 1
+        if runs > 4:
+            raise ExecutionError("the device is gone")
+
+    rivals: dict[str, Any] = {"a": machine.rival("a", 0.01), "b": fails}
+    outcome = race(rivals, (3, 3), pacing=ONCE, watch=machine.watch)
+    assert len(outcome.samples_s("a", "paced")) == 3 and runs == 5
+    assert outcome.samples_s("b", "paced") == [] and outcome.median_s("b", "loop") is None
+    assert str(outcome.failed["b"]) == "the device is gone"
+    with pytest.raises(ExecutionError, match="gone"):
+        outcome.complete()
+    alone = race({"b": fails}, (3, 3), pacing=ONCE, watch=machine.watch)
+    assert list(alone.failed) == ["b"] and runs == 6
+
+
+def test_errors_of_signal_handlers_are_not_taken_for_failures_of_a_rival() -> None:
+    def interrupted() -> None:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        race({"a": interrupted}, (3, 3), watch=Machine().watch)
+
+
+def test_a_rival_that_is_clearly_slower_leaves_and_the_race_ends() -> None:
+    machine = Machine()
+    rivals = {
+        "fast": machine.rival("fast", 0.010),
+        "level": machine.rival("level", 0.0101),
+        "slow": machine.rival("slow", 0.011),
+    }
+    outcome = race(rivals, (3, 8), drop_by="paced", pacing=ONCE, watch=machine.watch)
+    rounds = {name: len(outcome.rounds_s(name, "paced")) for name in rivals}
+    assert rounds == {"fast": 8, "level": 8, "slow": 4}
+    del rivals["level"]
+    outcome = race(rivals, (3, 8), drop_by="loop", pacing=ONCE, watch=machine.watch)
+    assert [len(outcome.rounds_s(name, "loop")) for name in rivals] == [4, 4]
+    outcome = race(rivals, (3, 8), pacing=ONCE, watch=machine.watch)
+    assert [len(outcome.rounds_s(name, "loop")) for name in rivals] == [8, 8]
+    outcome = race(rivals, (3, 8), pacing=ONCE, watch=machine.watch, budget_s=1e-9)
+    assert [len(outcome.rounds_s(name, "loop")) for name in rivals] == [3, 3]
+
+
+def test_who_leaves_is_decided_by_rounds_and_not_by_medians() -> None:
+    noise = [1.0, 3.0, 1.0, 9.0, 2.0]
+    assert ratio([0.5 * n for n in noise[1:]], noise[1:]) == 0.5
+    unsteady = [0.9, 4.0, 0.9, 12.0, 1.9]  # worse in the median, but not in most of the rounds
+    assert statistics.median(unsteady[:4]) > statistics.median(noise[:4])
+    machine = Machine()
+
+    def rival(seconds: list[float]) -> Callable[[], None]:
+        left = iter([s for s in seconds for _ in range(2)])  # discarded and paced, back to back
+        return lambda: machine._pass(next(left), busy=1.0)
+
+    rivals = {"noise": rival(noise), "unsteady": rival(unsteady)}
+    outcome = race(rivals, (2, 5), drop_by="paced", pacing=ONCE, watch=machine.watch)
+    assert len(outcome.rounds_s("unsteady", "paced")) == 5
+
+
+def test_what_the_host_takes_is_told_as_a_share() -> None:
+    machine = Machine()
+
+    def stolen_from() -> None:
+        machine._pass(0.9, busy=1.0)
+        machine.stolen_s += 0.1
+
+    outcome = race({"one": stolen_from}, (4, 4), watch=machine.watch)
+    assert outcome.stolen == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("repeats", "seconds"), [(0, [9.0, 2.0, 3.0]), (1, [2.0, 3.0, 4.0])])
+def test_a_round_of_which_the_host_took_a_part_is_run_again(
+    repeats: int, seconds: list[float]
+) -> None:
+    machine = Machine()
+    due = iter([9.0, 2.0, 3.0, 4.0])
+
+    def run() -> None:
+        took_s = next(due)
+        machine._pass(took_s, busy=1.0)
+        machine.stolen_s += 1.0 if took_s == 9.0 else 0.0
+
+    pacing = Pacing(discard=0, paced=0, loop=1)
+    outcome = race({"one": run}, (3, 3), repeats=repeats, pacing=pacing, watch=machine.watch)
+    assert outcome.rounds_s("one", "loop") == seconds
+    assert outcome.repeated == repeats
+    assert outcome.stolen == pytest.approx(0.0 if repeats else 1 / 15)
+    assert next(due, None) == (None if repeats else 4.0)
+
+
+def test_the_times_of_this_machine() -> None:
+    before = processor_time()
+    _spin(*(threading.Event() for _ in range(3)))
+    after = processor_time()
+    assert 0.0 <= after.since(before).stolen < 1.0
+    if sys.platform == "linux":
+        assert after.busy_s > before.busy_s
+    assert after.since(after).stolen == 0.0
+
+
+def test_nothing_to_race() -> None:
+    assert race({}, (3, 8), watch=Machine().watch) == Outcome()
+
+
+def test_a_thread_that_spins_after_each_run_is_waited_for() -> None:
+    spinning = threading.Event()
+    seen: list[bool] = []
+    threads: list[threading.Thread] = []
+    starved: list[float] = []
+
+    def spin() -> None:
+        began_s, end_s = time.perf_counter(), REAL.used_s() + 0.03
+        while REAL.used_s() < end_s:
+            pass
+        took_s = time.perf_counter() - began_s
+        if took_s > 0.045:  # other programs had its core meanwhile, so it looked as if it rested
+            starved.append(took_s)
+        spinning.clear()
+
+    def starts_a_spinning_thread() -> None:
+        if not spinning.is_set():
+            spinning.set()
+            threads.append(threading.Thread(target=spin))
+            threads[-1].start()
+
+    rivals = {"spins": starts_a_spinning_thread, "other": lambda: seen.append(spinning.is_set())}
+    outcome = race(rivals, (3, 3), pacing=Pacing(paced=0, loop=1))
+    for thread in threads:
+        thread.join()
+    assert len(threads) + outcome.disturbed + len(starved) >= 3 and len(seen) == 6
+    # None, unless the limit of a rest was reached or the thread did not get a core.
+    assert sum(seen) <= 2 * (outcome.disturbed + len(starved)), starved
+
+
+def _spin(begun: Any, ended: Any, starved: Any) -> None:
+    begun.set()
+    began_s, end_s = time.perf_counter(), REAL.used_s() + 0.05
+    while REAL.used_s() < end_s:
+        pass
+    if time.perf_counter() - began_s > 0.065:  # see above
+        starved.set()
+    ended.set()
+
+
+def test_processes_that_spin_are_waited_for() -> None:
+    context = multiprocessing.get_context("spawn")
+    begun, ended, starved = context.Event(), context.Event(), context.Event()
+    process = context.Process(target=_spin, args=(begun, ended, starved))
+    process.start()
+    clock = cpu_clock([process.pid or 0])
+    rest = Rest(Stopwatch(used_s=clock))
+    begun.wait()
+    while not rest.until_idle():
+        pass
+    seen = ended.is_set()
+    assert ended.wait(ENOUGH_S) and (seen or starved.is_set())
+    before_s = clock()
+    process.join()
+    assert 0.0 < clock() < before_s  # a process that has ended is no error, and no longer counted
+
+
+def test_rivals_in_processes_of_their_own_return_their_laps() -> None:
+    machine = Machine()
+    order: list[str] = []
+
+    def lap_of(name: str) -> Callable[[], Any]:
+        def run() -> Any:
+            order.append(name)
+            return turn(machine.rival(name, 0.01), ONCE, machine.watch)
+
+        return run
+
+    outcome = compete({n: lap_of(n) for n in "ab"}, (2, 2), watch=machine.watch)
+    assert order == ["a", "b", "b", "a"]
+    assert outcome.samples_s("b", "loop") == pytest.approx([0.01, 0.01])
