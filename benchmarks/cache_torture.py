@@ -163,8 +163,9 @@ def disks(torture: Torture) -> Iterator[tuple[str, Counter[str]]]:
     folder.mkdir()
     for size in ("64k", "128k", "256k", "512k", "1m", "4m"):
         with _mounted(folder, "-t", "tmpfs", "-o", f"size={size}", "tmpfs") as why:
-            outcomes = Counter({why: 1}) if why else Counter(
-                torture.outcome(folder) for _ in range(2))  # fmt: skip
+            outcomes = (
+                Counter({why: 1}) if why else Counter(torture.outcome(folder) for _ in range(2))
+            )
         yield f"disk of {size}", outcomes
     with _copy(torture) as cache, _mounted(cache, "--bind", str(cache)) as why:
         if not why:
@@ -193,8 +194,9 @@ def processors(torture: Torture) -> Counter[str]:
     output = torture.folder / "answer.npz"
     cache = torture.folder / "shared"
     for before in ([], emulated, [], emulated):
-        code = torture.words("single", cache, output).replace(",".join(torture.devices),
-                                                              torture.devices[0])  # fmt: skip
+        code = torture.words("single", cache, output).replace(
+            ",".join(torture.devices), torture.devices[0]
+        )
         python = os.path.realpath(sys.executable)
         subprocess.run([*before, python, "-c", code], check=True, stderr=subprocess.DEVNULL)
         with np.load(output) as answers:

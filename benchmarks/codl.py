@@ -76,14 +76,28 @@ def _arguments() -> Arguments:
         description=(__doc__ or "").splitlines()[0],
         epilog="Without --phones and --here both are done.",
     )
-    parser.add_argument("--models", nargs="+", type=a_model, metavar="MODEL",
-                        help="names of the zoo or files; by default the paper's on phones and "
-                        f"{', '.join(codl_here.MODELS)} here")  # fmt: skip
-    parser.add_argument("--phones", nargs="?", const=[*PHONES], type=some_of(PHONES),
-                        help=f"simulated phones; by default {','.join(PHONES)}")  # fmt: skip
-    parser.add_argument("--here", nargs="?", const=[*codl_here.CASES],
-                        type=some_of(codl_here.CASES),
-                        help=f"this machine; by default {','.join(codl_here.CASES)}")  # fmt: skip
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        type=a_model,
+        metavar="MODEL",
+        help="names of the zoo or files; by default the paper's on phones and "
+        f"{', '.join(codl_here.MODELS)} here",
+    )
+    parser.add_argument(
+        "--phones",
+        nargs="?",
+        const=[*PHONES],
+        type=some_of(PHONES),
+        help=f"simulated phones; by default {','.join(PHONES)}",
+    )
+    parser.add_argument(
+        "--here",
+        nargs="?",
+        const=[*codl_here.CASES],
+        type=some_of(codl_here.CASES),
+        help=f"this machine; by default {','.join(codl_here.CASES)}",
+    )
     parser.add_argument("--rounds", type=a_count, default=30, help="turns of each")
     parser.add_argument("--cache", help="folder for profiles and plans")
     parser.add_argument("--fresh", action="store_true", help="profile anew")

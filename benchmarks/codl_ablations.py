@@ -82,19 +82,24 @@ def _published(plans: Plans, models: Sequence[str], phones: Sequence[str]) -> It
             for label, gpu in _ON_BUFFERS.items():
                 seconds[label] = total_s(
                     published(graph, buffers, (CHANNELS,), chained=False)
-                    if gpu is None else fixed(graph, buffers, gpu)
-                )  # fmt: skip
+                    if gpu is None
+                    else fixed(graph, buffers, gpu)
+                )
             for label, own_s in seconds.items():
                 yield head(name, model, label) | {"rounds_s": [own_s]}
 
 
 def _beside_mulayer(shared: Sequence[Row]) -> list[Row]:
     return [
-        {"platform": phone, "model": model,
-         **{label: f"{1e3 * own[label]['rounds_s'][0]:.1f}" for label in _ON_BUFFERS},
-         "paper": f"{1e3 * PAPER_S[phone, model, MULAYER]:.0f}"}
-        for (phone, model), own in by_case(shared).items() if (phone, model, MULAYER) in PAPER_S
-    ]  # fmt: skip
+        {
+            "platform": phone,
+            "model": model,
+            **{label: f"{1e3 * own[label]['rounds_s'][0]:.1f}" for label in _ON_BUFFERS},
+            "paper": f"{1e3 * PAPER_S[phone, model, MULAYER]:.0f}",
+        }
+        for (phone, model), own in by_case(shared).items()
+        if (phone, model, MULAYER) in PAPER_S
+    ]
 
 
 def _chains(models: Sequence[str], phones: Sequence[str]) -> Iterator[Row]:
@@ -186,10 +191,13 @@ def _halves() -> Iterator[Row]:
         read_bytes = tensors["x"].size_bytes * (rows // 2 + halo) // rows
         sharing_s = there.sync_latency_s + there.copy_s(read_bytes)
         sharing_s += back.sync_latency_s + back.copy_s(tensors["y"].size_bytes // 2)
-        on = {place: operator_s(op, tensors, rates[name], 0.5)
-              for place, name in ((gpu, "gpu:0/image"), (cpu, "cpu:4-7"))}  # fmt: skip
+        on = {
+            place: operator_s(op, tensors, rates[name], 0.5)
+            for place, name in ((gpu, "gpu:0/image"), (cpu, "cpu:4-7"))
+        }
         yield {
-            "what": what, "GPU": f"{1e3 * on[gpu]:.2f} / {gpu_ms:.2f}",
+            "what": what,
+            "GPU": f"{1e3 * on[gpu]:.2f} / {gpu_ms:.2f}",
             "CPU": f"{1e3 * on[cpu]:.2f} / {cpu_ms:.2f}",
             "sharing": f"{1e3 * sharing_s:.2f} / {sharing_ms:.2f}",
-        }  # fmt: skip
+        }

@@ -27,7 +27,7 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.names import cpu_name, without_engine
 from coexec.engines.opened import OpenDevice
 from coexec.planners.methods.splitting.shares import FINE_STEPS
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import ratio
 from coexec.selection.settings import Settings
 
@@ -55,9 +55,11 @@ def rows(models: Sequence[str], cases: Sequence[str], options: Any) -> Iterator[
 
 
 def _compare(label: str, names: Sequence[str], model: str, share: float, options: Any) -> list[Row]:
-    work = Workbench(source_of(model), Settings(names, cache=options.cache, fresh=options.fresh))
+    work = PlanningContext(
+        source_of(model), Settings(names, cache=options.cache, fresh=options.fresh)
+    )
     wide_name = cpu_name(sorted(usable_cores()[:2]))
-    wide = Workbench(source_of(model), Settings([wide_name], cache=options.cache))
+    wide = PlanningContext(source_of(model), Settings([wide_name], cache=options.cache))
     with ExitStack() as stack:
         cost, devices, factor = _slowed(stack, work, share)
         contest = stack.enter_context(Contest(label, model, work, cost=cost, devices=devices))
@@ -76,7 +78,7 @@ def _compare(label: str, names: Sequence[str], model: str, share: float, options
 
 
 def _slowed(
-    stack: ExitStack, work: Workbench, share: float
+    stack: ExitStack, work: PlanningContext, share: float
 ) -> tuple[CostModel, Sequence[OpenDevice], float]:
     """Costs and devices with the first device at ``share`` of its speed, and the measured factor by
     which its times grow."""
@@ -91,8 +93,10 @@ def _slowed(
 def _difference(expected: Mapping[str, Any], run: Run) -> Row:
     """The largest difference to ONNX Runtime's output, relative to the largest output."""
     actual = run()
-    off = [np.abs(actual[key] - value).max(initial=0.0) / max(np.abs(value).max(initial=0.0), 1e-30)
-           for key, value in expected.items()]  # fmt: skip
+    off = [
+        np.abs(actual[key] - value).max(initial=0.0) / max(np.abs(value).max(initial=0.0), 1e-30)
+        for key, value in expected.items()
+    ]
     return {"difference": float(max(off))}
 
 
@@ -122,8 +126,11 @@ def _reached(found: Sequence[Row]) -> list[Row]:
             continue
         ours_s = own[OURS]["rounds_s"]
         best_s = perfect(own[FIRST]["rounds_s"], own[SECOND]["rounds_s"])
-        cells: Row = {"model": model, "first, times slower": f"{own[OURS]['slowdown']:.2f}",
-                      "perfect, ms": f"{1e3 * statistics.median(best_s):.2f}"}  # fmt: skip
+        cells: Row = {
+            "model": model,
+            "first, times slower": f"{own[OURS]['slowdown']:.2f}",
+            "perfect, ms": f"{1e3 * statistics.median(best_s):.2f}",
+        }
         for label in (*DIVIDED, MULAYER):
             if label in own:
                 cells[f"{label}, share of it"] = f"{ratio(best_s, own[label]['rounds_s']):.2f}"
@@ -139,9 +146,14 @@ def _moved(found: Sequence[Row]) -> list[Row]:
     for (_, model), own in by_case(found).items():
         for label, row in own.items():
             if row.get("divided"):
-                table.append({"model": model, "planner": label,
-                              "MB": f"{row['moved_bytes'] / 1e6:.2f}",
-                              "difference": f"{row['difference']:.1e}"})  # fmt: skip
+                table.append(
+                    {
+                        "model": model,
+                        "planner": label,
+                        "MB": f"{row['moved_bytes'] / 1e6:.2f}",
+                        "difference": f"{row['difference']:.1e}",
+                    }
+                )
     return table
 
 
@@ -151,10 +163,13 @@ def _joules(found: Sequence[Row]) -> list[Row]:
     if unknown:
         return [{"left out": reason} for reason in sorted(unknown)]
     return [
-        {"platform": platform, "model": model,
-         **{label: f"{row['energy_j']:.2f}" for label, row in own.items()}}
+        {
+            "platform": platform,
+            "model": model,
+            **{label: f"{row['energy_j']:.2f}" for label, row in own.items()},
+        }
         for (platform, model), own in by_case(found).items()
-    ]  # fmt: skip
+    ]
 
 
 def _errors(found: Sequence[Row]) -> list[Row]:
@@ -166,7 +181,11 @@ def _errors(found: Sequence[Row]) -> list[Row]:
             for where in (row["platform"], "all"):
                 errors.setdefault(where, []).append(off)
     return [
-        {"devices": where, "plans": str(len(own)), "largest": f"{max(own):.0%}",
-         "median error": f"{statistics.median(own):.0%}"}
+        {
+            "devices": where,
+            "plans": str(len(own)),
+            "largest": f"{max(own):.0%}",
+            "median error": f"{statistics.median(own):.0%}",
+        }
         for where, own in errors.items()
-    ]  # fmt: skip
+    ]

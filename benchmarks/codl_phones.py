@@ -86,12 +86,17 @@ def _run(plans: Plans, planner: str, graph: Graph, phone: Platform, **options: A
     schedule = derive(plan, graph)
     trace = simulate(schedule, phone.cost, phone.system)
     return {
-        "rounds_s": [trace.makespan_s], "simulated_s": trace.makespan_s, "planning_s": took_s,
-        "status": plan.provenance.status, "energy_j": energy_j(trace, phone.system),
-        "moved_bytes": moved_bytes(schedule), "held_bytes": held_bytes(schedule),
+        "rounds_s": [trace.makespan_s],
+        "simulated_s": trace.makespan_s,
+        "planning_s": took_s,
+        "status": plan.provenance.status,
+        "energy_j": energy_j(trace, phone.system),
+        "moved_bytes": moved_bytes(schedule),
+        "held_bytes": held_bytes(schedule),
         "sharing_s": sharing_s(schedule, phone.cost, phone.system),
-        "ways": ways_of(plan, graph), "chains": chains_of(plan, graph),
-    }  # fmt: skip
+        "ways": ways_of(plan, graph),
+        "chains": chains_of(plan, graph),
+    }
 
 
 def tables(found: Sequence[Row]) -> Tables:
@@ -121,8 +126,9 @@ def _perfect(found: Sequence[Row]) -> list[Row]:
                 paper = c * g / (c + g) / PAPER_S[phone, model, label]
             simulated = best_s / own[label]["rounds_s"][0]
             cells[label] = beside(simulated, paper, 2) if paper is not None else f"{simulated:.2f}"
-        table.append({key: cells[key] for key in ("platform", "model", "perfect, ms", *own)
-                      if key in cells})  # fmt: skip
+        table.append(
+            {key: cells[key] for key in ("platform", "model", "perfect, ms", *own) if key in cells}
+        )
     return table
 
 
@@ -152,8 +158,11 @@ def _energy(found: Sequence[Row]) -> list[Row]:
             continue
         ours_j = own[OURS]["energy_j"]
         cells: Row = {"platform": phone, "model": model}
-        cells |= {f"{label}, J": f"{row['energy_j']:.2f}" for label, row in own.items()
-                  if label in (*COUNTED, OURS)}  # fmt: skip
+        cells |= {
+            f"{label}, J": f"{row['energy_j']:.2f}"
+            for label, row in own.items()
+            if label in (*COUNTED, OURS)
+        }
         for label, paper in _PAPER_ENERGY.items():
             if label in own:
                 more = 100 * (ours_j / own[label]["energy_j"] - 1)
@@ -183,8 +192,14 @@ def _chains(found: Sequence[Row]) -> list[Row]:
             table.append(chain_row(phone, model, own[OURS]["chains"]))
             if phone == PHONES[0]:
                 lengths, shares = PAPER_CHAINS[model]
-                table.append({"platform": "855 in the paper", "model": model,
-                              "lengths": lengths, "GPU's share": shares})  # fmt: skip
+                table.append(
+                    {
+                        "platform": "855 in the paper",
+                        "model": model,
+                        "lengths": lengths,
+                        "GPU's share": shares,
+                    }
+                )
     return table
 
 

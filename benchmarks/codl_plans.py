@@ -22,9 +22,17 @@ from coexec.plan.schedule import Schedule
 from coexec.timing.simulate import simulate
 
 __all__ = [
-    "HEAVY", "ByMacs", "Chain", "Uncertain", "chains_of", "held_bytes", "moved_bytes", "on_engine",
-    "sharing_s", "ways_of",
-]  # fmt: skip
+    "HEAVY",
+    "ByMacs",
+    "Chain",
+    "Uncertain",
+    "chains_of",
+    "held_bytes",
+    "moved_bytes",
+    "on_engine",
+    "sharing_s",
+    "ways_of",
+]
 
 HEAVY = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "MaxPool", "AveragePool"})
 """First operators of the tasks that CoDL counts as operators of a chain."""
@@ -70,8 +78,9 @@ def _weights(graph: Graph, task: Task, region: Region) -> Iterable[tuple[str, in
 
 def sharing_s(schedule: Schedule, cost: CostModel, system: System) -> float:
     """Seconds that a plan would save if copies, mappings and waits took no time."""
-    links = tuple(replace(link, sync_latency_s=0.0, bandwidth_bytes_per_s=math.inf)
-                  for link in system.links)  # fmt: skip
+    links = tuple(
+        replace(link, sync_latency_s=0.0, bandwidth_bytes_per_s=math.inf) for link in system.links
+    )
     free = simulate(schedule, cost, replace(system, links=links)).makespan_s
     return simulate(schedule, cost, system).makespan_s - free
 
@@ -98,8 +107,11 @@ def chains_of(plan: Plan, graph: Graph) -> list[Chain]:
     """The chains of a network without branches, as CoDL's paper lists them: operators that a single
     processor runs form chains, too."""
     schedule = derive(plan, graph)
-    fed = {(t.tensor, piece.task) for t in schedule.transfers
-           for piece in schedule.segments[t.target].pieces}  # fmt: skip
+    fed = {
+        (t.tensor, piece.task)
+        for t in schedule.transfers
+        for piece in schedule.segments[t.target].pieces
+    }
     chains: list[Chain] = []
     before: tuple[int, frozenset[str]] | None = None
     for task in graph.tasks:
@@ -115,8 +127,12 @@ def chains_of(plan: Plan, graph: Graph) -> list[Chain]:
 
 def _pieces(plan: Plan, task: Task) -> dict[str, Piece]:
     """The piece of a task that each device computes."""
-    return {device: piece for device, order in plan.order.items() for piece in order
-            if piece.task == task.name}  # fmt: skip
+    return {
+        device: piece
+        for device, order in plan.order.items()
+        for piece in order
+        if piece.task == task.name
+    }
 
 
 def _axis(graph: Graph, task: Task, pieces: Mapping[str, Piece]) -> int:
@@ -146,10 +162,16 @@ class ByMacs(AlteredCosts):
     def of(cls, graph: Graph, cost: CostModel, places: Iterable[Place]) -> Self:
         tasks = [task for task in graph.tasks if task.macs]
         macs = sum(task.macs for task in tasks)
-        return cls(cost, {
-            place: math.fsum(cost.piece_s(graph, t, graph.output_of(t).whole, place) for t in tasks)
-            / macs for place in places
-        })  # fmt: skip
+        return cls(
+            cost,
+            {
+                place: math.fsum(
+                    cost.piece_s(graph, t, graph.output_of(t).whole, place) for t in tasks
+                )
+                / macs
+                for place in places
+            },
+        )
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         if not task.macs:

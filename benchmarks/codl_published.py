@@ -91,8 +91,9 @@ class _Model:
         needed = needed_inputs(graph, head, region)
         read_bytes = sum(
             box.size * graph.tensors[name].item_bytes
-            for name, box in needed.items() if name in graph.producer
-        )  # fmt: skip
+            for name, box in needed.items()
+            if name in graph.producer
+        )
         made_bytes = own.size * graph.output_of(graph.tasks[tasks[-1]]).item_bytes
         there, back = self._to_cpu, self._to_gpu
         copies_s = there.copy_s(read_bytes) + back.copy_s(made_bytes)

@@ -144,10 +144,16 @@ def means(found: Sequence[Row], against: Mapping[str, str] | None = None) -> lis
         cells: Row = {"over codl": label}
         for title, models in (("all five", MODELS), (f"without {APART}", MODELS[:-1])):
             cases = {key: own for key, own in by_case(found).items() if key[1] in models}
-            latency_ratios = [ratio(own[label]["rounds_s"], own[OURS]["rounds_s"])
-                    for own in cases.values() if label in own and OURS in own]  # fmt: skip
-            paper = [PAPER_S[(*key, in_paper)] / PAPER_S[(*key, OURS)]
-                     for key in cases if (*key, in_paper) in PAPER_S]  # fmt: skip
+            latency_ratios = [
+                ratio(own[label]["rounds_s"], own[OURS]["rounds_s"])
+                for own in cases.values()
+                if label in own and OURS in own
+            ]
+            paper = [
+                PAPER_S[(*key, in_paper)] / PAPER_S[(*key, OURS)]
+                for key in cases
+                if (*key, in_paper) in PAPER_S
+            ]
             if paper:
                 mean = statistics.mean(latency_ratios) if latency_ratios else None
                 cells[title] = beside(mean, statistics.mean(paper), 2)

@@ -18,9 +18,17 @@ from coexec.research.zoo import MODELS as ZOO
 from coexec.selection.race import PACING, REQUESTS, Outcome, Requests, race
 
 __all__ = [
-    "a_count", "a_model", "arguments", "by_figure", "in_turns", "show", "some_of",
-    "source", "tell_disturbances", "two_cores",
-]  # fmt: skip
+    "a_count",
+    "a_model",
+    "arguments",
+    "by_figure",
+    "in_turns",
+    "show",
+    "some_of",
+    "source",
+    "tell_disturbances",
+    "two_cores",
+]
 
 
 _REPEATS = 2
@@ -108,12 +116,18 @@ def tell_disturbances(outcome: Outcome[str]) -> None:
     if outcome.disturbed:
         print(f"{outcome.disturbed} turns began while other threads were busy", file=sys.stderr)
     if outcome.repeated:
-        print(f"{outcome.repeated} rounds were run again, as other guests of this machine's host "
-              f"took processors' time in them", file=sys.stderr)  # fmt: skip
+        print(
+            f"{outcome.repeated} rounds were run again, as other guests of this machine's host "
+            f"took processors' time in them",
+            file=sys.stderr,
+        )
     if outcome.stolen > STOLEN:
-        print(f"other guests of this machine's host took {outcome.stolen:.0%} of its processors' "
-              f"time: plans on several devices wait for each of them, so figures are worse than on "
-              f"a machine of one's own", file=sys.stderr)  # fmt: skip
+        print(
+            f"other guests of this machine's host took {outcome.stolen:.0%} of its processors' "
+            f"time: plans on several devices wait for each of them, so figures are worse than on "
+            f"a machine of one's own",
+            file=sys.stderr,
+        )
 
 
 def by_figure(

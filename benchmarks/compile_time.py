@@ -52,8 +52,17 @@ def _median(name: str, options: argparse.Namespace) -> dict[str, Any]:
 def _apart(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """A start in a separate process, with a separate folder for all caches."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, name, "--device", options.device, "--runtime",
-                   options.runtime, "--child", folder]  # fmt: skip
+        command = [
+            sys.executable,
+            __file__,
+            name,
+            "--device",
+            options.device,
+            "--runtime",
+            options.runtime,
+            "--child",
+            folder,
+        ]
         env = os.environ | {"POCL_CACHE_DIR": f"{folder}/pocl"}
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     row: dict[str, Any] = json.loads(done.stdout)
@@ -63,13 +72,13 @@ def _apart(name: str, options: argparse.Namespace) -> dict[str, Any]:
 def _start(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Compile, run once, then run repeatedly."""
     from coexec.model.load import random_inputs
-    from coexec.selection.planning_context import Workbench
+    from coexec.selection.planning_context import PlanningContext
     from coexec.selection.settings import Settings
 
     (folder / "pocl").mkdir()
     chosen = {"opencl": {"runtime": options.runtime}}
     settings = Settings([options.device], cache=folder / "cache", engine_options=chosen)
-    work = Workbench(source(name), settings)
+    work = PlanningContext(source(name), settings)
     feeds = random_inputs(work.model.graph)
     plan = work.prepared_by("single", {})
     begin_s, cpu_s = time.perf_counter(), _cpu_s()

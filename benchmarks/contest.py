@@ -20,7 +20,7 @@ from coexec.plan.derive import derive
 from coexec.plan.plan import Plan
 from coexec.research import zoo
 from coexec.runtime.executor import Executor
-from coexec.selection.planning_context import Workbench, make_plan
+from coexec.selection.planning_context import PlanningContext, make_plan
 from coexec.timing.simulate import simulate
 
 __all__ = ["Contest", "Run", "accuracy", "openvino_run"]
@@ -38,7 +38,7 @@ class Contest:
         self,
         platform: str,
         model: str,
-        work: Workbench,
+        work: PlanningContext,
         *,
         cost: CostModel | None = None,
         devices: Sequence[OpenDevice] | None = None,
@@ -109,7 +109,7 @@ class Contest:
             self._known[key] = partial(executor.run, self.feeds)
         return self._known[key]
 
-    def of_another(self, label: str, work: Workbench, plan: Plan, **cells: Any) -> None:
+    def of_another(self, label: str, work: PlanningContext, plan: Plan, **cells: Any) -> None:
         """Add a plan of the same model for other devices or in another configuration."""
         cost, system = work.measured
         executor = self._stack.enter_context(work.start(work.prepared(plan)))
@@ -137,26 +137,32 @@ class Contest:
 
     def noted(self, measure: Callable[[Run], Row]) -> None:
         """Add the cells that ``measure`` returns for a rival to the rows of all rivals so far."""
-        self._rows = [row | measure(self._runs[row["planner"]])
-                      if row["planner"] in self._runs else row for row in self._rows]  # fmt: skip
+        self._rows = [
+            row | measure(self._runs[row["planner"]]) if row["planner"] in self._runs else row
+            for row in self._rows
+        ]
 
     def timed(self, rounds: int) -> list[Row]:
         """Time all rivals; their rows in the order in which the rivals were added."""
         outcome = in_turns(self._runs, rounds)
         return [
-            row | {name: outcome.rounds_s(row["planner"], figure) or None
-                   for name, figure in (("rounds_s", "paced"), ("loop_rounds_s", "loop"))}
+            row
+            | {
+                name: outcome.rounds_s(row["planner"], figure) or None
+                for name, figure in (("rounds_s", "paced"), ("loop_rounds_s", "loop"))
+            }
             for row in self._rows
-        ]  # fmt: skip
+        ]
 
 
 def openvino_run(model: str, feeds: Mapping[str, Any], threads: int) -> Run:
     import openvino
 
     settings = {
-        "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",  # the default computes in 16 bits where possible
-    }  # fmt: skip
+    }
     with TemporaryDirectory() as folder:
         path: Any = Path(folder) / "model.onnx"
         model_source = source_of(model)

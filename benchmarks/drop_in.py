@@ -251,22 +251,34 @@ def _first_row(theirs: dict[str, float], ours: dict[str, float]) -> dict[str, An
 
 def _summary(found: Sequence[Compared]) -> Iterator[dict[str, Any]]:
     """The geometric mean and the worst value of each ratio."""
-    ratios = {words: [(row["ratio"], row["model"]) for one in found for row in one.timed
-                      if row["requests"] == words] for words in REQUESTS.values()}  # fmt: skip
+    ratios = {
+        words: [
+            (row["ratio"], row["model"])
+            for one in found
+            for row in one.timed
+            if row["requests"] == words
+        ]
+        for words in REQUESTS.values()
+    }
     titles = {
-        "ratio": "first answer", "creation + run": "first answer without imports",
-        "memory": "memory, first answer", "memory, end": "memory, end",
-    }  # fmt: skip
+        "ratio": "first answer",
+        "creation + run": "first answer without imports",
+        "memory": "memory, first answer",
+        "memory, end": "memory, end",
+    }
     for key, title in titles.items():
         ratios[title] = [(one.first[key], one.model) for one in found if one.first]
     for title, values in ratios.items():
         if values:
             worst, model = max(values)
             yield {
-                "what": title, "models": len(values), "failed": len(found) - len(values),
+                "what": title,
+                "models": len(values),
+                "failed": len(found) - len(values),
                 "geometric mean": math.exp(statistics.fmean(math.log(v) for v, _ in values)),
-                "worst": worst, "which": model,
-            }  # fmt: skip
+                "worst": worst,
+                "which": model,
+            }
 
 
 if __name__ == "__main__":

@@ -90,8 +90,9 @@ def draw_pages(folder: Path, count: int, seed: int = 0) -> None:
             size = int(rng.integers(18, 34))
             words = rng.choice(_WORDS.split(), int(rng.integers(1, max(2, width // 160))))
             left = int(rng.integers(10, 60))
-            draw.text((left, top), " ".join(words), fill=(0, 0, 0),
-                      font=ImageFont.load_default(size))  # fmt: skip
+            draw.text(
+                (left, top), " ".join(words), fill=(0, 0, 0), font=ImageFont.load_default(size)
+            )
             top += size + int(rng.integers(14, 90))
         page.save(folder / f"{number:03}.png")
 

@@ -34,7 +34,7 @@ from coexec.graph.graph import Graph
 from coexec.hardware.hardware import Place
 from coexec.research.platforms.calibration import described_operator
 from coexec.research.platforms.files import figure, fitted_rates, read
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 
 FIRST = "snapdragon_855"
 PHONES = (FIRST, "snapdragon_865", "snapdragon_888")
@@ -45,8 +45,14 @@ SPREADS = {True: 0.5, False: 0.2}
 """Deviation of a rate from its expected value, as a logarithm: on the first phone, on others."""
 ROUNDS = 60
 
-FREE = ("conv_macs_per_s", "winograd_macs_per_s", "pointwise_macs_per_s", "copy_bytes_per_s",
-        "conv_weight_bytes_per_s", "operator_s")  # fmt: skip
+FREE = (
+    "conv_macs_per_s",
+    "winograd_macs_per_s",
+    "pointwise_macs_per_s",
+    "copy_bytes_per_s",
+    "conv_weight_bytes_per_s",
+    "operator_s",
+)
 EXPECTED = {
     # Peak: (2.84 + 3 * 2.42) GHz * 8 multiply-accumulates = 81e9 a second. The published 1x1
     # convolution runs at 59e9, direct convolutions at about half of the peak; Winograd's algorithm
@@ -98,9 +104,14 @@ def quality(name: str) -> list[dict[str, Any]]:
     fitted, checked = published(name, "fitted"), published(name, "check")
     for own in (*fitted, *checked):
         model_s = own.model_s(stated[own.device])
-        row = {"what": own.what, "where": own.device, "published": f"{own.seconds * 1e3:.1f} ms",
-               "model": f"{model_s * 1e3:.1f} ms", "error": f"{model_s / own.seconds - 1:+.0%}",
-               "left out": ""}  # fmt: skip
+        row = {
+            "what": own.what,
+            "where": own.device,
+            "published": f"{own.seconds * 1e3:.1f} ms",
+            "model": f"{model_s * 1e3:.1f} ms",
+            "error": f"{model_s / own.seconds - 1:+.0%}",
+            "left out": "",
+        }
         if own in fitted and own.device != BUFFER:
             without = own.model_s(fit(name, own.device, without=own.what))
             row["left out"] = f"{without / own.seconds - 1:+.0%}"
@@ -128,7 +139,7 @@ def published(name: str, key: str) -> tuple[Published, ...]:
 
 @cache
 def graph_of(model: str) -> Graph:
-    return Workbench(f"zoo:{model}").given.published_graph
+    return PlanningContext(f"zoo:{model}").given.published_graph
 
 
 def network_s(model: str, rates: Rates) -> float:

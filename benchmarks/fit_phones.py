@@ -31,7 +31,7 @@ from coexec.research.platforms.calibration import (
     described_operator,
 )
 from coexec.research.platforms.files import figure, fitted_rates, read
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 
 START = Rates(2e10, 2e10, 2e10, 1e10, 1e10, 1e9, 3e9, 3e9, 3e9, 1e9, 1e-4, 100.0)
 ROUNDS = 150
@@ -120,7 +120,7 @@ def left_out_s(rows: list[Comparison], *, gpu: bool) -> list[float]:
 def whole(name: str, check: dict[str, Any]) -> dict[str, Any]:
     """Row of one network on one processor; its time is the sum over its operators."""
     device, model = check["device"], check["model"]
-    graph = Workbench(f"zoo:{model}").given.published_graph
+    graph = PlanningContext(f"zoo:{model}").given.published_graph
     phone = load(name, [device])
     (place,) = phone.system.places
     wholes = ((task, graph.output_of(task).whole) for task in graph.tasks)

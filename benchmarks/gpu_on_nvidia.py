@@ -26,7 +26,7 @@ from common import by_figure, in_turns, show
 from coexec.engines.registry import open_devices
 from coexec.model.check import worst_difference
 from coexec.model.load import random_inputs
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 
 MODELS = {
@@ -60,7 +60,7 @@ def _arguments() -> argparse.Namespace:
 def _compare(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     options_of = {"precision": options.precision, "waiting": "active", "tuning": options.tuning}
     folder = tempfile.mkdtemp()
-    work = Workbench(
+    work = PlanningContext(
         f"zoo:{name}",
         Settings(["gpu:0/opencl"], cache=folder, engine_options={"opencl": options_of}),
     )
@@ -130,7 +130,7 @@ def _torch_baselines(name: str, feeds: Any) -> dict[str, Callable[[], Any]]:
     return baselines
 
 
-def _cpu_baseline(work: Workbench, feeds: Any) -> dict[str, Callable[[], Any]]:
+def _cpu_baseline(work: PlanningContext, feeds: Any) -> dict[str, Callable[[], Any]]:
     session = work.given.onnx_runtime(threads=min(16, os.cpu_count() or 1))
     return {"CPU": lambda: session.run(None, dict(feeds))}
 
@@ -149,8 +149,10 @@ def _print_kernels(bound: Any, program: Any, count: int) -> None:
     order = sorted(range(len(medians)), key=lambda i: -medians[i])
     for i in order[:count]:
         launch = program.launches[i]
-        print(f"  {1e6 * medians[i]:8.1f} us  {launch.name:14} {launch.grid} {launch.group} "
-              f"{program.tasks[i]}")  # fmt: skip
+        print(
+            f"  {1e6 * medians[i]:8.1f} us  {launch.name:14} {launch.grid} {launch.group} "
+            f"{program.tasks[i]}"
+        )
 
 
 if __name__ == "__main__":

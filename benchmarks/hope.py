@@ -70,8 +70,11 @@ def ablations(options: Arguments) -> Tables:
 
 
 PARTS: Mapping[str, Callable[[Arguments], Tables]] = {
-    "phones": phones, "here": here, "clocks": clocks, "ablations": ablations,
-}  # fmt: skip
+    "phones": phones,
+    "here": here,
+    "clocks": clocks,
+    "ablations": ablations,
+}
 
 
 def _gathered(part: str, groups: Iterable[list[Row]]) -> list[Row]:
@@ -88,19 +91,37 @@ def _gathered(part: str, groups: Iterable[list[Row]]) -> list[Row]:
 def _arguments() -> Arguments:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     planners = (*PLANNED, AUTO)
-    parser.add_argument("models", nargs="*", default=MODELS, type=a_model, metavar="MODEL",
-                        help="names of the zoo or files; by default the paper's")  # fmt: skip
+    parser.add_argument(
+        "models",
+        nargs="*",
+        default=MODELS,
+        type=a_model,
+        metavar="MODEL",
+        help="names of the zoo or files; by default the paper's",
+    )
     parser.add_argument("--parts", type=some_of(PARTS), default=[*PARTS])
     parser.add_argument("--phones", type=some_of(NAMES), default=hope_phones.PHONES)
-    parser.add_argument("--pairs", type=some_of(hope_here.ENGINES), default=hope_here.ENGINES,
-                        help="engines of the second core")  # fmt: skip
+    parser.add_argument(
+        "--pairs",
+        type=some_of(hope_here.ENGINES),
+        default=hope_here.ENGINES,
+        help="engines of the second core",
+    )
     parser.add_argument("--planners", type=some_of(planners), default=planners)
     parser.add_argument("--rounds", type=a_count, default=30, help="turns of each")
-    parser.add_argument("--shares", type=_shares, default=hope_clocks.SHARES,
-                        help="of its full speed that a slow device has")  # fmt: skip
+    parser.add_argument(
+        "--shares",
+        type=_shares,
+        default=hope_clocks.SHARES,
+        help="of its full speed that a slow device has",
+    )
     parser.add_argument("--slow-by", choices=WAYS, default=WAYS[0])
-    parser.add_argument("--time-limit", type=_seconds, metavar="SECONDS",
-                        help="of hope_ilp and cpsat for a plan; by default their own")  # fmt: skip
+    parser.add_argument(
+        "--time-limit",
+        type=_seconds,
+        metavar="SECONDS",
+        help="of hope_ilp and cpsat for a plan; by default their own",
+    )
     parser.add_argument("--cache", help="folder for profiles and plans")
     parser.add_argument("--fresh", action="store_true", help="profile anew")
     parser.add_argument("--json", action="store_true", help="a table as JSON in each line")

@@ -19,7 +19,7 @@ from hope_tables import Row, Tables, all_tried, by_requests, graph_of, head, in_
 from coexec.graph.graph import Graph
 from coexec.plan.plan import Plan
 from coexec.research.platforms import Platform, load
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 
 MERGE_BELOW_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3)
@@ -73,7 +73,7 @@ def caching_here(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
 
 
 def _compare(platform: str, names: Pair, model: str, options: Any) -> list[Row]:
-    work = Workbench(source_of(model), Settings(devices=names, cache=options.cache))
+    work = PlanningContext(source_of(model), Settings(devices=names, cache=options.cache))
     with Contest(platform, model, work, limit_s=options.time_limit) as contest:
         for planner in CACHED:
             contest.planned(planner)

@@ -24,7 +24,7 @@ from coexec.engines.opened import OpenDevice
 from coexec.hardware.hardware import Place
 from coexec.model.load import random_inputs
 from coexec.runtime.executor import Executor
-from coexec.selection.planning_context import Workbench, make_plan
+from coexec.selection.planning_context import PlanningContext, make_plan
 from coexec.selection.race import ratio
 from coexec.selection.settings import Settings
 
@@ -47,7 +47,9 @@ def rows(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
 
 def _compare(label: str, names: Pair, model: str, share: float, options: Any) -> list[Row]:
     fresh = options.fresh and share == options.shares[0]
-    work = Workbench(source_of(model), Settings(devices=names, cache=options.cache, fresh=fresh))
+    work = PlanningContext(
+        source_of(model), Settings(devices=names, cache=options.cache, fresh=fresh)
+    )
     first, *other_devices = work.devices
     with slowed(first.first, share, options.slow_by) as slow:
         devices = (OpenDevice.of(slow), *other_devices)
@@ -63,7 +65,7 @@ def _compare(label: str, names: Pair, model: str, share: float, options: Any) ->
             return [row | {"slowdown": factor} for row in contest.timed(options.rounds)]
 
 
-def slowdown(work: Workbench, slow: OpenEngine) -> float:
+def slowdown(work: PlanningContext, slow: OpenEngine) -> float:
     """The time of the whole network on the slow device over its time on the real device.
 
     The median of the rounds, so that a disturbance of one round has no effect. The time of a round

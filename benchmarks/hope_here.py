@@ -30,7 +30,7 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.names import cpu_name, without_engine
 from coexec.engines.registry import describe
 from coexec.selection.auto import Auto
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 from coexec.selection.race import ratio
 from coexec.selection.settings import Settings
@@ -68,13 +68,13 @@ def _compare(
     if AUTO in planners:
         choice = Auto(source_of(model), Settings(pair, cache=options.cache, fresh=fresh)).choose()
         fresh = False  # this call has already measured everything
-    work = Workbench(source_of(model), Settings(pair, cache=options.cache, fresh=fresh))
+    work = PlanningContext(source_of(model), Settings(pair, cache=options.cache, fresh=fresh))
     with Contest(platform, model, work, limit_s=options.time_limit) as contest:
         for device in pair:
             contest.planned(device, "single", device=without_engine(device))
         if pair == tuple(map(without_engine, pair)):
             wide = cpu_name(sorted(core for d in pair for core in describe(d).cores))
-            one = Workbench(source_of(model), Settings([wide], cache=options.cache))
+            one = PlanningContext(source_of(model), Settings([wide], cache=options.cache))
             contest.of_another(wide, one, one.plan("single"))
         for planner in planners:
             if planner in PLANNED:

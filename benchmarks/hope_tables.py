@@ -18,7 +18,7 @@ from lstm_cells import lstm_cells
 from coexec.errors import CoexecError
 from coexec.graph.graph import Graph
 from coexec.planners import PLANNERS
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import REQUESTS, ratio
 
 __all__ = [
@@ -32,8 +32,15 @@ Tables = Iterator[tuple[str, Sequence[Row]]]
 """Pairs of a title and rows."""
 
 LSTM = "lstm"
-MODELS = ("inception_v3", "inception_v4", "pnasnet_mobile", "pnasnet_large", "nasnet_large",
-          "squeezenet", LSTM)  # fmt: skip
+MODELS = (
+    "inception_v3",
+    "inception_v4",
+    "pnasnet_mobile",
+    "pnasnet_large",
+    "nasnet_large",
+    "squeezenet",
+    LSTM,
+)
 PLANNED = ("mosaic", "dmdar", "heft", "hope_greedy", "hope_ilp", "anneal", "cpsat")
 """The paper's planners in its order, with heft, annealing, and cpsat (the whole graph with a bound)
 added."""
@@ -62,7 +69,7 @@ def _lstm() -> bytes:
 
 @cache
 def graph_of(model: str) -> Graph:
-    return Workbench(source_of(model)).given.published_graph
+    return PlanningContext(source_of(model)).given.published_graph
 
 
 def head(platform: str, model: str, planner: str) -> Row:

@@ -151,6 +151,8 @@ def _feed(value: onnx.ValueInfoProto, known: Any, rng: np.random.Generator) -> A
 def _fixed_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:
     sizes = [axis.dim_value for axis in value.type.tensor_type.shape.dim]
     if any(size < 1 for size in sizes[1:]):
-        raise ModelError(f"input {value.name!r} has dynamic axes besides the first; add the "
-                         f"shapes of this model to benchmarks/model_files.py")  # fmt: skip
+        raise ModelError(
+            f"input {value.name!r} has dynamic axes besides the first; add the "
+            f"shapes of this model to benchmarks/model_files.py"
+        )
     return tuple(max(size, 1) for size in sizes)

@@ -19,7 +19,7 @@ from coexec.costs.table import CostTable
 from coexec.hardware.hardware import Place
 from coexec.profiling.profiler import Profiler
 from coexec.profiling.store import ProfileStore
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 
 NEAR = 0.2
@@ -37,11 +37,14 @@ def main() -> None:
         for text in args.shapes:
             shape = tuple(map(int, text.split("x")))
             settings = Settings(args.devices.split(","), cache=folder, shapes={args.input: shape})
-            show(f"{args.model}, {text}", list(rows(Workbench(source(args.model), settings))),
-                 args.json)  # fmt: skip
+            show(
+                f"{args.model}, {text}",
+                list(rows(PlanningContext(source(args.model), settings))),
+                args.json,
+            )
 
 
-def rows(work: Workbench) -> Iterator[dict[str, Any]]:
+def rows(work: PlanningContext) -> Iterator[dict[str, Any]]:
     """A row for each place."""
     work.compiler  # noqa: B018 - loading the model is not profiling
     started_s = time.perf_counter()
@@ -68,7 +71,7 @@ def rows(work: Workbench) -> Iterator[dict[str, Any]]:
     work.release()
 
 
-def in_full(work: Workbench) -> tuple[CostTable, float]:
+def in_full(work: PlanningContext) -> tuple[CostTable, float]:
     """Measured times of all tasks, and the seconds of this measurement."""
     with TemporaryDirectory() as folder, ProfileStore(Path(folder)) as store:
         started_s = time.perf_counter()

@@ -191,8 +191,10 @@ def _difference(case: TestCase, found: Array, expected: Array) -> str | None:
         return None
     wrong = ~np.isclose(found, expected, case.rtol, case.atol, equal_nan=True)
     worst = int(np.argmax(np.abs(np.where(wrong, found - 1.0 * expected, 0))))
-    return (f"{int(wrong.sum())} of {wrong.size} differ, as {found.flat[worst]} "
-            f"from {expected.flat[worst]}")  # fmt: skip
+    return (
+        f"{int(wrong.sum())} of {wrong.size} differ, as {found.flat[worst]} "
+        f"from {expected.flat[worst]}"
+    )
 
 
 def _general(reason: str) -> str:

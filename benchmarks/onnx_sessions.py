@@ -181,8 +181,9 @@ def main() -> None:
         cache = Path(args.cache or folder)
         for case in cases:
             if time.perf_counter() > end_s:
-                sys.exit(f"{len(results)} of {len(cases)} tests ran in {args.limit:.0f} s; "
-                         f"raise --limit")  # fmt: skip
+                sys.exit(
+                    f"{len(results)} of {len(cases)} tests ran in {args.limit:.0f} s; raise --limit"
+                )
             results.append(check(case, {"cache": cache, **words}))
     used = ", ".join(f"{key} {value}" for key, value in words.items()) or "as a session runs them"
     title = f"ONNX {onnx.__version__} node tests, {used}"

@@ -25,7 +25,7 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.names import cpu_name
 from coexec.model.check import worst_difference
 from coexec.model.load import random_inputs
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import Outcome, Pacing, Requests, compete, turn
 from coexec.selection.settings import Settings
 
@@ -127,15 +127,18 @@ def _session(
     model: str, cores: Sequence[int], runtime: str, cache: str | None
 ) -> tuple[Any, dict[str, Any]]:
     """A session with an OpenCL runtime, or ONNX Runtime's own session if ``runtime`` is empty."""
-    work = Workbench(source(model), Settings(devices=[cpu_name(cores)], cache=cache))
+    work = PlanningContext(source(model), Settings(devices=[cpu_name(cores)], cache=cache))
     feeds = random_inputs(work.model.graph)
     if not runtime:
         # 0 is ONNX Runtime's default: one thread for each core, bound to the core.
         return work.given.onnx_runtime(threads=len(cores) if len(cores) == 1 else 0), feeds
     session = InferenceSession(
-        source(model), devices=[f"{cpu_name(cores)}/opencl"], planner="single", cache=cache,
+        source(model),
+        devices=[f"{cpu_name(cores)}/opencl"],
+        planner="single",
+        cache=cache,
         engine_options={"opencl": {"runtime": runtime}},
-    )  # fmt: skip
+    )
     return session, feeds
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from common import arguments, by_figure, in_turns, show, source, two_cores
 
 from coexec.model.load import random_inputs
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 
 
@@ -21,7 +21,7 @@ def main() -> None:
     os.sched_setaffinity(0, {int(device.removeprefix("cpu:"))})
     rows = []
     for name in args.models:
-        work = Workbench(source(name), Settings(devices=[device], cache=args.cache))
+        work = PlanningContext(source(name), Settings(devices=[device], cache=args.cache))
         feeds = random_inputs(work.model.graph)
         baseline = work.given.onnx_runtime(threads=1)
         with work.start(work.prepared_by("single", {})) as executor:

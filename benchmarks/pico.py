@@ -38,7 +38,7 @@ from pico_tables import (
 )
 
 from coexec.errors import CoexecError
-from coexec.pipeline.network import Network
+from coexec.pipeline.network import NetworkKind
 from coexec.pipeline.planners import PIPELINES
 from coexec.pipeline.planners.methods.problem import PipelineProblem
 
@@ -81,7 +81,7 @@ def exact(options: Arguments) -> Tables:
 
 def speedup(options: Arguments) -> Tables:
     graphs = {name: of_zoo(name) for name in ("resnet34", "inception_v3")}
-    networks: tuple[Network, ...] = ("ports", "half-duplex ports", "shared")
+    networks: tuple[NetworkKind, ...] = ("ports", "half-duplex ports", "shared")
     for gflops in (2.0, 8.0):
         for network in networks:
             rows = list(speedups(graphs, gflops, network, range(1, 9)))
@@ -90,9 +90,13 @@ def speedup(options: Arguments) -> Tables:
 
 def models(options: Arguments) -> Tables:
     graphs = {name: of_zoo(name) for name in ("resnet34", "inception_v3")}
-    networks: tuple[Network, ...] = ("ports", "shared")
-    rows = [row for gflops in (2.0, 8.0) for network in networks
-            for row in by_model(graphs, gflops, network)]  # fmt: skip
+    networks: tuple[NetworkKind, ...] = ("ports", "shared")
+    rows = [
+        row
+        for gflops in (2.0, 8.0)
+        for network in networks
+        for row in by_model(graphs, gflops, network)
+    ]
     yield "Eight machines by model of time: times the throughput of one machine", rows
 
 
@@ -111,8 +115,11 @@ def schemes(options: Arguments) -> Tables:
                         row[str(count)] = cells["period, s"]
                     last = {k: v for k, v in cells.items() if k != "period, s"}
                     rows.append(row | last)
-                yield (f"Figs 13 to 15, simulated: {name}, {gflops:g} GFLOP/s, {network}: period "
-                       f"in s by machines; the rest with 8", rows)  # fmt: skip
+                yield (
+                    f"Figs 13 to 15, simulated: {name}, {gflops:g} GFLOP/s, {network}: period "
+                    f"in s by machines; the rest with 8",
+                    rows,
+                )
 
 
 def mixed_cluster(options: Arguments) -> Tables:
@@ -141,8 +148,13 @@ PARTS: Mapping[str, Callable[[Arguments], Tables]] = {
 def _arguments() -> Arguments:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--parts", type=some_of(PARTS), default=[*PARTS])
-    parser.add_argument("--limit", type=float, default=60.0, metavar="SECONDS",
-                        help="of the exhaustive planner for a case")  # fmt: skip
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="of the exhaustive planner for a case",
+    )
     parser.add_argument("--json", action="store_true", help="a table as JSON in each line")
     return parser.parse_args()
 

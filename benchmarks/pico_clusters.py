@@ -15,7 +15,7 @@ from coexec.graph.receptive import splittable_axes
 from coexec.graph.signature import signature_of
 from coexec.hardware.hardware import Power, System
 from coexec.model.load import load
-from coexec.pipeline.network import Network, connected, machine
+from coexec.pipeline.network import NetworkKind, connected, machine
 from coexec.research.zoo import build
 
 BANDWIDTH = 50e6 / 8
@@ -26,8 +26,16 @@ NCNN_GHZ = 2 * 15.47e9 / 1.072 / 1.5
 """FLOP/s per GHz with ncnn: VGG-16 in 1072 ms on one core of a Raspberry Pi 4 at 1.5 GHz."""
 PI, NX = Power(busy_w=4.0, idle_w=2.7), Power(busy_w=7.0, idle_w=4.0)
 """Watts of a Raspberry Pi 4B with one busy core, and of a TX2 NX: assumed, not measured."""
-MIXED = (("NX@2.2 a", 2.2), ("NX@2.2 b", 2.2), ("Pi@1.5 a", 1.5), ("Pi@1.5 b", 1.5),
-         ("Pi@1.2 a", 1.2), ("Pi@1.2 b", 1.2), ("Pi@0.8 a", 0.8), ("Pi@0.8 b", 0.8))  # fmt: skip
+MIXED = (
+    ("NX@2.2 a", 2.2),
+    ("NX@2.2 b", 2.2),
+    ("Pi@1.5 a", 1.5),
+    ("Pi@1.5 b", 1.5),
+    ("Pi@1.2 a", 1.2),
+    ("Pi@1.2 b", 1.2),
+    ("Pi@0.8 a", 0.8),
+    ("Pi@0.8 b", 0.8),
+)
 """Machines of Table V, with their GHz."""
 
 
@@ -39,7 +47,7 @@ class Cluster(NamedTuple):
 
 
 def cluster(
-    gflops: Mapping[str, float], network: Network = "ports", bandwidth: float = BANDWIDTH
+    gflops: Mapping[str, float], network: NetworkKind = "ports", bandwidth: float = BANDWIDTH
 ) -> Cluster:
     """The cluster of machines with these names and GFLOP/s."""
     devices = [machine(name, power=NX if name.startswith("NX") else PI) for name in gflops]
@@ -47,12 +55,12 @@ def cluster(
     return Cluster(cost, connected(devices, bandwidth, network))
 
 
-def alike(count: int, gflops: float, network: Network = "ports") -> Cluster:
+def alike(count: int, gflops: float, network: NetworkKind = "ports") -> Cluster:
     """A cluster of ``count`` Raspberry Pis with equal capacity."""
     return cluster({f"Pi {i}": gflops for i in range(1, count + 1)}, network)
 
 
-def mixed(per_ghz: float, network: Network = "ports") -> Cluster:
+def mixed(per_ghz: float, network: NetworkKind = "ports") -> Cluster:
     """The cluster of Table V."""
     return cluster({name: ghz * per_ghz / 1e9 for name, ghz in MIXED}, network)
 
@@ -111,9 +119,13 @@ class _Network:
         return Graph(name, self._tensors, tuple(self._tasks), ("x",), tuple(outputs))
 
     def _add(
-        self, op: Operator, inputs: tuple[str, ...], weights: tuple[str, ...],
-        shape: tuple[int, ...], macs: int,
-    ) -> str:  # fmt: skip
+        self,
+        op: Operator,
+        inputs: tuple[str, ...],
+        weights: tuple[str, ...],
+        shape: tuple[int, ...],
+        macs: int,
+    ) -> str:
         name = op.outputs[0]
         self._tensors[name] = Tensor(name, shape, "float32")
         signature = signature_of((op,), self._tensors)

@@ -10,7 +10,7 @@ from pico_clusters import Cluster, alike, branched, cluster, of_zoo
 from coexec.errors import CoexecError
 from coexec.graph.graph import Graph
 from coexec.graph.width import width
-from coexec.pipeline.network import Network
+from coexec.pipeline.network import NetworkKind
 from coexec.pipeline.plan.memory import machine_memory
 from coexec.pipeline.plan.plan import PipelinePlan
 from coexec.pipeline.plan.work import redundancy, stage_work
@@ -33,7 +33,7 @@ __all__ = [
     "scheme_row",
     "speedups",
     "used",
-]  # fmt: skip
+]
 
 Row = dict[str, Any]
 FRAMES = 120
@@ -61,8 +61,11 @@ PAPER_EXACT = {
     (1, 10, 6): "12.3 min", (1, 12, 6): "> 1 h", (1, 8, 8): "> 1 h",
 }  # fmt: skip
 """Seconds of the breadth-first search in the paper."""
-_CUTS = (("pieces", "pico", {"cuts": "pieces"}), ("blocks", "pico_blocks", {}),
-         ("both", "pico", {}))  # fmt: skip
+_CUTS = (
+    ("pieces", "pico", {"cuts": "pieces"}),
+    ("blocks", "pico_blocks", {}),
+    ("both", "pico", {}),
+)
 _WINDOWS = {"Conv", "MaxPool", "AveragePool", "GlobalAveragePool"}
 
 
@@ -157,7 +160,7 @@ def run(plan: PipelinePlan, graph: Graph, where: Cluster, frames: int = FRAMES) 
 
 
 def speedups(
-    graphs: Mapping[str, Graph], gflops: float, network: Network, machines: Sequence[int]
+    graphs: Mapping[str, Graph], gflops: float, network: NetworkKind, machines: Sequence[int]
 ) -> Iterable[Row]:
     """Fig. 12: throughput over the throughput of one machine, by number of machines."""
     for name, graph in graphs.items():
@@ -172,7 +175,7 @@ def speedups(
             yield row
 
 
-def by_model(graphs: Mapping[str, Graph], gflops: float, network: Network) -> Iterable[Row]:
+def by_model(graphs: Mapping[str, Graph], gflops: float, network: NetworkKind) -> Iterable[Row]:
     """Speedup of eight machines with each model of time, as predicted and as simulated."""
     where = alike(8, gflops, network)
     for name, graph in graphs.items():

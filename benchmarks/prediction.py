@@ -12,7 +12,7 @@ from common import arguments, in_turns, show, source, two_cores
 
 from coexec.model.load import random_inputs
 from coexec.research.zoo import MODELS
-from coexec.selection.planning_context import Workbench, make_plan
+from coexec.selection.planning_context import PlanningContext, make_plan
 from coexec.selection.settings import Settings
 from coexec.timing.simulate import simulate
 
@@ -22,7 +22,7 @@ def main() -> None:
     devices = two_cores()
     rows = []
     for name in args.models:
-        work = Workbench(source(name), Settings(devices, cache=args.cache, fresh=args.fresh))
+        work = PlanningContext(source(name), Settings(devices, cache=args.cache, fresh=args.fresh))
         cost, system = work.measured
         feeds = random_inputs(work.model.graph)
         for planner in ("hope_greedy", "single"):

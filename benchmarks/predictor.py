@@ -70,17 +70,21 @@ def table(device: OpenDevice, samples: Samples, again: Mapping[str, float]) -> l
         flops = [errors(t, d.by_macs, macs_only) for t, d in zip(tested, draws, strict=True)]
         shares = [near(one) for one in predicted if one]
         repeated = [again[key(s)] / s.seconds / slower - 1 for s in chosen if key(s) in again]
-        rows.append({
-            "kernel": name,
-            "tasks": len(chosen),
-            "within 10 %": percent(near(pooled(predicted))),
-            "of a draw": f"{percent(min(shares))} to {percent(max(shares))}",
-            "median error": float(np.median(np.abs(pooled(predicted)))),
-            "FLOPs only": percent(near(pooled(flops))),
-            "measured twice": percent(near(repeated)) if repeated else "",
-            "bytes": max(sizes.values()) if name not in sizes else sizes[name],
-            "predict_s": prediction_s(chosen, LatencyPredictor(first.kinds, device.first.workload)),
-        })  # fmt: skip
+        rows.append(
+            {
+                "kernel": name,
+                "tasks": len(chosen),
+                "within 10 %": percent(near(pooled(predicted))),
+                "of a draw": f"{percent(min(shares))} to {percent(max(shares))}",
+                "median error": float(np.median(np.abs(pooled(predicted)))),
+                "FLOPs only": percent(near(pooled(flops))),
+                "measured twice": percent(near(repeated)) if repeated else "",
+                "bytes": max(sizes.values()) if name not in sizes else sizes[name],
+                "predict_s": prediction_s(
+                    chosen, LatencyPredictor(first.kinds, device.first.workload)
+                ),
+            }
+        )
     return rows
 
 

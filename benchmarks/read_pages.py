@@ -38,10 +38,15 @@ def main():
         pages_s.append(time.perf_counter() - before_s)
         texts.append([(text, box) for box, text, _ in lines or ()])
     Path(result).write_bytes(pickle.dumps(texts))
-    print(json.dumps({
-        "import_s": imported_s - start_s, "creation_s": created_s - imported_s,
-        "pages_s": pages_s,
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "import_s": imported_s - start_s,
+                "creation_s": created_s - imported_s,
+                "pages_s": pages_s,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -158,8 +158,10 @@ def _group(share: float) -> Iterator[Path]:
     try:
         group.mkdir()
     except OSError as error:
-        raise DeviceError(f"a control group with a CPU quota cannot be made: {error}; it "
-                          f"needs root, stretch does not") from error  # fmt: skip
+        raise DeviceError(
+            f"a control group with a CPU quota cannot be made: {error}; it "
+            f"needs root, stretch does not"
+        ) from error
     # SIGTERM must also remove the group.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
@@ -184,5 +186,7 @@ def _own_group() -> Path:
         if kind == "cgroup" and "cpu" in options.split(","):
             own = next(g.split(":", 2)[2] for g in groups if "cpu" in g.split(":")[1].split(","))
             return Path(place) / own.lstrip("/")
-    raise DeviceError("this machine has no CPU controller of cgroup v1, in which threads of one "
-                      "process may have different quotas; stretch works without")  # fmt: skip
+    raise DeviceError(
+        "this machine has no CPU controller of cgroup v1, in which threads of one "
+        "process may have different quotas; stretch works without"
+    )

@@ -25,7 +25,7 @@ from common import arguments, show, source, two_cores
 import coexec
 from coexec.engines.registry import open_devices
 from coexec.errors import ClosedError, DegradedWarning, DeviceError
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 
 _HANG_S = 60.0
@@ -48,7 +48,7 @@ class _Case:
             i.name: rng.standard_normal(i.shape).astype(np.float32)
             for i in self.session.get_inputs()
         }
-        work = Workbench(source(name), Settings(devices=words["devices"], cache=cache))
+        work = PlanningContext(source(name), Settings(devices=words["devices"], cache=cache))
         self.expected = list(work.given.reference(self.feeds).values())
         times = []
         for _ in range(10):
@@ -233,11 +233,17 @@ def main() -> None:
         },
         "two devices": {"devices": cores, "planner": "hope_greedy"},
         "two, waiting actively": {
-            "devices": cores, "planner": "hope_greedy", "waiting": "active",
+            "devices": cores,
+            "planner": "hope_greedy",
+            "waiting": "active",
         },
-    }  # fmt: skip
-    disturbances = {"time-outs": (_time_outs, count), "Ctrl-C": (_control_c, count),
-            "forks": (_forks, count // 10), "closes": (_closes, count // 10)}  # fmt: skip
+    }
+    disturbances = {
+        "time-outs": (_time_outs, count),
+        "Ctrl-C": (_control_c, count),
+        "forks": (_forks, count // 10),
+        "closes": (_closes, count // 10),
+    }
     kinds |= _beside_opencl(cores)
     rows = []
     for name in args.models:

@@ -48,7 +48,7 @@ Request = tuple[float, float]
 """The times at which it was sent and answered, in seconds."""
 
 
-class Turn(NamedTuple):
+class RunLock(NamedTuple):
     """Measurements of a rival's clients in one turn."""
 
     per_s: float
@@ -96,11 +96,11 @@ def _left_out(model: str, name: str, why: str) -> None:
     print(f"left out, {model} with {name}: {why}", file=sys.stderr)
 
 
-def _in_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, list[Turn]]:
+def _in_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, list[RunLock]]:
     """The turns of each contestant, by round. The order rotates, and a turn begins when the
     processors are idle."""
     idle_wait = Rest(watch_of(list(contestants)))
-    turns: dict[str, list[Turn]] = {one.name: [] for one in contestants}
+    turns: dict[str, list[RunLock]] = {one.name: [] for one in contestants}
     for number in range(rounds):
         shift = number % len(contestants)
         for one in [*contestants[shift:], *contestants[:shift]]:
@@ -110,7 +110,7 @@ def _in_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, list[
     return turns
 
 
-def _row(own: Sequence[Turn], best: Sequence[Turn]) -> dict[str, Any]:
+def _row(own: Sequence[RunLock], best: Sequence[RunLock]) -> dict[str, Any]:
     latencies_s = [np.percentile(one.latencies_s, (50, 99)) for one in own]
     p50_s, p99_s = (float(statistics.median(both[i] for both in latencies_s)) for i in (0, 1))
     return {
@@ -121,7 +121,7 @@ def _row(own: Sequence[Turn], best: Sequence[Turn]) -> dict[str, Any]:
     }
 
 
-def _median_per_s(turns: Sequence[Turn]) -> float:
+def _median_per_s(turns: Sequence[RunLock]) -> float:
     return statistics.median(one.per_s for one in turns)
 
 
@@ -175,7 +175,7 @@ def _ours_for_throughput(path: str, feeds: Path, cache: str | None) -> Ready:
     return _one_session(path, feeds, partial(InferenceSession, cache=cache, mode="throughput"))
 
 
-def _clients(run: Callable[[], Any]) -> Turn:
+def _clients(run: Callable[[], Any]) -> RunLock:
     """A turn of the clients; each client is a thread.
 
     Raises:
@@ -203,7 +203,7 @@ def _clients(run: Callable[[], Any]) -> Turn:
     return _counted([request for own in done for request in own], end_s)
 
 
-def _counted(requests: Sequence[Request], end_s: float) -> Turn:
+def _counted(requests: Sequence[Request], end_s: float) -> RunLock:
     """The measurements of a turn. Answers in the last `SECONDS` before ``end_s`` count; latencies
     are those of all requests that were answered after the beginning of this time."""
     start_s = end_s - SECONDS
@@ -211,7 +211,7 @@ def _counted(requests: Sequence[Request], end_s: float) -> Turn:
     answered = sum(start_s <= at < end_s for _, at in requests)
     if not answered:
         raise ExecutionError(f"no request was answered in {SECONDS:g} s")
-    return Turn(answered / SECONDS, latencies_s)
+    return RunLock(answered / SECONDS, latencies_s)
 
 
 def _openvino(path: str, feeds: Path) -> Ready:
@@ -232,7 +232,7 @@ def _openvino(path: str, feeds: Path) -> Ready:
     done: list[Request] = []
     requests.set_callback(lambda _, sent_s: done.append((sent_s, time.perf_counter())))
 
-    def turn() -> Turn:
+    def turn() -> RunLock:
         done.clear()
         end_s = time.perf_counter() + _START_S + SECONDS
         while time.perf_counter() < end_s:

@@ -10,7 +10,7 @@ from functools import partial
 from common import arguments, by_figure, in_turns, show, source, two_cores
 
 from coexec.model.load import random_inputs
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 
 ORT = "onnxruntime 2"
@@ -21,8 +21,8 @@ def main() -> None:
     devices = two_cores()
     rows = []
     for name in args.models:
-        both = Workbench(source(name), Settings(devices, cache=args.cache, fresh=args.fresh))
-        alone = [Workbench(source(name), Settings([d], cache=args.cache)) for d in devices]
+        both = PlanningContext(source(name), Settings(devices, cache=args.cache, fresh=args.fresh))
+        alone = [PlanningContext(source(name), Settings([d], cache=args.cache)) for d in devices]
         feeds = random_inputs(both.model.graph)
         baseline = both.given.onnx_runtime(threads=2)
         executors = [

@@ -20,7 +20,7 @@ from common import show
 from model_files import expanded, model_file
 from programs import measured
 
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 
 _BEGINS, _ENDS = "planning in the background begins", "decided in"
@@ -45,7 +45,7 @@ def main() -> None:
 def _row(path: Path, folder: Path, seconds: int) -> dict[str, Any]:
     folder.mkdir()
     feeds = folder / "feeds"
-    work = Workbench(str(path), Settings(cache=folder / "feeds-cache", assume=True))
+    work = PlanningContext(str(path), Settings(cache=folder / "feeds-cache", assume=True))
     feeds.write_bytes(pickle.dumps(next(iter(work.model.candidates()))))
 
     def program(module: str, run: str, seconds: int = _BASE_S) -> dict[str, Any]:

@@ -26,12 +26,25 @@ for _size in ("COLUMNS", "LINES"):  # of the terminal: xdist sets them, and tabl
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--opencl", default="", help="runtime of the OpenCL tests, as 'intel'")
-    parser.addoption("--opencl-block", default="auto", choices=["auto", "4", "8", "16"],
-                     help="channels of a block in the OpenCL tests on CPU cores")  # fmt: skip
-    parser.addoption("--examples", type=int, default=1, metavar="FACTOR",
-                     help="property tests draw so many times as many examples")  # fmt: skip
-    parser.addoption("--emulator", default="", metavar="COMMAND",
-                     help="starts Python for the processes that tests start")  # fmt: skip
+    parser.addoption(
+        "--opencl-block",
+        default="auto",
+        choices=["auto", "4", "8", "16"],
+        help="channels of a block in the OpenCL tests on CPU cores",
+    )
+    parser.addoption(
+        "--examples",
+        type=int,
+        default=1,
+        metavar="FACTOR",
+        help="property tests draw so many times as many examples",
+    )
+    parser.addoption(
+        "--emulator",
+        default="",
+        metavar="COMMAND",
+        help="starts Python for the processes that tests start",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

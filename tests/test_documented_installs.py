@@ -62,8 +62,13 @@ def test_the_first_commands_of_the_readme_run_as_they_stand(tmp_path: Path) -> N
     checkout = shutil.copytree(ROOT, tmp_path / "checkout", ignore=NOT_COPIED)
     onnx.save(branches(), checkout / "model.onnx")
     ended = subprocess.run(
-        ["bash", "-euc", commands], cwd=checkout, capture_output=True, text=True, timeout=LIMIT_S,
-        env=os.environ | {"HOME": str(tmp_path)}, check=False,
-    )  # fmt: skip
+        ["bash", "-euc", commands],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=os.environ | {"HOME": str(tmp_path)},
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr
     assert "verdict" in ended.stdout

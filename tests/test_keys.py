@@ -30,7 +30,9 @@ def test_no_two_facts_read_as_one(one: str, other: str) -> None:
 def test_a_digest_is_the_same_in_another_process() -> None:
     told = subprocess.run(
         [sys.executable, "-c", "from coexec.keys import digest; print(digest('x', 1, b'y'))"],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert told.strip() == digest("x", 1, b"y")
     assert digest("x", 1, b"y", digits=8) == digest("x", 1, b"y")[:8]

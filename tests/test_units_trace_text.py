@@ -72,11 +72,19 @@ def test_bandwidths_and_nonsense() -> None:
 
 def test_numbers_for_people() -> None:
     assert [format_seconds(s) for s in (1.5, 0.00123, 4.2e-5, 3e-9, float("inf"), 0.0)] == [
-        "1.50 s", "1.23 ms", "42.0 us", "3.00 ns", "never", "0.00 ns",
-    ]  # fmt: skip
+        "1.50 s",
+        "1.23 ms",
+        "42.0 us",
+        "3.00 ns",
+        "never",
+        "0.00 ns",
+    ]
     assert [format_joules(j) for j in (1.92, 0.72, 3e-6, 0.0)] == [
-        "1.92 J", "720 mJ", "3.00 uJ", "0.00 uJ",
-    ]  # fmt: skip
+        "1.92 J",
+        "720 mJ",
+        "3.00 uJ",
+        "0.00 uJ",
+    ]
     assert format_bytes(2**20) == "1.00 MiB"
     assert format_count(5713216096) == "5.71 G"
     assert format_count(12) == "12.0"

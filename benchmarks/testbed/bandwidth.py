@@ -26,8 +26,9 @@ def mbits(bed: "Testbed", pairs: Sequence[tuple[str, str]], seconds: float = 2.0
         ExecutionError: a connection failed, as on a link that is cut.
     """
     receivers = [end(bed, second, "receive") for _, second in pairs]
-    senders = [end(bed, first, "send", bed.address(second), str(seconds))
-               for first, second in pairs]  # fmt: skip
+    senders = [
+        end(bed, first, "send", bed.address(second), str(seconds)) for first, second in pairs
+    ]
     try:
         for sender in senders:
             _result(sender, seconds + _PATIENCE_S)
@@ -36,8 +37,9 @@ def mbits(bed: "Testbed", pairs: Sequence[tuple[str, str]], seconds: float = 2.0
         _stop([*senders, *receivers])
 
 
-def message_s(bed: "Testbed", first: str, second: str, sizes: Sequence[int],
-              rounds: int) -> list[float]:  # fmt: skip
+def message_s(
+    bed: "Testbed", first: str, second: str, sizes: Sequence[int], rounds: int
+) -> list[float]:
     """Median seconds from sending a message of each size, in bytes, to an answer of one byte.
 
     Raises:
@@ -62,8 +64,13 @@ def reaches(bed: "Testbed", first: str, second: str, timeout_s: float = 1.0) -> 
 def end(bed: "Testbed", machine: str, *words: str) -> "subprocess.Popen[str]":
     """`tcp_end.py` in a machine."""
     program = str(Path(__file__).with_name("tcp_end.py"))
-    return bed.run(machine, [sys.executable, program, *words],
-                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    return bed.run(
+        machine,
+        [sys.executable, program, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def _result(child: "subprocess.Popen[str]", seconds: float) -> str:

@@ -224,8 +224,10 @@ class Testbed:
         try:
             self.folder.mkdir(mode=0o700)
         except OSError as error:
-            raise ExecutionError(f"no folder for the test bed: {error}; the environment variable "
-                                 f"TMPDIR chooses where") from error  # fmt: skip
+            raise ExecutionError(
+                f"no folder for the test bed: {error}; the environment variable "
+                f"TMPDIR chooses where"
+            ) from error
 
     @property
     def _switch(self) -> str:
@@ -240,8 +242,9 @@ class Testbed:
 
     def _known(self, machine: str) -> str:
         if machine not in self.machines:
-            raise UsageError(f"no machine {machine!r} in this test bed; there are "
-                             f"{', '.join(self.machines)}")  # fmt: skip
+            raise UsageError(
+                f"no machine {machine!r} in this test bed; there are {', '.join(self.machines)}"
+            )
         return machine
 
 
@@ -263,8 +266,10 @@ def _check(
     if medium not in MEDIA:
         raise UsageError(f"no medium {medium!r}; there are {', '.join(MEDIA)}")
     if unknown := set(rates) - set(names):
-        raise UsageError(f"rates for {', '.join(sorted(unknown))}, which are no machines; there "
-                         f"are {', '.join(names)}")  # fmt: skip
+        raise UsageError(
+            f"rates for {', '.join(sorted(unknown))}, which are no machines; there "
+            f"are {', '.join(names)}"
+        )
     for name, rate in {"all": mbit, **rates}.items():
         if rate is not None:
             _check_rate(name, rate)

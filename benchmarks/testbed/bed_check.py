@@ -27,8 +27,9 @@ def tables(mbit: float, seconds: float) -> Iterator[tuple[str, bool]]:
             [alone] = mbits(bed, [_PAIR], seconds)
             yield _line(f"{medium}: one pair", [alone], mbit)
             both = mbits(bed, [_PAIR, _OTHER], seconds)
-            yield _line(f"{medium}: two pairs at once", both,
-                        mbit / 2 if medium == "shared" else mbit)  # fmt: skip
+            yield _line(
+                f"{medium}: two pairs at once", both, mbit / 2 if medium == "shared" else mbit
+            )
     yield from _quotas(seconds)
 
 
@@ -50,6 +51,8 @@ def _quotas(seconds: float) -> Iterator[tuple[str, bool]]:
             burning = bed.run("m0", [sys.executable, program, str(seconds)], stdout=-1, text=True)
             used, pause_s = map(float, burning.communicate()[0].split())
             good = abs(used - share) < 0.2 * share
-            text = (f"{'CPU quota (cgroup v1)':26} {used:.3f} of a core, asked {share:g}; "
-                    f"longest pause {1e3 * pause_s:.0f} ms")  # fmt: skip
+            text = (
+                f"{'CPU quota (cgroup v1)':26} {used:.3f} of a core, asked {share:g}; "
+                f"longest pause {1e3 * pause_s:.0f} ms"
+            )
             yield text + ("" if good else ", NOT as asked"), good

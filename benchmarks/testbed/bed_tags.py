@@ -106,8 +106,9 @@ def remove(tag: Tag) -> None:
             if tag.folder.exists():
                 shutil.rmtree(tag.folder)
         except OSError as error:
-            raise ExecutionError(f"test bed {tag} is not gone yet: {error}; `testbed.py down` "
-                                 f"tries again") from error  # fmt: skip
+            raise ExecutionError(
+                f"test bed {tag} is not gone yet: {error}; `testbed.py down` tries again"
+            ) from error
 
 
 def end_processes(namespaces: Iterable[int]) -> None:

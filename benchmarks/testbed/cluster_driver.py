@@ -20,7 +20,7 @@ from coexec.cache import Cache
 from coexec.errors import CoexecError
 from coexec.model.load import random_inputs
 from coexec.pipeline.cluster import Cluster, ClusterSession
-from coexec.selection.opened_model import GivenModel
+from coexec.selection.opened_model import OpenedModel
 
 __all__ = ["main"]
 
@@ -44,14 +44,16 @@ def main() -> None:
 
 
 def _session(cluster: Cluster, asked: dict[str, Any]) -> dict[str, Any]:
-    given = GivenModel(asked["model"], {}, Cache())
+    given = OpenedModel(asked["model"], {}, Cache())
     frames = [random_inputs(given.model.graph, seed) for seed in range(_DIFFERENT)]
     references = [given.reference(feeds) for feeds in frames]
     start = time.perf_counter()
     with cluster.session(
-        asked["model"], planner=asked.get("planner", "pico"), credits=asked.get("credits"),
+        asked["model"],
+        planner=asked.get("planner", "pico"),
+        credits=asked.get("credits"),
         deadline_s=120.0,
-    ) as session:  # fmt: skip
+    ) as session:
         _say({"event": "ready", "after_s": time.perf_counter() - start} | _about(session))
         return _stream(session, frames, references, asked)
 
@@ -62,10 +64,12 @@ def _about(session: ClusterSession) -> dict[str, Any]:
         "period_s": status.predicted_period_s,
         "latency_s": status.predicted_latency_s,
         "stages": len(session.plan.stages),
-        "rows": [[share.outputs[0][1].shape for share in stage.shares if share.outputs]
-                 for stage in session.plan.stages],
+        "rows": [
+            [share.outputs[0][1].shape for share in stage.shares if share.outputs]
+            for stage in session.plan.stages
+        ],
         "machines": {m.name: [m.flops_per_s, m.bandwidth_bytes_per_s] for m in status.machines},
-    }  # fmt: skip
+    }
 
 
 def _stream(
@@ -102,12 +106,19 @@ def _stream(
     middle = sorted(answered)[len(answered) // 4 : 3 * len(answered) // 4 + 1]
     period = (middle[-1] - middle[0]) / (len(middle) - 1) if len(middle) > 1 else answered[-1]
     return {
-        "measured_period_s": period, "worst": worst, "answered": len(answered),
-        "most_inside": status.most_inside, "credits": status.credits, "changes": status.changes,
-        "answers_at_s": answered, "latencies_s": latencies, "rss_bytes": rss,
-        "began_at": time.time() - (time.perf_counter() - begin), **_about(session),
+        "measured_period_s": period,
+        "worst": worst,
+        "answered": len(answered),
+        "most_inside": status.most_inside,
+        "credits": status.credits,
+        "changes": status.changes,
+        "answers_at_s": answered,
+        "latencies_s": latencies,
+        "rss_bytes": rss,
+        "began_at": time.time() - (time.perf_counter() - begin),
+        **_about(session),
         "computed": {m.name: [m.computed, m.busy_s, m.sent_bytes] for m in status.machines},
-    }  # fmt: skip
+    }
 
 
 def _watch(session: ClusterSession, end: threading.Event, begin: float) -> None:

@@ -59,8 +59,11 @@ def periods(options: argparse.Namespace) -> int:
     with cluster(options) as ask:
         for model in options.models:
             for planner in options.planners:
-                asked = {"model": f"zoo:{model}", "planner": planner,
-                         "frames": options.frames or 40}  # fmt: skip
+                asked = {
+                    "model": f"zoo:{model}",
+                    "planner": planner,
+                    "frames": options.frames or 40,
+                }
                 began: list[Event] = []
                 done = ask(asked, began.append)
                 if done["event"] == "failed":
@@ -70,9 +73,12 @@ def periods(options: argparse.Namespace) -> int:
                 off = ready["period_s"] / done["measured_period_s"] - 1
                 errors.append(abs(off))
                 rows = " ".join(map(_rows, ready["rows"]))
-                print(f"{model:14} {planner:14} {ready['stages']:6} {ready['period_s']:9.3f} "
-                      f"{done['measured_period_s']:9.3f} {off:+7.1%} {done['worst']:9.1e}  "
-                      f"{rows[:60]}", flush=True)  # fmt: skip
+                print(
+                    f"{model:14} {planner:14} {ready['stages']:6} {ready['period_s']:9.3f} "
+                    f"{done['measured_period_s']:9.3f} {off:+7.1%} {done['worst']:9.1e}  "
+                    f"{rows[:60]}",
+                    flush=True,
+                )
                 if options.json:
                     print(json.dumps({**asked, **done}))
     print(f"median of what predictions are off by: {statistics.median(errors):.1%}")
@@ -120,9 +126,11 @@ def _report_fault(what: str, lost: str, done: Event, events: Sequence[Event], at
     answers = [done["began_at"] + at for at in done["answers_at_s"]]
     first = changed[0] if changed else {"at": 0.0, "why": "nothing changed"}
     again = next((at for at in answers if at > first["at"]), 0.0)
-    print(f"{what} {lost}: {done['answered']} answers, once each and in order, differ by "
-          f"{done['worst']:.1e}; new plan in service {first['at'] - at_s:.1f} s after the fault, "
-          f"next answer {again - at_s:.1f} s after it; {first['why']}")  # fmt: skip
+    print(
+        f"{what} {lost}: {done['answered']} answers, once each and in order, differ by "
+        f"{done['worst']:.1e}; new plan in service {first['at'] - at_s:.1f} s after the fault, "
+        f"next answer {again - at_s:.1f} s after it; {first['why']}"
+    )
 
 
 def joins(options: argparse.Namespace) -> int:
@@ -148,22 +156,30 @@ def joins(options: argparse.Namespace) -> int:
         before = [at for at in answers if at < joined["at"]]
         after = [at for at in answers if at > joined["at"] + 3]
         rates = [(len(part) - 1) / (part[-1] - part[0]) for part in (before, after)]
-        print(f"{late} joins: {rates[0]:.2f} frames a second before, {rates[1]:.2f} after; "
-              f"differ by {done['worst']:.1e}; {joined['why']}")  # fmt: skip
+        print(
+            f"{late} joins: {rates[0]:.2f} frames a second before, {rates[1]:.2f} after; "
+            f"differ by {done['worst']:.1e}; {joined['why']}"
+        )
     return 0
 
 
 def consumer(options: argparse.Namespace) -> int:
     """Answers are taken slowly now and then: frames inside and memory stay within bounds."""
-    asked = {"model": f"zoo:{options.models[0]}", "frames": options.frames or 2000,
-             "consume_s": 0.5, "credits": 4}  # fmt: skip
+    asked = {
+        "model": f"zoo:{options.models[0]}",
+        "frames": options.frames or 2000,
+        "consume_s": 0.5,
+        "credits": 4,
+    }
     with cluster(options) as ask:
         done = ask(asked)
         sizes = [size / 2**20 for size in done["rss_bytes"]]
         quarter, end = sizes[len(sizes) // 4], sizes[-1]
-        print(f"{done['answered']} answers, at most {done['most_inside']} frames inside of "
-              f"{done['credits']}; the driver's memory {quarter:.0f} MiB after a quarter, "
-              f"{end:.0f} MiB at the end; differ by {done['worst']:.1e}")  # fmt: skip
+        print(
+            f"{done['answered']} answers, at most {done['most_inside']} frames inside of "
+            f"{done['credits']}; the driver's memory {quarter:.0f} MiB after a quarter, "
+            f"{end:.0f} MiB at the end; differ by {done['worst']:.1e}"
+        )
     return 0
 
 
@@ -186,10 +202,19 @@ def bed_of(
         settings = bed.folder / "cluster.toml"
         settings.write_text(_settings(bed.machines, paces, options.medium))
         program = bed.run(
-            bed.driver, [sys.executable, str(_DRIVER), bed.environment["RAY_ADDRESS"],
-                         str(ray_nodes.token_file(bed)), str(settings)],
-            {"PYTHONPATH": str(_SOURCE)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            bed.driver,
+            [
+                sys.executable,
+                str(_DRIVER),
+                bed.environment["RAY_ADDRESS"],
+                str(ray_nodes.token_file(bed)),
+                str(settings),
+            ],
+            {"PYTHONPATH": str(_SOURCE)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         lines = map(json.loads, program.stdout or ())
         entered = next(lines, None)
         assert entered is not None, "the driver ended: its error is above"
@@ -216,8 +241,10 @@ def _settings(machines: Sequence[str], gflops: Sequence[float], medium: str) -> 
     cores = sorted(usable_cores())
     text = [f'[network]\nmedium = "{medium}"\n']
     for index, (name, speed) in enumerate(zip(machines, gflops, strict=True)):
-        text.append(f'[machines.{name}]\ndevices = ["cpu:{cores[index % len(cores)]}"]\n'
-                    f'planner = "single"\npace_gflops = {speed}\ngflops = {speed}\n')  # fmt: skip
+        text.append(
+            f'[machines.{name}]\ndevices = ["cpu:{cores[index % len(cores)]}"]\n'
+            f'planner = "single"\npace_gflops = {speed}\ngflops = {speed}\n'
+        )
     return "\n".join(text)
 
 

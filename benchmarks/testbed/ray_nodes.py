@@ -30,9 +30,12 @@ while sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[2]):
 """
 
 
-def start_ray(bed: "Testbed", head: str | None = None,
-              settings: Mapping[str, str] | None = None,
-              machines: Sequence[str] | None = None) -> str:  # fmt: skip
+def start_ray(
+    bed: "Testbed",
+    head: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    machines: Sequence[str] | None = None,
+) -> str:
     """Start one node in each machine, and wait until all are alive.
 
     Each node has the resource ``machine:NAME``, the labels of a machine of
@@ -55,8 +58,10 @@ def start_ray(bed: "Testbed", head: str | None = None,
     address = f"{bed.address(head)}:{_PORT}"
     token_file(bed).write_text(secrets.token_hex(24))
     bed.environment |= {
-        **environment(token_file(bed)), **(settings or {}), "RAY_ADDRESS": address,
-    }  # fmt: skip
+        **environment(token_file(bed)),
+        **(settings or {}),
+        "RAY_ADDRESS": address,
+    }
     bed.note()
     end_s = time.monotonic() + _START_S
     nodes = {head: start_node(bed, head, head)}
@@ -64,8 +69,12 @@ def start_ray(bed: "Testbed", head: str | None = None,
     nodes |= {
         name: start_node(bed, name, head) for name in machines or bed.machines if name != head
     }
-    counting = bed.run(head, [sys.executable, "-c", _ALIVE, address, str(len(nodes))],
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    counting = bed.run(
+        head,
+        [sys.executable, "-c", _ALIVE, address, str(len(nodes))],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     _wait(counting, nodes, bed, end_s)
     return address
 
@@ -82,15 +91,22 @@ def start_node(bed: "Testbed", machine: str, head: str) -> "subprocess.Popen[byt
     if machine != head:
         role = [f"--address={bed.address(head)}:{_PORT}"]
     words = [
-        sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *role,
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--block",
+        *role,
         f"--node-ip-address={bed.address(machine)}",
         "--num-cpus=0",
-        "--labels", f"{MACHINE}={machine},{BUILD}={build()}",
-        "--resources", json.dumps({f"machine:{machine}": 1}),
+        "--labels",
+        f"{MACHINE}={machine},{BUILD}={build()}",
+        "--resources",
+        json.dumps({f"machine:{machine}": 1}),
         "--object-store-memory=200000000",
         # Short, because sockets are in it, whose paths may have 107 characters.
         f"--temp-dir={bed.folder / f'r{index}'}",
-    ]  # fmt: skip
+    ]
     # RAY_ADDRESS would tell a head to join.
     with _said(bed, machine).open("wb") as said:
         return bed.run(machine, ["env", "-u", "RAY_ADDRESS", *words], stdout=said, stderr=said)

@@ -109,7 +109,11 @@ def connected(address: str) -> socket.socket:
 
 if __name__ == "__main__":
     roles: dict[str, Callable[..., None]] = {
-        "receive": receive, "send": send, "echo": echo, "ask": ask, "knock": knock,
+        "receive": receive,
+        "send": send,
+        "echo": echo,
+        "ask": ask,
+        "knock": knock,
         "await": wait_for,
-    }  # fmt: skip
+    }
     roles[sys.argv[1]](*sys.argv[2:])

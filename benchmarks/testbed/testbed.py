@@ -99,16 +99,20 @@ def execute(options: argparse.Namespace) -> int:
     chosen = [tag for tag in beds if options.tag in (None, str(tag))]
     if len(chosen) != 1:
         names = ", ".join(map(str, beds)) or "none"
-        raise UsageError(f"{len(chosen)} test beds fit; start one with `up`, or choose by "
-                         f"--tag; there are {names}")  # fmt: skip
+        raise UsageError(
+            f"{len(chosen)} test beds fit; start one with `up`, or choose by "
+            f"--tag; there are {names}"
+        )
     [tag] = chosen
     try:
         known = json.loads((tag.folder / "testbed.json").read_text())
     except FileNotFoundError:
         raise ExecutionError(f"test bed {tag} is not ready yet; try again in a second") from None
     if options.machine not in known["machines"]:
-        raise UsageError(f"no machine {options.machine!r} in test bed {tag}; there are "
-                         f"{', '.join(known['machines'])}")  # fmt: skip
+        raise UsageError(
+            f"no machine {options.machine!r} in test bed {tag}; there are "
+            f"{', '.join(known['machines'])}"
+        )
     words = in_namespace(tag.namespace(options.machine), *options.command)
     os.execvpe(words[0], words, {**os.environ, **known["environment"]})
 
@@ -136,8 +140,10 @@ def _end_owner(tag: bed_tags.Tag) -> None:
         os.kill(tag.pid, signal.SIGTERM)
     while tag.has_owner:
         if time.monotonic() > end_s:
-            raise ExecutionError(f"process {tag.pid}, which owns test bed {tag}, did not end "
-                                 f"within {_END_S:g} s; kill it and run `down` again")  # fmt: skip
+            raise ExecutionError(
+                f"process {tag.pid}, which owns test bed {tag}, did not end "
+                f"within {_END_S:g} s; kill it and run `down` again"
+            )
         time.sleep(0.05)
 
 
@@ -145,10 +151,13 @@ def _about(bed: Testbed, with_ray: bool) -> str:
     rows = [f"  {name:12} {bed.address(name)}" for name in bed.machines]
     ray = ", Ray at RAY_ADDRESS" if with_ray else ""
     program = Path(sys.argv[0])
-    return "\n".join([
-        f"test bed {bed.tag}: {bed.mbit:g} Mbit/s, {bed.medium}{ray}", *rows,
-        f"python {program} exec {bed.driver} COMMAND ...   runs a command there; Ctrl-C ends all",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"test bed {bed.tag}: {bed.mbit:g} Mbit/s, {bed.medium}{ray}",
+            *rows,
+            f"python {program} exec {bed.driver} COMMAND ...   runs one there; Ctrl-C ends all",
+        ]
+    )
 
 
 def _arguments() -> argparse.Namespace:
@@ -160,8 +169,11 @@ def _arguments() -> argparse.Namespace:
     verb.add_argument("--machines", type=_machines, default=2, metavar="N|NAME,NAME,...")
     verb.add_argument("--mbit", type=float, default=50.0, help="rate of the links in Mbit/s")
     verb.add_argument("--medium", choices=MEDIA, default="ports")
-    verb.add_argument("--driver", help="where the user sits; by default the first machine; another "
-                      "name adds a machine with an unlimited port")  # fmt: skip
+    verb.add_argument(
+        "--driver",
+        help="where the user sits; by default the first machine; another "
+        "name adds a machine with an unlimited port",
+    )
     verb.add_argument("--ray", action="store_true", help="start a Ray node in each machine")
     verb = verbs.add_parser("down", help="remove what killed test beds left behind")
     verb.add_argument("tag", nargs="?", help="one that is up")

@@ -51,8 +51,24 @@ def make_medium(switch: str, mbit: float) -> None:
     _ip(switch, "link", "add", "name", MEDIUM, "type", "ifb")
     _ip(switch, "link", "set", "dev", MEDIUM, "up")
     _tc(switch, "qdisc", "add", "dev", MEDIUM, "root", "handle", "1:", "htb", "default", "1")
-    _tc(switch, "class", "add", "dev", MEDIUM, "parent", "1:", "classid", _ALL,
-        "htb", "rate", _rate(mbit), "burst", _BURST, "cburst", _BURST)  # fmt: skip
+    _tc(
+        switch,
+        "class",
+        "add",
+        "dev",
+        MEDIUM,
+        "parent",
+        "1:",
+        "classid",
+        _ALL,
+        "htb",
+        "rate",
+        _rate(mbit),
+        "burst",
+        _BURST,
+        "cburst",
+        _BURST,
+    )
 
 
 def connect(switch: str, namespace: str, machine: str, index: int) -> None:
@@ -62,8 +78,20 @@ def connect(switch: str, namespace: str, machine: str, index: int) -> None:
         setting = f"echo {name} > /proc/sys/net/ipv4/tcp_congestion_control"
         if succeeds(*in_namespace(namespace, "sh", "-c", setting)):
             break
-    _ip(switch, "link", "add", "name", machine, "type", "veth",
-        "peer", "name", _PORT, "netns", namespace)  # fmt: skip
+    _ip(
+        switch,
+        "link",
+        "add",
+        "name",
+        machine,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        _PORT,
+        "netns",
+        namespace,
+    )
     _ip(namespace, "address", "add", f"{address(index)}/16", "dev", _PORT)
     _ip(namespace, "link", "set", "dev", "lo", "up")
     _ip(namespace, "link", "set", "dev", _PORT, "up")
@@ -74,26 +102,94 @@ def to_medium(switch: str, machine: str, index: int, part: float, mbit: float) -
     """What comes from a machine passes the medium before the bridge sees it: at ``part`` Mbit/s if
     all send, at up to ``mbit`` if others do not."""
     own = f"1:{index + 1:x}"
-    _tc(switch, "class", "add", "dev", MEDIUM, "parent", _ALL, "classid", own,
-        "htb", "rate", _rate(part), "ceil", _rate(mbit),
-        "burst", "2kb", "cburst", _BURST, "quantum", "1514")  # fmt: skip
+    _tc(
+        switch,
+        "class",
+        "add",
+        "dev",
+        MEDIUM,
+        "parent",
+        _ALL,
+        "classid",
+        own,
+        "htb",
+        "rate",
+        _rate(part),
+        "ceil",
+        _rate(mbit),
+        "burst",
+        "2kb",
+        "cburst",
+        _BURST,
+        "quantum",
+        "1514",
+    )
     _tc(switch, "qdisc", "add", "dev", MEDIUM, "parent", own, "bfifo", "limit", _QUEUE)
-    _tc(switch, "filter", "add", "dev", MEDIUM, "parent", "1:", "protocol", "ip",
-        "u32", "match", "ip", "src", address(index), "flowid", own)  # fmt: skip
+    _tc(
+        switch,
+        "filter",
+        "add",
+        "dev",
+        MEDIUM,
+        "parent",
+        "1:",
+        "protocol",
+        "ip",
+        "u32",
+        "match",
+        "ip",
+        "src",
+        address(index),
+        "flowid",
+        own,
+    )
     _tc(switch, "qdisc", "add", "dev", machine, "ingress")
     # A filter that matches everything; few kernels lack u32, but some lack matchall.
-    _tc(switch, "filter", "add", "dev", machine, "parent", "ffff:", "protocol", "all",
-        "u32", "match", "u32", "0", "0",
-        "action", "mirred", "egress", "redirect", "dev", MEDIUM)  # fmt: skip
+    _tc(
+        switch,
+        "filter",
+        "add",
+        "dev",
+        machine,
+        "parent",
+        "ffff:",
+        "protocol",
+        "all",
+        "u32",
+        "match",
+        "u32",
+        "0",
+        "0",
+        "action",
+        "mirred",
+        "egress",
+        "redirect",
+        "dev",
+        MEDIUM,
+    )
 
 
-def shape(switch: str, namespace: str, machine: str, send: float | None,
-          receive: float | None) -> None:  # fmt: skip
+def shape(
+    switch: str, namespace: str, machine: str, send: float | None, receive: float | None
+) -> None:
     """The rates of a machine's link in Mbit/s; None: as fast as the host is."""
     for place, device, mbit in ((namespace, _PORT, send), (switch, machine, receive)):
         if mbit is not None:
-            _tc(place, "qdisc", "replace", "dev", device, "root", "tbf",
-                "rate", _rate(mbit), "burst", _BURST, "limit", _QUEUE)  # fmt: skip
+            _tc(
+                place,
+                "qdisc",
+                "replace",
+                "dev",
+                device,
+                "root",
+                "tbf",
+                "rate",
+                _rate(mbit),
+                "burst",
+                _BURST,
+                "limit",
+                _QUEUE,
+            )
         elif "tbf" in _tc(place, "qdisc", "show", "dev", device):
             _tc(place, "qdisc", "delete", "dev", device, "root")
 

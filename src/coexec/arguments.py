@@ -68,8 +68,10 @@ def check_model(model: Any) -> Any:
         return model
     if isinstance(model, str | os.PathLike):
         return _path(model, "the model's path")
-    raise UsageError(f"the model is a {type(model).__name__}; give a path, bytes, "
-                     f"onnx.ModelProto or onnx_ir.Model")  # fmt: skip
+    raise UsageError(
+        f"the model is a {type(model).__name__}; give a path, bytes, "
+        f"onnx.ModelProto or onnx_ir.Model"
+    )
 
 
 def _path(given: Any, what: str) -> Any:
@@ -84,8 +86,10 @@ def check_cache(cache: Any) -> Cache | Path | str | None:
     if cache is None or isinstance(cache, Cache):
         return cache
     if not isinstance(cache, str | os.PathLike):
-        raise UsageError(f"cache={cache!r} is a {type(cache).__name__}; give the path of a folder "
-                         f"or a coexec.Cache, or leave it out")  # fmt: skip
+        raise UsageError(
+            f"cache={cache!r} is a {type(cache).__name__}; give the path of a folder "
+            f"or a coexec.Cache, or leave it out"
+        )
     path: Path | str = _path(cache, "cache")
     return path
 
@@ -97,8 +101,10 @@ def check_providers(providers: Any) -> None:
     names = list(providers) if isinstance(providers, Sequence) else [None]
     names = [p[0] if isinstance(p, tuple) and p else p for p in names]
     if isinstance(providers, str) or any(not isinstance(name, str) for name in names):
-        raise UsageError(f"providers={providers!r}; give a list of names, such as "
-                         f"['CPUExecutionProvider'], or leave it out")  # fmt: skip
+        raise UsageError(
+            f"providers={providers!r}; give a list of names, such as "
+            f"['CPUExecutionProvider'], or leave it out"
+        )
 
 
 def check_devices(devices: Any) -> list[str] | None:
@@ -110,16 +116,19 @@ def check_devices(devices: Any) -> list[str] | None:
         or not devices
         or any(not isinstance(name, str) for name in devices)
     ):
-        raise UsageError(f"devices={devices!r} names no devices; write for example "
-                         f"['cpu:0', 'cpu:1'], or leave it out")  # fmt: skip
+        raise UsageError(
+            f"devices={devices!r} names no devices; write for example "
+            f"['cpu:0', 'cpu:1'], or leave it out"
+        )
     return list(devices)
 
 
 def check_planner(planner: Any, options: Any) -> dict[str, Any]:
     """The options of a planner. Whether the planner has these options is checked later."""
     if not isinstance(planner, str):
-        raise UsageError(f"planner={planner!r} is a {type(planner).__name__}; give a name, such "
-                         f"as 'auto'")  # fmt: skip
+        raise UsageError(
+            f"planner={planner!r} is a {type(planner).__name__}; give a name, such as 'auto'"
+        )
     return _mapping("planner_options", options, "{'seed': 1}")
 
 
@@ -132,8 +141,10 @@ def check_shapes(shapes: Any) -> dict[str, tuple[int, ...] | int]:
             continue
         dims: list[Any] = list(shape) if isinstance(shape, Sequence | np.ndarray) else [None]
         if isinstance(shape, str) or any(not _is_integer(d) for d in dims):
-            raise UsageError(f"shapes[{name!r}] is {shape!r}; give a tuple of integers, such as "
-                             f"(1, 3, 224, 224), or one for a dimension of that name")  # fmt: skip
+            raise UsageError(
+                f"shapes[{name!r}] is {shape!r}; give a tuple of integers, such as "
+                f"(1, 3, 224, 224), or one for a dimension of that name"
+            )
         checked[name] = tuple(int(d) for d in dims)
     return checked
 
@@ -147,8 +158,10 @@ def check_values(values: Any) -> dict[str, Any]:
         except ValueError:  # lists of different lengths
             array = np.asarray(None)
         if array.dtype.kind not in "biufUV":
-            raise UsageError(f"values[{name!r}] is {' '.join(repr(value).split())[:80]}; give a "
-                             f"number, a text, or an array of them")  # fmt: skip
+            raise UsageError(
+                f"values[{name!r}] is {' '.join(repr(value).split())[:80]}; give a "
+                f"number, a text, or an array of them"
+            )
         checked[name] = array.tolist()
     return checked
 
@@ -194,8 +207,9 @@ def check_replan(replan: Any) -> None:
     """Check for a share above zero, or None."""
     number = isinstance(replan, int | float | np.number) and not isinstance(replan, bool)
     if replan is not None and not (number and math.isfinite(replan) and replan > 0):
-        raise UsageError(f"replan={replan!r}; give a share above 0, such as 0.25 for a quarter, "
-                         f"or leave it out")  # fmt: skip
+        raise UsageError(
+            f"replan={replan!r}; give a share above 0, such as 0.25 for a quarter, or leave it out"
+        )
 
 
 def check_waiting(waiting: Any) -> None:
@@ -209,8 +223,10 @@ def check_mode(mode: Any, planner: str, auto: str) -> None:
     if not isinstance(mode, str) or mode not in _MODES:
         raise UsageError(f"mode is {mode!r}; it is {' or '.join(map(repr, _MODES))}")
     if mode != "latency" and planner != auto:
-        raise UsageError(f"mode={mode!r} and planner={planner!r}: a planner lets all devices work "
-                         f"on one request; leave it out")  # fmt: skip
+        raise UsageError(
+            f"mode={mode!r} and planner={planner!r}: a planner lets all devices work "
+            f"on one request; leave it out"
+        )
 
 
 def check_names(outputs: Sequence[str], asked: Any) -> list[str]:
@@ -223,8 +239,9 @@ def check_names(outputs: Sequence[str], asked: Any) -> list[str]:
         raise InputError(f"output_names is the string {asked!r}; give a list of names")
     for name in asked or ():
         if name not in outputs:
-            raise InputError(f"the model has no output {name!r}; it has "
-                             f"{', '.join(map(repr, outputs))}")  # fmt: skip
+            raise InputError(
+                f"the model has no output {name!r}; it has {', '.join(map(repr, outputs))}"
+            )
     return list(asked or outputs)
 
 
@@ -237,13 +254,17 @@ def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[
         InputError: an input is missing, unknown, or has a wrong type or shape.
     """
     if not isinstance(feeds, Mapping):
-        raise InputError(f"the feeds are a {type(feeds).__name__}; give a dict from input names "
-                         f"to arrays")  # fmt: skip
+        raise InputError(
+            f"the feeds are a {type(feeds).__name__}; give a dict from input names to arrays"
+        )
     listed = ", ".join(f"{t.name!r} {list(t.shape)} {t.dtype}" for t in inputs.values())
     missing, unknown = inputs.keys() - feeds.keys(), feeds.keys() - inputs.keys()
     if missing or unknown:
-        what = f"input {min(missing)!r} is missing" if missing else (
-            f"the model has no input {min(unknown, key=str)!r}")  # fmt: skip
+        what = (
+            f"input {min(missing)!r} is missing"
+            if missing
+            else (f"the model has no input {min(unknown, key=str)!r}")
+        )
         raise InputError(f"{what}; the model takes {listed}")
     return {name: _array(tensor, feeds[name]) for name, tensor in inputs.items()}
 
@@ -263,11 +284,15 @@ def _array(tensor: Tensor, fed: Any) -> Any:
     except Exception as error:  # the object's own conversion may raise any exception
         raise InputError(f"input {name!r} is not an array: {first_line(error)}") from None
     if array.dtype != tensor.dtype:
-        raise InputError(f"input {name!r} has dtype {array.dtype}, the model takes "
-                         f"{tensor.dtype}; use .astype({tensor.dtype!r})")  # fmt: skip
+        raise InputError(
+            f"input {name!r} has dtype {array.dtype}, the model takes "
+            f"{tensor.dtype}; use .astype({tensor.dtype!r})"
+        )
     if not _same(array.shape, tensor.shape):
-        raise InputError(f"input {name!r} has shape {list(array.shape)}, the model takes "
-                         f"{list(tensor.shape)}; for other shapes load the model with "
-                         f"shapes={{{name!r}: ...}}")  # fmt: skip
+        raise InputError(
+            f"input {name!r} has shape {list(array.shape)}, the model takes "
+            f"{list(tensor.shape)}; for other shapes load the model with "
+            f"shapes={{{name!r}: ...}}"
+        )
     # np.ascontiguousarray would add an axis to a scalar, so contiguous arrays are not converted.
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)

@@ -60,13 +60,18 @@ class Child:
         """
         self._does = does
         if not can_start():
-            raise ExecutionError(f"no process can be started that {does}: this program is frozen, "
-                                 f"and has no Python to start")  # fmt: skip
+            raise ExecutionError(
+                f"no process can be started that {does}: this program is frozen, "
+                f"and has no Python to start"
+            )
         try:
             self._process = subprocess.Popen(
-                command(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                command(module),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
                 env=variables(),
-            )  # fmt: skip
+            )
         except OSError as error:
             raise ExecutionError(f"no process can be started that {does}: {error}") from None
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -110,8 +115,10 @@ class Child:
         return self.receive()
 
     def _ended(self, error: Exception) -> EndedError:
-        return EndedError(f"the process that {self._does} has ended early, or could not be told "
-                          f"what to do ({type(error).__name__})")  # fmt: skip
+        return EndedError(
+            f"the process that {self._does} has ended early, or could not be told "
+            f"what to do ({type(error).__name__})"
+        )
 
     def kill(self) -> None:
         """Kill the process; possible from any thread. A thread in `receive` gets an EndedError."""

@@ -9,8 +9,16 @@ from collections.abc import Sequence
 
 from coexec.errors import UsageError
 
-__all__ = ["format_bytes", "format_count", "format_joules", "format_numbers", "format_seconds",
-           "format_since", "parse_bandwidth", "parse_bytes"]  # fmt: skip
+__all__ = [
+    "format_bytes",
+    "format_count",
+    "format_joules",
+    "format_numbers",
+    "format_seconds",
+    "format_since",
+    "parse_bandwidth",
+    "parse_bytes",
+]
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -26,8 +34,10 @@ def _parse(text: str, what: str) -> tuple[float, str]:
     number, prefix, unit = match.groups()
     value = float(number) * (_DECIMAL | _BINARY)[(prefix or "").lower()]
     if math.isinf(value):
-        raise UsageError(f"the {what} of {len(text)} digits is too large; write it with a unit, "
-                         f"for example 8GB or 50Mbit")  # fmt: skip
+        raise UsageError(
+            f"the {what} of {len(text)} digits is too large; write it with a unit, "
+            f"for example 8GB or 50Mbit"
+        )
     return value, (unit or "b").lower()
 
 

@@ -15,7 +15,7 @@ import pytest
 import coexec
 from coexec.engines import detect, registry
 from coexec.errors import CacheWarning
-from coexec.selection.opened_model import GivenModel
+from coexec.selection.opened_model import OpenedModel
 from tests.helpers.harmed import DEVICES, answer, flip, same
 from tests.helpers.small_models import branches
 
@@ -118,13 +118,13 @@ def test_a_model_that_changes_while_it_is_read(
 ) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(branches(width=2), str(path))
-    load = GivenModel._load
+    load = OpenedModel._load
 
-    def late(self: GivenModel, **how: Any) -> Any:
+    def late(self: OpenedModel, **how: Any) -> Any:
         shutil.copy(model, path)  # between the digest and the reader
         return load(self, **how)
 
-    monkeypatch.setattr(GivenModel, "_load", late)
+    monkeypatch.setattr(OpenedModel, "_load", late)
     assert same(answer(path, tmp_path / "c"), expected)
     monkeypatch.undo()
     onnx.save(branches(width=2), str(path))

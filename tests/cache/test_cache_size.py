@@ -91,9 +91,15 @@ def test_weights_are_stored_once(tmp_path: Path) -> None:
     size = {}
     for ways in (1, 2, 3, 4):
         proto = branches(size=20 if ways < 4 else 24)
-        words = {"planner": "single", "devices": DEVICES[:1]} if ways < 2 else (
-            {"planner": "heft", "devices": DEVICES} if ways != 3 else (
-                {"planner": "hope_greedy", "devices": DEVICES}))  # fmt: skip
+        words = (
+            {"planner": "single", "devices": DEVICES[:1]}
+            if ways < 2
+            else (
+                {"planner": "heft", "devices": DEVICES}
+                if ways != 3
+                else ({"planner": "hope_greedy", "devices": DEVICES})
+            )
+        )
         coexec.InferenceSession(proto, cache=tmp_path, **words).close()
         size[ways] = sum(p.stat().st_size for p in tmp_path.glob("weights/*/*"))
     assert size[1] > 50_000 and size[4] < 1.2 * size[2]

@@ -258,9 +258,12 @@ def test_options_that_make_no_sense(folder: Path, capfd: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("content", [b"not an archive", None], ids=["file", "shape"])
 def test_inputs_that_do_not_fit_are_refused_before_planning(
-    content: bytes | None, tmp_path: Path, folder: Path, capfd: pytest.CaptureFixture[str],
+    content: bytes | None,
+    tmp_path: Path,
+    folder: Path,
+    capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(auto.Auto, "choose", lambda self: pytest.fail("it plans"))
     inputs = tmp_path / "in.npz"
     if content is None:
@@ -290,9 +293,11 @@ def test_a_damaged_store_and_a_cache_that_is_no_folder(
 
 def test_the_module_is_the_command() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "coexec", "inspect", "none.onnx"], capture_output=True, text=True,
+        [sys.executable, "-m", "coexec", "inspect", "none.onnx"],
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     lines = [
         x for x in done.stderr.splitlines() if x != "coexec: loading none.onnx"
     ]  # slow machine

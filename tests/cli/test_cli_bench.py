@@ -22,7 +22,7 @@ from coexec.hardware.hardware import Place
 from coexec.model.load import load
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Candidate, Prepared
 from coexec.selection.race import Lap, Outcome
 from coexec.selection.settings import Settings
@@ -41,16 +41,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(capfd: pytest.CaptureFixture[str], folder: Path, *words: str) -> Any:
     model = str(folder / "model.onnx")
-    assert main(["bench", model, *words, "--repeats", "2", "--json",
-                 "--cache", str(folder / "cache")]) == 0  # fmt: skip
+    assert (
+        main(["bench", model, *words, "--repeats", "2", "--json", "--cache", str(folder / "cache")])
+        == 0
+    )
     return json.loads(capfd.readouterr().out)
 
 
 @pytest.mark.parametrize(
     ("plan_s", "alone_s", "base_s", "end"),
-    [(0.8, 1.0, 1.0, "that is a gain"), (0.8, 1.0, 0.7, "nothing is gained"),
-     (0.99, 1.0, 2.0, "nothing is gained")],
-)  # fmt: skip
+    [
+        (0.8, 1.0, 1.0, "that is a gain"),
+        (0.8, 1.0, 0.7, "nothing is gained"),
+        (0.99, 1.0, 2.0, "nothing is gained"),
+    ],
+)
 def test_the_last_line_says_what_was_gained(
     plan_s: float, alone_s: float, base_s: float, end: str
 ) -> None:
@@ -79,8 +84,13 @@ def test_a_plan_that_is_there_twice_runs_once(monkeypatch: pytest.MonkeyPatch) -
 
     # On one device, who made it and what it calls fused make no difference to what runs.
     again = replace(plan_on("cpu:0", planner="y"), fused=frozenset(plan_on("cpu:0").device_of))
-    plans = {"one": plan_on("cpu:0"), "other engine": plan_on("cpu:0", "opencl"), "again": again,
-             "ORT": None, "ORT, once more": None}  # fmt: skip
+    plans = {
+        "one": plan_on("cpu:0"),
+        "other engine": plan_on("cpu:0", "opencl"),
+        "again": again,
+        "ORT": None,
+        "ORT, once more": None,
+    }
     rows = [row(name, plan) for name, plan in plans.items()]
     rows[3].is_base = True
     found = raced(rows, 3)
@@ -127,7 +137,7 @@ def test_memory_of_onnx_runtime_grows_with_the_model(tmp_path: Path) -> None:
     sizes = []
     for number, size in enumerate((20, 200)):
         onnx.save(branches(size=size), str(tmp_path / f"{number}.onnx"))
-        work = Workbench(str(tmp_path / f"{number}.onnx"), Settings([f"cpu:{CORES[0]}"]))
+        work = PlanningContext(str(tmp_path / f"{number}.onnx"), Settings([f"cpu:{CORES[0]}"]))
         graph = load(branches(size=size)).graph
         feeds = {n: np.zeros(graph.tensors[n].shape, np.float32) for n in graph.inputs}
         sizes.append(peak.of_onnx_runtime(work, 1, feeds))
@@ -156,8 +166,9 @@ def test_a_bound_says_for_which_devices() -> None:
     chosen = Candidate(narrow, "heft", 1.2, 0.9, 0.9)  # measured below the profile's bound
     bound = bound_of(bounded(1.0, chosen, Candidate(wide, "single", 1.1, 1.3, 1.4)))
     assert bound is not None and bound.devices == ("cpu:0/onnxruntime", "cpu:1/opencl")
-    assert str(bound) == ("1.00 s: no plan of whole tasks on cpu:0/onnxruntime, cpu:1/opencl is "
-                          "faster")  # fmt: skip
+    assert str(bound) == (
+        "1.00 s: no plan of whole tasks on cpu:0/onnxruntime, cpu:1/opencl is faster"
+    )
     assert bound_of(bounded(None, chosen)) is None
 
 

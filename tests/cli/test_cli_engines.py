@@ -83,8 +83,15 @@ def test_verbs_on_a_gpu_or_its_like(
 def test_an_option_reaches_the_engine(
     gpu: str, model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--devices", gpu, "--planner", "single", "--check", "--engine",
-             "opencl.precision=fp16"]  # fmt: skip
+    words = [
+        "--devices",
+        gpu,
+        "--planner",
+        "single",
+        "--check",
+        "--engine",
+        "opencl.precision=fp16",
+    ]
     assert call(tmp_path, "bench", model, *words, "--repeats", "2") == 0
     assert "within 1e-02 of the largest value" in capfd.readouterr().out
 
@@ -105,5 +112,7 @@ def test_bench_leaves_out_what_cannot_be_open_beside_the_rest(
     alone = {r["name"].removesuffix(" alone") for r in found["rows"] if r["name"].endswith("alone")}
     assert alone and not alone & set(found["left_out"])
     assert len([name for name in alone | set(found["left_out"]) if name.endswith("/opencl")]) >= 2
-    assert all("close that device" in reason or "cannot compute on" in reason
-               for reason in found["left_out"].values())  # fmt: skip
+    assert all(
+        "close that device" in reason or "cannot compute on" in reason
+        for reason in found["left_out"].values()
+    )

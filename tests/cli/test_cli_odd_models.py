@@ -40,11 +40,13 @@ def test_a_sequence_is_written_array_by_array(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     proto = from_nodes(
-        [helper.make_node("Relu", ["x"], ["y"]),
-         helper.make_node("SequenceConstruct", ["x", "y"], ["s"])],
+        [
+            helper.make_node("Relu", ["x"], ["y"]),
+            helper.make_node("SequenceConstruct", ["x", "y"], ["s"]),
+        ],
         [tensor_info("x", [3])],
         [helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None)],
-    )  # fmt: skip
+    )
     path, feeds, result = (str(tmp_path / n) for n in ("s.onnx", "in.npz", "out.npz"))
     onnx.save(proto, path)
     x = np.array([-1.0, 0.0, 2.0], np.float32)

@@ -85,11 +85,17 @@ def test_version_is_that_of_the_package(capfd: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_version_is_known_where_nothing_is_installed() -> None:
-    code = ("import sys, coexec; assert 'importlib.metadata' not in sys.modules; "
-            "print(coexec.__version__)")  # fmt: skip
-    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True,
-                          env=os.environ | {"PYTHONPATH": str(Path(coexec.__file__).parents[1])},
-                          check=True)  # fmt: skip
+    code = (
+        "import sys, coexec; assert 'importlib.metadata' not in sys.modules; "
+        "print(coexec.__version__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(coexec.__file__).parents[1])},
+        check=True,
+    )
     assert done.stdout.strip() == coexec.__version__  # -S: nothing is installed there
 
 
@@ -103,8 +109,14 @@ def test_help_is_short_and_long(verb: str, capfd: pytest.CaptureFixture[str]) ->
 
 
 def run(output: int, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*COMMAND, *words], stdout=output, stderr=subprocess.PIPE, text=True,
-                          env=os.environ | env, check=False)  # fmt: skip
+    return subprocess.run(
+        [*COMMAND, *words],
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | env,
+        check=False,
+    )
 
 
 def errors(done: "subprocess.CompletedProcess[str]") -> list[str]:
@@ -136,9 +148,12 @@ def test_a_full_disk_is_one_line(words: list[str]) -> None:
 @pytest.mark.long
 def test_characters_that_the_terminal_does_not_have() -> None:
     done = subprocess.run(
-        [*COMMAND, "simulate", "zoo:lstm", "--platform", "kirin_990"], capture_output=True,
-        text=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}, check=False,
-    )  # fmt: skip
+        [*COMMAND, "simulate", "zoo:lstm", "--platform", "kirin_990"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
     assert done.returncode == 0 and "simulated" in done.stdout, done.stderr
 
 
@@ -146,8 +161,12 @@ def test_characters_that_the_terminal_does_not_have() -> None:
 def test_the_progress_of_auto_is_told(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     cores = [f"cpu:{core}" for core in usable_cores()[:2]]
-    settings = Settings(cores, cache=tmp_path, progress=lambda *row: told.append(row),
-                        planner_options={"shortlist": 2})  # fmt: skip
+    settings = Settings(
+        cores,
+        cache=tmp_path,
+        progress=lambda *row: told.append(row),
+        planner_options={"shortlist": 2},
+    )
     Auto(branches(), settings).choose()
     assert all(0 <= done <= total for _, done, total in told)
     last = {what: (done, total) for what, done, total in told}

@@ -69,9 +69,13 @@ def test_json_has_the_fields_that_are_declared(
 
 @pytest.mark.parametrize(
     ("typed", "expected"),
-    [("pl", "plan"), ("cluster sto", "stop"), ("plan --plann", "--planner"),
-     ("run --waiting pas", "passive")],
-)  # fmt: skip
+    [
+        ("pl", "plan"),
+        ("cluster sto", "stop"),
+        ("plan --plann", "--planner"),
+        ("run --waiting pas", "passive"),
+    ],
+)
 def test_the_shell_completes(
     typed: str, expected: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

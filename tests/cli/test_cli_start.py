@@ -84,9 +84,14 @@ def document(capfd: pytest.CaptureFixture[str]) -> Any:
     ],
 )
 def test_errors_are_documents_with_exit_codes(
-    words: list[str], code: int, kind: str, message: str, model: str, tmp_path: Path,
+    words: list[str],
+    code: int,
+    kind: str,
+    message: str,
+    model: str,
+    tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     words = [model if word == "MODEL" else word for word in words]
     if words[0] == "plan" and "--output" in words:
         words += ["--devices", CPU, "--planner", "single", "--cache", str(tmp_path)]

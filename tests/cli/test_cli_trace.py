@@ -18,7 +18,7 @@ from coexec.engines.detect import usable_cores
 from coexec.model.load import random_inputs
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 from coexec.timing.trace import Detail, Trace
 from tests.helpers.small_models import branches, from_nodes, tensor_info
@@ -30,8 +30,20 @@ TWO = [f"cpu:{core}" for core in CORES[:2]]
 def traced(folder: Path, proto: onnx.ModelProto, verb: str = "run", *words: str) -> Any:
     onnx.save(proto, str(folder / "model.onnx"))
     path = folder / "trace.json"
-    assert main([verb, str(folder / "model.onnx"), *words, "--trace", str(path),
-                 "--cache", str(folder / "cache")]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                verb,
+                str(folder / "model.onnx"),
+                *words,
+                "--trace",
+                str(path),
+                "--cache",
+                str(folder / "cache"),
+            ]
+        )
+        == 0
+    )
     return json.loads(path.read_text())["traceEvents"]
 
 
@@ -83,18 +95,24 @@ def test_rows_and_process_are_named(tmp_path: Path, capfd: pytest.CaptureFixture
 
 
 def test_nodes_without_names_and_with_odd_ones(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Relu", ["x"], ["a"]),
-             helper.make_node("MatMul", ["a", "w"], ["b"], name='"/\\\n\x01 _kernel_time'),
-             helper.make_node("Softmax", ["b"], ["y"])]  # fmt: skip
-    proto = from_nodes(nodes, [tensor_info("x", [4, 4])], [tensor_info("y", [4, 4])],
-                       {"w": np.ones((4, 4), np.float32)})  # fmt: skip
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("MatMul", ["a", "w"], ["b"], name='"/\\\n\x01 _kernel_time'),
+        helper.make_node("Softmax", ["b"], ["y"]),
+    ]
+    proto = from_nodes(
+        nodes,
+        [tensor_info("x", [4, 4])],
+        [tensor_info("y", [4, 4])],
+        {"w": np.ones((4, 4), np.float32)},
+    )
     events = traced(tmp_path, proto, "run", "--devices", TWO[0])
     tasks = {t for e in events if e.get("cat") == "compute" for t in e["args"]["tasks"]}
     assert {e["name"] for e in events if e.get("cat") == "kernel"} == tasks
 
 
 def test_ordinary_engines_are_not_profiled_and_the_other_tells_one_run(tmp_path: Path) -> None:
-    work = Workbench(branches(), Settings(TWO[:1], cache=tmp_path))
+    work = PlanningContext(branches(), Settings(TWO[:1], cache=tmp_path))
     (device,) = work.devices
     prepared = work.prepared(replace(work.plan("single"), as_given=False))
     feeds = random_inputs(work.graph)
@@ -114,7 +132,7 @@ def test_ordinary_engines_are_not_profiled_and_the_other_tells_one_run(tmp_path:
 
 
 def test_operators_of_a_module_say_what_they_work_for(tmp_path: Path) -> None:
-    work = Workbench(branches(), Settings(TWO, cache=tmp_path))
+    work = PlanningContext(branches(), Settings(TWO, cache=tmp_path))
     schedule = work.schedule(replace(work.plan("heft"), as_given=False))
     compiled = work.compiler.compile(schedule, work.devices, tasks_apart=True)
     made = {name for task in work.graph.tasks for name in task.outputs}
@@ -124,8 +142,10 @@ def test_operators_of_a_module_say_what_they_work_for(tmp_path: Path) -> None:
 
 
 def test_details_know_their_tasks() -> None:
-    details = (Detail("k", "d", "kernel", 0, 0, 0, 1, "inner"),
-               Detail("k", "d", "copy", 0, 0, 0, 1, "unknown"))  # fmt: skip
+    details = (
+        Detail("k", "d", "kernel", 0, 0, 0, 1, "inner"),
+        Detail("k", "d", "copy", 0, 0, 0, 1, "unknown"),
+    )
     trace = Trace(("d",), (), (), details).with_tasks({"inner": "conv"})
     assert [detail.task for detail in trace.details] == ["conv", ""]
     slices = [e for e in json.loads(trace.to_chrome("p"))["traceEvents"] if e["ph"] == "X"]

@@ -124,8 +124,10 @@ def test_a_graph_may_keep_nan_that_onnx_runtime_loses_and_no_more() -> None:
     case = replace(network(SEED, 0), operators=("ReduceMax", "Add"), sets=({"x": np.ones(3)},))
     numbers, kept = np.ones(3, np.float32), np.array([1, np.nan, 1], np.float32)
     for fed, right, found, good in (
-        (kept, numbers, kept, True), (kept, kept, numbers, False), (numbers, numbers, kept, False),
-    ):  # fmt: skip
+        (kept, numbers, kept, True),
+        (kept, kept, numbers, False),
+        (numbers, numbers, kept, False),
+    ):
         of_feeds = replace(case, sets=({"x": fed},))
         reason = difference(of_feeds, 0, [right], [found], lambda feeds, right=right: [right])
         assert (reason is None) == good

@@ -19,13 +19,22 @@ from tests.helpers.onnx_models import direct, tensor
 
 A, B = Place("cpu:0", "test"), Place("cpu:1", "test")
 GRAPH = direct(
-    [helper.make_node("MaxPool", [a], [b], name=b, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
-     for a, b in ("xp", "pq", "qr")],
-    [tensor("x", (1, 8, 12, 12))], ["r"], {},
-).graph  # fmt: skip
+    [
+        helper.make_node("MaxPool", [a], [b], name=b, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        for a, b in ("xp", "pq", "qr")
+    ],
+    [tensor("x", (1, 8, 12, 12))],
+    ["r"],
+    {},
+).graph
 HALF = GRAPH.output_of(GRAPH.tasks[0]).whole.with_axis(2, 0, 6)
-KINDS = {"MaxPool": KernelUnits({"launch": 5e-6, "windows": 1e-9}, tuple(
-    plain_workload(GRAPH.tasks[0].operators, GRAPH.tensors).terms), 0.1)}  # fmt: skip
+KINDS = {
+    "MaxPool": KernelUnits(
+        {"launch": 5e-6, "windows": 1e-9},
+        tuple(plain_workload(GRAPH.tasks[0].operators, GRAPH.tensors).terms),
+        0.1,
+    )
+}
 TABLE = CostTable(
     {p: {t.name: (2 + i) * 1e-5 for i, t in enumerate(GRAPH.tasks)} for p in (A, B)},
     {A: 2e-6},
@@ -35,11 +44,14 @@ TABLE = CostTable(
 SEEN = Observation(A, (GRAPH.tasks[0].name,), 1e-5, 3e-5)
 
 
-@pytest.mark.parametrize("cost", [
-    TABLE,
-    Observed(TABLE).after([SEEN]),
-    Pinned(TABLE, {GRAPH.tasks[2].name: frozenset({B})}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "cost",
+    [
+        TABLE,
+        Observed(TABLE).after([SEEN]),
+        Pinned(TABLE, {GRAPH.tasks[2].name: frozenset({B})}),
+    ],
+)
 def test_what_is_remembered_is_what_the_model_says(cost: CostModel) -> None:
     """Also of tasks that are alike, one of which was measured in part, observed or pinned."""
     remembered = RememberedCosts(cost, GraphParts(GRAPH))

@@ -65,8 +65,10 @@ def test_a_prediction_is_positive_and_never_certain(
 
 @given(
     sizes=st.sets(KIB, min_size=2, max_size=5).filter(lambda s: max(s) >= 1.5 * min(s)),
-    launch_s=st.floats(0.0, 1e-3), rate=st.floats(1e-9, 1e-6), kib=KIB,
-)  # fmt: skip
+    launch_s=st.floats(0.0, 1e-3),
+    rate=st.floats(1e-9, 1e-6),
+    kib=KIB,
+)
 def test_straight_lines_are_continued(
     sizes: set[int], launch_s: float, rate: float, kib: int
 ) -> None:

@@ -42,8 +42,10 @@ def alternating(graph: Graph, places: Sequence[Place]) -> Plan:
     """Every task at the next place in turn: the most borders that a plan can have."""
     pieces = [graph.whole_piece(task) for task in graph.tasks]
     place_of = {piece: places[i % len(places)] for i, piece in enumerate(pieces)}
-    order = {d: tuple(p for p in pieces if place_of[p].device == d)
-             for d in dict.fromkeys(place.device for place in places)}  # fmt: skip
+    order = {
+        d: tuple(p for p in pieces if place_of[p].device == d)
+        for d in dict.fromkeys(place.device for place in places)
+    }
     engine_of = {piece: place.engine for piece, place in place_of.items()}
     return Plan(graph.fingerprint, order, engine_of, Provenance("test"))
 

@@ -60,8 +60,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 def products() -> object:
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], "m"),
-             helper.make_node("Relu", ["h"], ["y"], "r")]  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "m"),
+        helper.make_node("Relu", ["h"], ["y"], "r"),
+    ]
     weight = np.random.default_rng(0).standard_normal((16, 300)).astype(np.float32)
     outputs = [tensor_info("y", [4, 300])]
     return from_nodes(nodes, [tensor_info("x", [4, 16])], outputs, {"w": weight})

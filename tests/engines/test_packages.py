@@ -21,8 +21,10 @@ def coexec(package: str, home: Path, *words: str) -> subprocess.CompletedProcess
     """The command line in a process that has a package installed, and a home of its own."""
     path = [str(PACKAGES / package), *sys.path]
     env = os.environ | {
-        "PYTHONPATH": os.pathsep.join(path), "HOME": str(home), "XDG_CACHE_HOME": str(home),
-    }  # fmt: skip
+        "PYTHONPATH": os.pathsep.join(path),
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(home),
+    }
     command = [sys.executable, "-m", "coexec", *words]
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
 
@@ -39,9 +41,16 @@ def test_an_engine_of_thirty_lines_runs_a_model(device: str, tmp_path: Path) -> 
     lines = (PACKAGES / "thirty_lines" / "thirty_lines.py").read_text().splitlines()
     assert sum(1 for line in lines if line.strip()) <= 34  # the docstring and imports on top
     done = coexec(
-        "thirty_lines", tmp_path, "run", model(tmp_path), "--devices", f"cpu:{CORE}/{device}",
-        "--planner", "single", "--check",
-    )  # fmt: skip
+        "thirty_lines",
+        tmp_path,
+        "run",
+        model(tmp_path),
+        "--devices",
+        f"cpu:{CORE}/{device}",
+        "--planner",
+        "single",
+        "--check",
+    )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
 

@@ -47,8 +47,9 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With its weights in another file."""
     path = tmp_path_factory.mktemp("models") / "m.onnx"
-    onnx.save_model(branches(), str(path), save_as_external_data=True, location="w.bin",
-                    size_threshold=64)  # fmt: skip
+    onnx.save_model(
+        branches(), str(path), save_as_external_data=True, location="w.bin", size_threshold=64
+    )
     return path
 
 
@@ -186,7 +187,7 @@ def plans_of(folder: Path) -> str:
         (linked("model"), "model' is a symbolic link"),
         (linked("plan.json"), "plan.json' is a symbolic link"),
     ],
-)  # fmt: skip
+)
 def test_damage_is_one_message(
     sound: Path, tmp_path: Path, harm: Callable[[Path], object], message: str
 ) -> None:
@@ -251,9 +252,15 @@ def test_a_device_that_is_not_here_is_one_message(
 
 @pytest.mark.parametrize(
     "words",
-    [{"devices": "cpu:0"}, {"planner": "heft"}, {"shapes": {"N": 1}}, {"values": {"x": 1}},
-     {"mode": "throughput"}, {"engine_options": {"opencl": {"precision": "fp16"}}}],
-)  # fmt: skip
+    [
+        {"devices": "cpu:0"},
+        {"planner": "heft"},
+        {"shapes": {"N": 1}},
+        {"values": {"x": 1}},
+        {"mode": "throughput"},
+        {"engine_options": {"opencl": {"precision": "fp16"}}},
+    ],
+)
 def test_what_an_export_says_itself_is_refused_beside_it(sound: Path, words: dict) -> None:
     with pytest.raises(UsageError, match=f"{next(iter(words))} is given; leave it out"):
         coexec.InferenceSession(sound, **words)
@@ -288,13 +295,18 @@ def test_an_export_is_replaced_unless_it_has_files_of_others(
         export(sound, folder.with_name("other"), settings)
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"),
-                                   KeyboardInterrupt()])  # fmt: skip
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()]
+)
 @pytest.mark.parametrize("at", ["model/m.onnx", "plan.json", "parts/", "manifest.json"])
 def test_nothing_half_written_is_left(
-    model: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    at: str, error: BaseException,
-) -> None:  # fmt: skip
+    model: Path,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at: str,
+    error: BaseException,
+) -> None:
     def full(path: Path, parts: object) -> None:
         if f"/{at}" in str(path):
             path.write_bytes(b"half")

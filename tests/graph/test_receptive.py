@@ -31,7 +31,10 @@ def test_convolution_rows_keep_padding_at_true_borders_only() -> None:
     assert needs(graph, {2: (2, 4)}) == {"x": "[0:1, 0:4, 1:5, 0:8]"}
     assert needs(graph, {2: (0, 4)}) == {"x": "[0:1, 0:4, 0:5, 0:8]"}
     assert [parts(graph, {2: rows})[0].pads for rows in ((0, 4), (2, 4), (4, 8))] == [
-        (1, 1, 0, 1), (0, 1, 0, 1), (0, 1, 1, 1)]  # fmt: skip
+        (1, 1, 0, 1),
+        (0, 1, 0, 1),
+        (0, 1, 1, 1),
+    ]
     assert needs(graph, {2: (6, 8), 3: (0, 1)}) == {"x": "[0:1, 0:4, 5:8, 0:2]"}
 
 
@@ -161,7 +164,9 @@ def test_a_fused_task_is_traced_back_to_each_input() -> None:
     graph = fused()
     assert axes(graph) == (1, 2, 3)
     assert needs(graph, {1: (0, 2), 2: (2, 4)}) == {
-        "x": "[0:1, 0:4, 1:5, 0:8]", "z": "[0:1, 0:2, 2:4, 0:8]"}  # fmt: skip
+        "x": "[0:1, 0:4, 1:5, 0:8]",
+        "z": "[0:1, 0:2, 2:4, 0:8]",
+    }
     found = parts(graph, {2: (2, 4)})
     assert [str(part.output) for part in found] == ["[0:1, 0:6, 2:4, 0:8]"] * 3
 

@@ -13,7 +13,9 @@ def test_element_wise_inputs_are_broadcast() -> None:
     graph = graph_of([op], x=(2, 3, 4), z=(3, 1), y=(2, 3, 4))
     assert axes(graph) == (0, 1, 2)
     assert needs(graph, {0: (1, 2), 1: (1, 3), 2: (0, 2)}) == {
-        "x": "[1:2, 1:3, 0:2]", "z": "[1:3, 0:1]"}  # fmt: skip
+        "x": "[1:2, 1:3, 0:2]",
+        "z": "[1:3, 0:1]",
+    }
 
 
 def test_an_input_read_twice_is_needed_once() -> None:
@@ -78,7 +80,10 @@ def test_a_cut_concatenation_does_not_read_inputs_outside() -> None:
     op = operator("Concat", ["a", "b", "c"], axis=1)
     graph = graph_of([op], a=(1, 2, 4), b=(1, 3, 4), c=(1, 4, 4), y=(1, 9, 4))
     assert needs(graph, {1: (3, 5), 2: (0, 1)}) == {
-        "a": "[0:0, 0:0, 0:0]", "b": "[0:1, 1:3, 0:1]", "c": "[0:0, 0:0, 0:0]"}  # fmt: skip
+        "a": "[0:0, 0:0, 0:0]",
+        "b": "[0:1, 1:3, 0:1]",
+        "c": "[0:0, 0:0, 0:0]",
+    }
 
 
 def test_slices_with_positive_and_negative_steps() -> None:
@@ -106,8 +111,12 @@ def test_reflected_padding_reads_what_it_mirrors() -> None:
 
 
 def test_resizing_by_a_whole_number_is_cut_at_rows() -> None:
-    nearest = resize((1.0, 1.0, 3.0), (1, 4, 18), coordinate_transformation_mode="asymmetric",
-                     nearest_mode="floor")  # fmt: skip
+    nearest = resize(
+        (1.0, 1.0, 3.0),
+        (1, 4, 18),
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
     assert needs(nearest, {2: (4, 8)}) == {"x": "[0:1, 0:4, 1:3]"}
     assert str(parts(nearest, {2: (4, 8)})[0].computes) == "[0:1, 0:4, 3:9]"
     linear = resize((1.0, 1.0, 2.0), (1, 4, 12), mode="linear")
@@ -147,9 +156,12 @@ def test_transposing_turns_the_axes() -> None:
     ],
 )
 def test_reshaping_is_cut_along_axes_that_survive(
-    source: tuple[int, ...], target: tuple[int, ...], expected: tuple[int, ...],
-    ranges: dict[int, tuple[int, int]], needed: str,
-) -> None:  # fmt: skip
+    source: tuple[int, ...],
+    target: tuple[int, ...],
+    expected: tuple[int, ...],
+    ranges: dict[int, tuple[int, int]],
+    needed: str,
+) -> None:
     op = operator("Reshape", ["x", "w"], constants={1: target})
     graph = graph_of([op], x=source, w=(len(target),), y=target)
     assert axes(graph) == expected
@@ -171,7 +183,9 @@ def test_matrix_products_are_cut_by_rows_and_columns() -> None:
     )
     assert axes(batched) == (0, 1, 2, 3)
     assert needs(batched, {0: (0, 1), 1: (1, 2), 3: (2, 4)}) == {
-        "x": "[0:1, 1:2, 0:4, 0:5]", "z": "[1:2, 0:5, 2:4]"}  # fmt: skip
+        "x": "[0:1, 1:2, 0:4, 0:5]",
+        "z": "[1:2, 0:5, 2:4]",
+    }
 
 
 def test_looking_up_rows() -> None:

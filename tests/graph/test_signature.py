@@ -11,9 +11,12 @@ Shape = tuple[int, ...]
 
 
 def task(
-    kind: str, shapes: dict[str, Shape], constants: dict[int, tuple[int, ...]] | None = None,
-    dtype: str = "float32", **attributes: Scalars,
-) -> tuple[str, str]:  # fmt: skip
+    kind: str,
+    shapes: dict[str, Shape],
+    constants: dict[int, tuple[int, ...]] | None = None,
+    dtype: str = "float32",
+    **attributes: Scalars,
+) -> tuple[str, str]:
     """Signature and family of an operator. Weights begin with "w"; the last is the result."""
     tensors = {n: Tensor(n, s, dtype, n.startswith("w")) for n, s in shapes.items()}
     *inputs, output = shapes
@@ -23,8 +26,11 @@ def task(
 
 
 def conv(size: int, filters: int = 8, batch: int = 1, **words: Scalars) -> tuple[str, str]:
-    shapes = {"x": (batch, 4, size, size), "w": (filters, 4, 3, 3),
-              "y": (batch, filters, size, size)}  # fmt: skip
+    shapes = {
+        "x": (batch, 4, size, size),
+        "w": (filters, 4, 3, 3),
+        "y": (batch, filters, size, size),
+    }
     return task("Conv", shapes, pads=(1, 1, 1, 1), **words)
 
 

@@ -18,8 +18,11 @@ examples = settings(max_examples=40, deadline=None)
 
 def strips(model: Model, data: st.DataObject) -> list[Strip]:
     plan = data.draw(pipeline_plans(model.graph, ["A", "B", "C"]))
-    return [share_strip(model.graph, stage, index)
-            for stage in plan.stages for index in range(len(stage.shares))]  # fmt: skip
+    return [
+        share_strip(model.graph, stage, index)
+        for stage in plan.stages
+        for index in range(len(stage.shares))
+    ]
 
 
 @given(networks(), st.data())
@@ -44,8 +47,11 @@ def test_regions_are_the_hulls_of_what_is_needed(model: Model, data: st.DataObje
 
 
 def _cut_axes(whole: Region, region: Region) -> list[int]:
-    return [axis for axis, size in enumerate(whole.stop)
-            if (region.start[axis], region.stop[axis]) != (0, size)]  # fmt: skip
+    return [
+        axis
+        for axis, size in enumerate(whole.stop)
+        if (region.start[axis], region.stop[axis]) != (0, size)
+    ]
 
 
 @given(networks(), st.data())
@@ -74,13 +80,16 @@ def test_halo_and_macs_of_two_convolutions_by_hand() -> None:
     from onnx import helper
 
     weights = {"v": np.ones((2, 1, 3, 3), np.float32), "w": np.ones((1, 2, 3, 3), np.float32)}
-    nodes = [helper.make_node("Conv", ["x", "v"], ["y"], name="one", pads=[1] * 4),
-             helper.make_node("Conv", ["y", "w"], ["z"], name="two", pads=[1] * 4)]  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["y"], name="one", pads=[1] * 4),
+        helper.make_node("Conv", ["y", "w"], ["z"], name="two", pads=[1] * 4),
+    ]
     graph = direct(nodes, [tensor("x", (1, 1, 8, 8))], ["z"], weights).graph
     region = Region((0, 0, 4, 0), (1, 1, 8, 8))
     strip = strip_of(graph, graph.tasks, {"z": region})
     assert [(p.task, p.region.start[2], p.region.stop[2]) for p in strip.pieces] == [
-        ("one", 3, 8), ("two", 4, 8),
-    ]  # fmt: skip
+        ("one", 3, 8),
+        ("two", 4, 8),
+    ]
     assert strip.reads == (("x", Region((0, 0, 2, 0), (1, 1, 8, 8))),)
     assert strip.macs == 5 * 8 * 2 * 9 + 4 * 8 * 2 * 9

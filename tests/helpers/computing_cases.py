@@ -52,11 +52,13 @@ def conv_transpose(draw: Draw) -> Case:
     sizes = dims(draw, rank, 1, 6)
     kernel, strides = dims(draw, rank, 1, 4), dims(draw, rank, 1, 4)
     attributes = {
-        "group": groups, "kernel_shape": kernel, "strides": strides,
+        "group": groups,
+        "kernel_shape": kernel,
+        "strides": strides,
         "dilations": dims(draw, rank, 1, 2),
         "pads": [draw(st.integers(0, max(0, (k - 1) // 2))) for k in kernel * 2],
         "output_padding": [draw(st.integers(0, s - 1)) for s in strides],
-    }  # fmt: skip
+    }
     weight = random((groups * inner, outer, *kernel))
     bias = (random((groups * outer,)),) if draw(st.booleans()) else ()
     shape = (draw(st.integers(1, 2)), groups * inner, *sizes)

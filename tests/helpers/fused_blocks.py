@@ -100,8 +100,9 @@ class _Network:
     def gelu(self, x: str) -> str:
         x = self.product(x)
         erf = self.op("Erf", self.op("Div", x, self.value(2**0.5)))
-        return self.op("Mul", self.op("Mul", x, self.op("Add", erf, self.value(1))),
-                       self.value(0.5))  # fmt: skip
+        return self.op(
+            "Mul", self.op("Mul", x, self.op("Add", erf, self.value(1))), self.value(0.5)
+        )
 
     def residual(self, x: str) -> str:
         return self.op("Relu", self.op("Add", self.product(x), x))
@@ -165,13 +166,20 @@ class _Quantised(_Network):
         return self.quantised(self.op("Add", self.plain(self.conv(x)), self.plain(x)))
 
     def pooled(self, x: str) -> str:
-        return self.quantised(self.op("Mul", self.plain(x), self.plain(self.quantised(
-            self.op("GlobalAveragePool", self.plain(x))))))  # fmt: skip
+        return self.quantised(
+            self.op(
+                "Mul",
+                self.plain(x),
+                self.plain(self.quantised(self.op("GlobalAveragePool", self.plain(x)))),
+            )
+        )
 
     def joined(self, x: str) -> str:
         """One DequantizeLinear with two readers."""
         plain = self.plain(x)
-        weight = self.op("DequantizeLinear", self.value(np.ones((16, 16, 1, 1)), np.int8),
-                         self.value(0.01))  # fmt: skip
-        return self.quantised(self.op("Add", plain, self.plain(self.quantised(
-            self.op("Conv", plain, weight)))))  # fmt: skip
+        weight = self.op(
+            "DequantizeLinear", self.value(np.ones((16, 16, 1, 1)), np.int8), self.value(0.01)
+        )
+        return self.quantised(
+            self.op("Add", plain, self.plain(self.quantised(self.op("Conv", plain, weight))))
+        )

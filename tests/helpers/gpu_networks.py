@@ -29,9 +29,14 @@ class _Maker:
         self.weights: dict[str, np.ndarray] = {}
 
     def conv(
-        self, source: str, name: str, ins: int, outs: int, kernel: tuple[int, int] = (1, 1),
+        self,
+        source: str,
+        name: str,
+        ins: int,
+        outs: int,
+        kernel: tuple[int, int] = (1, 1),
         **attributes: Any,
-    ) -> str:  # fmt: skip
+    ) -> str:
         shape = (outs, ins // attributes.get("group", 1), *kernel)
         scale = np.sqrt(1 / np.prod(shape[1:]))
         self.weights[f"{name}.w"] = (self._rng.standard_normal(shape) * scale).astype(np.float32)
@@ -105,9 +110,11 @@ def small_network(kind: str, as_model: bool = False) -> Any:
         m.conv("p", "y", 8, 8, (3, 3))
     channels = 20 if kind == "concat" else 8
     proto = from_nodes(
-        m.nodes, [tensor_info("x", [1, 8, 9, 7])], [tensor_info("y", [1, channels, 9, 7])],
+        m.nodes,
+        [tensor_info("x", [1, 8, 9, 7])],
+        [tensor_info("y", [1, channels, 9, 7])],
         m.weights,
-    )  # fmt: skip
+    )
     return proto if as_model else module_of(load(proto))
 
 

@@ -217,7 +217,23 @@ def broadcast(draw: Draw) -> Case:
 FAMILIES = {
     f.__name__: f()
     for f in (
-        concat, split, slice_, pad, transpose, expand, tile, gather, gather_nd, resize, upsample,
-        space_depth, scatter, by_place, of_other_types, broadcast, reshape, squeeze,
+        concat,
+        split,
+        slice_,
+        pad,
+        transpose,
+        expand,
+        tile,
+        gather,
+        gather_nd,
+        resize,
+        upsample,
+        space_depth,
+        scatter,
+        by_place,
+        of_other_types,
+        broadcast,
+        reshape,
+        squeeze,
     )
-}  # fmt: skip
+}

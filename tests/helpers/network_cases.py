@@ -29,8 +29,11 @@ class _Network:
         self.shapes: dict[str, Shape] = {"x": shape}
 
     def pick(self, shape: Shape | None = None, without: Collection[str] = ()) -> str:
-        fits = [name for name, other in self.shapes.items()
-                if shape in (None, other) and name not in without]  # fmt: skip
+        fits = [
+            name
+            for name, other in self.shapes.items()
+            if shape in (None, other) and name not in without
+        ]
         picked: str = self.draw(st.sampled_from(fits))
         return picked
 

@@ -18,7 +18,7 @@ from coexec.engines.detect import usable_cores
 from coexec.model.values import run_session
 from coexec.plan.plan import Plan, Provenance
 from coexec.profiling.profiler import Effort
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 
 __all__ = ["WAYS", "node_cases", "run_here", "run_on_onnx_runtime"]
@@ -57,7 +57,7 @@ def run_here(case: TestCase, way: str, cache: Cache) -> None:
     devices = [f"cpu:{core}" for core in cores]
     data = _data(case)
     shapes = _shapes(case.model, data[0][0])
-    work = Workbench(case.model, Settings(devices, cache=cache, shapes=shapes, effort=_ONCE))
+    work = PlanningContext(case.model, Settings(devices, cache=cache, shapes=shapes, effort=_ONCE))
     prepared = work.prepared(_in_turn(work)) if way == "alternate" else work.prepared_by(way, {})
     names = [output.name for output in case.model.graph.output]
     with work.start(prepared) as executor:
@@ -67,7 +67,7 @@ def run_here(case: TestCase, way: str, cache: Cache) -> None:
     work.release()
 
 
-def _in_turn(work: Workbench) -> Plan:
+def _in_turn(work: PlanningContext) -> Plan:
     """The plan that gives the tasks to the devices in turn."""
     places = [device.first.place for device in work.devices]
     pieces = [work.graph.whole_piece(task) for task in work.graph.tasks]

@@ -98,9 +98,11 @@ def run(model: ir.Model, feeds: Mapping[str, Array]) -> list[Array]:
 
 
 def written(
-    model: Model, pieces: Sequence[Piece], outputs: Sequence[Part],
+    model: Model,
+    pieces: Sequence[Piece],
+    outputs: Sequence[Part],
     inputs: Sequence[Part] | None = None,
-) -> ir.Model:  # fmt: skip
+) -> ir.Model:
     """The module of ``pieces`` in the model's own operators, with its weights, as a model."""
     module = module_of_pieces(model, plain_of(model), pieces, outputs, inputs)
     proto = onnx.load_model_from_string(module.proto)
@@ -116,9 +118,12 @@ def plain_of(model: Model) -> Lowered:
 
 
 def module_of_pieces(
-    model: Model, plain: Lowered, pieces: Sequence[Piece], outputs: Sequence[Part],
+    model: Model,
+    plain: Lowered,
+    pieces: Sequence[Piece],
+    outputs: Sequence[Part],
     inputs: Sequence[Part] | None = None,
-) -> Module:  # fmt: skip
+) -> Module:
     """The module that computes ``outputs`` from ``pieces``. By default, ``inputs`` are all other
     parts of tensors that this needs."""
     graph = model.graph

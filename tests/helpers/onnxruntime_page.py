@@ -63,8 +63,10 @@ _SESSION = {
     "set_tuning_results": _KEPT,
 }  # fmt: skip
 
-_WEIGHTS = f"{_UNPLANNED}. Only `coexec.SessionOptions` tells: a plan does not see weights that " \
-           f"`onnxruntime.SessionOptions` holds"  # fmt: skip
+_WEIGHTS = (
+    f"{_UNPLANNED}. Only `coexec.SessionOptions` tells: a plan does not see weights that "
+    f"`onnxruntime.SessionOptions` holds"
+)
 _OPTIONS = {
     "add_external_initializers": _WEIGHTS,
     "add_external_initializers_from_files_in_memory": _WEIGHTS,

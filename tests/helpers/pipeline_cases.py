@@ -13,20 +13,22 @@ from coexec.graph.graph import Graph
 from coexec.graph.receptive import splittable_axes
 from coexec.graph.region import Region
 from coexec.hardware.hardware import System
-from coexec.pipeline.network import Network, connected, machine
+from coexec.pipeline.network import NetworkKind, connected, machine
 from coexec.pipeline.plan.plan import PipelinePlan, Share, Stage, stage_outputs
 from coexec.plan.plan import Provenance
-from coexec.plan.schedule import Part
+from coexec.plan.schedule import TaskRegion
 from tests.helpers.onnx_models import direct, tensor
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
-NETWORKS: tuple[Network, ...] = ("ports", "half-duplex ports", "shared")
+NETWORKS: tuple[NetworkKind, ...] = ("ports", "half-duplex ports", "shared")
 
 
 def cluster(
-    capacities: Sequence[float], bandwidth: float = 1e6, network: Network = "ports",
+    capacities: Sequence[float],
+    bandwidth: float = 1e6,
+    network: NetworkKind = "ports",
     latency_s: float = 0.0,
-) -> tuple[CapacityCosts, System]:  # fmt: skip
+) -> tuple[CapacityCosts, System]:
     """Costs and system of machines "A", "B", ... with these capacities in FLOP/s."""
     names = [chr(ord("A") + i) for i in range(len(capacities))]
     system = connected([machine(name) for name in names], bandwidth, network, latency_s)
@@ -45,10 +47,11 @@ def pipeline_plans(draw: Draw, graph: Graph, machines: Sequence[str]) -> Pipelin
     stages = []
     for index, group in enumerate(groups):
         chosen = draw(st.lists(st.sampled_from(machines), min_size=1, unique=True))
-        parts: dict[str, list[Part]] = {name: [] for name in chosen}
+        parts: dict[str, list[TaskRegion]] = {name: [] for name in chosen}
         for output in stage_outputs(graph, bare, index):
-            for where, region in zip(chosen, _regions(draw, graph, output, len(chosen)),
-                                     strict=False):  # fmt: skip
+            for where, region in zip(
+                chosen, _regions(draw, graph, output, len(chosen)), strict=False
+            ):
                 parts[where].append((output, region))
         shares = tuple(Share(name, tuple(outputs)) for name, outputs in parts.items() if outputs)
         leader = draw(st.sampled_from(machines))
@@ -72,8 +75,10 @@ def _regions(draw: Draw, graph: Graph, name: str, count: int) -> list[Region]:
 
 def chain(count: int = 2, size: int = 8) -> Graph:
     """A chain of ``count`` 3x3 convolutions with one channel."""
-    nodes = [helper.make_node("Conv", [f"t{i}", f"w{i}"], [f"t{i + 1}"], name=f"c{i}", pads=[1] * 4)
-             for i in range(count)]  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", [f"t{i}", f"w{i}"], [f"t{i + 1}"], name=f"c{i}", pads=[1] * 4)
+        for i in range(count)
+    ]
     weights = {f"w{i}": np.ones((1, 1, 3, 3), np.float32) for i in range(count)}
     return direct(nodes, [tensor("t0", (1, 1, size, size))], [f"t{count}"], weights).graph
 

@@ -13,8 +13,32 @@ from tests.helpers.operator_cases import Case, Draw, dims, ints, random
 
 __all__ = ["FAMILIES"]
 
-_SCALES = (0.1, 0.2, 0.3, 1 / 3, 0.4, 0.5, 0.6, 2 / 3, 0.7, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.7,
-           1.8, 1.9, 2.0, 2.1, 2.3, 2.7, 3.0)  # fmt: skip
+_SCALES = (
+    0.1,
+    0.2,
+    0.3,
+    1 / 3,
+    0.4,
+    0.5,
+    0.6,
+    2 / 3,
+    0.7,
+    0.9,
+    1.0,
+    1.1,
+    1.2,
+    1.3,
+    1.4,
+    1.6,
+    1.7,
+    1.8,
+    1.9,
+    2.0,
+    2.1,
+    2.3,
+    2.7,
+    3.0,
+)
 _SIZES = st.one_of(st.integers(1, 30), st.sampled_from([5, 10, 20, 30]))
 """A multiple of ten times a scale in tenths is a whole number, or nearly one after rounding."""
 _PADDINGS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
@@ -23,8 +47,13 @@ _PADDINGS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 @st.composite
 def pool(draw: Draw) -> Case:
     kind = draw(st.sampled_from(["MaxPool", "AveragePool", "LpPool"]))
-    opset = draw(st.sampled_from({"MaxPool": [8, 10, 12, 22], "AveragePool": [7, 11, 19, 22],
-                                  "LpPool": [2, 11, 18, 22]}[kind]))  # fmt: skip
+    opset = draw(
+        st.sampled_from(
+            {"MaxPool": [8, 10, 12, 22], "AveragePool": [7, 11, 19, 22], "LpPool": [2, 11, 18, 22]}[
+                kind
+            ]
+        )
+    )
     rank = draw(st.integers(1, 2))
     kernel = dims(draw, rank, 1, 4)
     attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": dims(draw, rank, 1, 4)}
@@ -98,8 +127,13 @@ def resize(draw: Draw) -> Case:
 
 
 def _coordinates(opset: int) -> list[str]:
-    modes = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric",
-             "tf_crop_and_resize"]  # fmt: skip
+    modes = [
+        "half_pixel",
+        "pytorch_half_pixel",
+        "align_corners",
+        "asymmetric",
+        "tf_crop_and_resize",
+    ]
     if opset == 11:
         modes.append("tf_half_pixel_for_nn")
     return [*modes, "half_pixel_symmetric"] if opset >= 19 else modes

@@ -48,11 +48,12 @@ def branches(width: int = 3, channels: int = 16, size: int = 20) -> onnx.ModelPr
     joined = [f"b{b}.out" for b in range(width)]
     nodes += [
         helper.make_node("Concat", joined, ["joined"], "concat", axis=1),
-        helper.make_node("MaxPool", ["joined"], ["pool"], "pool", kernel_shape=[2, 2],
-                         strides=[2, 2]),
+        helper.make_node(
+            "MaxPool", ["joined"], ["pool"], "pool", kernel_shape=[2, 2], strides=[2, 2]
+        ),
         helper.make_node("GlobalAveragePool", ["pool"], ["mean"], "mean"),
         helper.make_node("Flatten", ["mean"], ["y"], "flatten"),
-    ]  # fmt: skip
+    ]
     shape = [1, width * channels]
     return from_nodes(
         nodes,

@@ -136,17 +136,21 @@ def test_a_segment_reads_nothing_that_it_does_not_wait_for(
     engine = type(open_devices([f"cpu:{usable_cores()[0]}"])[0].first)
     monkeypatch.setattr(engine, "lower", lower)
     plan, found = compiled(model, cache, lambda task: task.operators[0].op_type == "Exp")
-    own = [(segment.after, [t.name for t in m.inputs])
-           for segment, m in zip(plan.segments, plan.modules, strict=True)
-           if "Exp" in m.operators]  # fmt: skip
+    own = [
+        (segment.after, [t.name for t in m.inputs])
+        for segment, m in zip(plan.segments, plan.modules, strict=True)
+        if "Exp" in m.operators
+    ]
     assert own == [((), ["x"])]
     x = random_inputs(model.graph)["x"]
     assert np.allclose(found["y"], -x * np.exp(x), rtol=1e-6)
 
 
 def make_model(
-    nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto],
-    outputs: list[onnx.ValueInfoProto], imports: list[onnx.OperatorSetIdProto],
-) -> onnx.ModelProto:  # fmt: skip
+    nodes: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+    imports: list[onnx.OperatorSetIdProto],
+) -> onnx.ModelProto:
     graph = onnx.helper.make_graph(nodes, "hand made", inputs, outputs)
     return onnx.helper.make_model(graph, opset_imports=imports, ir_version=9)

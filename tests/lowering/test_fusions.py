@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_borders import compiled, operators, optimised, without_reshapes
 
 from coexec.cache import Cache
 from coexec.model.check import plain_session, worst_difference
@@ -24,6 +23,7 @@ from tests.helpers.fused_blocks import (
 )
 from tests.helpers.network_cases import pieces_of
 from tests.helpers.onnx_models import written
+from tests.lowering.test_borders import compiled, operators, optimised, without_reshapes
 
 
 def blocks(kinds: tuple[str, ...]) -> st.SearchStrategy[list[str]]:

@@ -43,9 +43,12 @@ class Blocked(NullEngine):
     """Has feature maps in blocks, as OpenCL has."""
 
     dialect = Dialect(
-        block=_BLOCK, domain="made.up", enter=("made.up", "Enter"), leave=("made.up", "Leave"),
+        block=_BLOCK,
+        domain="made.up",
+        enter=("made.up", "Enter"),
+        leave=("made.up", "Leave"),
         inner=_held,
-    )  # fmt: skip
+    )
 
 
 def _blocked(name: str = "null:0", memory: str = MAIN) -> OpenDevice:
@@ -53,8 +56,13 @@ def _blocked(name: str = "null:0", memory: str = MAIN) -> OpenDevice:
     return OpenDevice.of(Blocked(Device(name, "null", (info,)), info))
 
 
-@settings(max_examples=scaled(30), deadline=None, derandomize=True, database=None,
-          suppress_health_check=list(HealthCheck))  # fmt: skip
+@settings(
+    max_examples=scaled(30),
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(networks(filters=BLOCKS), st.integers(0, 1))
 def test_what_is_read_otherwise_than_it_is_held_is_named(
     cache: Cache, model: Model, first: int
@@ -72,8 +80,11 @@ def test_what_is_read_otherwise_than_it_is_held_is_named(
             source = turn[graph.producer[name].name]
             if source == target:
                 continue
-            read = {module.layouts.get(t.name, PLAIN) for t in module.inputs
-                    if t.name in (name, f"{name} in blocks of {_BLOCK}")}  # fmt: skip
+            read = {
+                module.layouts.get(t.name, PLAIN)
+                for t in module.inputs
+                if t.name in (name, f"{name} in blocks of {_BLOCK}")
+            }
             if _held(graph.tensors[name]) and PLAIN in read:
                 assert name in changing[source, target]
             if name in changing[source, target] and _BLOCK in read:

@@ -71,8 +71,13 @@ def test_one_segment_of_pieces_equals_the_model(data: st.DataObject) -> None:
     model = data.draw(networks())
     # What an operator needs of a tensor that it reads twice is one box around both parts, while the
     # module reads the parts: their names differ, see test_segments_in_sequence_equal_the_model.
-    assume(not any(len(set(op.inputs)) < len(op.inputs)
-                   for task in model.graph.tasks for op in task.operators))  # fmt: skip
+    assume(
+        not any(
+            len(set(op.inputs)) < len(op.inputs)
+            for task in model.graph.tasks
+            for op in task.operators
+        )
+    )
     pieces = data.draw(pieces_of(model.graph))
     feeds = random_feeds(model)
     ends = [whole(model, name) for name in model.graph.outputs]
@@ -94,8 +99,11 @@ def test_segments_in_sequence_equal_the_model(data: st.DataObject) -> None:
     graph = model.graph
     pieces = data.draw(pieces_of(graph))
     feeds = random_feeds(model)
-    buffers = {n: np.full(t.shape, np.nan, t.dtype) for n, t in graph.tensors.items()
-               if t.dtype == "float32"} | feeds  # fmt: skip
+    buffers = {
+        n: np.full(t.shape, np.nan, t.dtype)
+        for n, t in graph.tensors.items()
+        if t.dtype == "float32"
+    } | feeds
     ends = sorted({*data.draw(st.sets(st.integers(1, len(pieces)))), len(pieces)})
     for start, stop in pairwise([0, *ends]):
         segment = pieces[start:stop]
@@ -119,8 +127,9 @@ def test_segments_in_sequence_equal_the_model(data: st.DataObject) -> None:
 def test_a_fused_task_is_cut_by_rows_and_by_channels_with_its_residual() -> None:
     model = residual_block()
     feeds = {"x": random(1, 4, 8, 8)}
-    feeds["b"] = run(written(model, [model.graph.whole_piece(model.graph.tasks[0])],
-                             [whole(model, "b")]), feeds)[0]  # fmt: skip
+    feeds["b"] = run(
+        written(model, [model.graph.whole_piece(model.graph.tasks[0])], [whole(model, "b")]), feeds
+    )[0]
     wanted = run(model.source, feeds={"x": feeds["x"]})[0]
     rows, channels = Region((0, 0, 2, 0), (1, 4, 5, 8)), Region((0, 1, 0, 0), (1, 3, 8, 8))
     for region, of_b, of_x in (
@@ -141,8 +150,12 @@ def test_halves_of_two_tasks_share_their_halo(opset: int) -> None:
     model = residual_block(opset)
     top, bottom = Region((0, 0, 0, 0), (1, 6, 5, 8)), Region((0, 0, 5, 0), (1, 6, 8, 8))
     upper, lower = Region((0, 0, 0, 0), (1, 4, 3, 8)), Region((0, 0, 3, 0), (1, 4, 8, 8))
-    pieces = [Piece("conv1", top), Piece("conv1", bottom), Piece("conv2", upper),
-              Piece("conv2", lower)]  # fmt: skip
+    pieces = [
+        Piece("conv1", top),
+        Piece("conv1", bottom),
+        Piece("conv2", upper),
+        Piece("conv2", lower),
+    ]
     small = written(model, pieces, [whole(model, "y")])
     kinds = [node.op_type for node in small.graph]
     assert kinds.count("Conv") == 4
@@ -232,9 +245,10 @@ def conditional() -> Model:
         branches[kind] = helper.make_graph([node], kind, [], [tensor("r", (2, 3))])
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="relu"),
-        helper.make_node("If", ["c"], ["y"], name="if", then_branch=branches["Add"],
-                         else_branch=branches["Mul"]),
-    ]  # fmt: skip
+        helper.make_node(
+            "If", ["c"], ["y"], name="if", then_branch=branches["Add"], else_branch=branches["Mul"]
+        ),
+    ]
     inputs = [tensor("x", (2, 3)), tensor("c", (), "bool")]
     return direct(nodes, inputs, ["y"], {"w": random(3)})
 
@@ -245,8 +259,10 @@ def test_branches_read_the_values_of_the_new_model() -> None:
     halves = [Piece("relu", Region((i, 0), (i + 1, 3))) for i in (0, 1)]
     pieces = [*halves, model.graph.whole_piece(model.graph.task["if"])]
     small = written(model, pieces, [whole(model, "y")])
-    close(run(small, part_feeds(model, segment_inputs(model.graph, pieces), feeds))[0],
-          run(model.source, feeds)[0])  # fmt: skip
+    close(
+        run(small, part_feeds(model, segment_inputs(model.graph, pieces), feeds))[0],
+        run(model.source, feeds)[0],
+    )
     alone = written(model, pieces[2:], [whole(model, "y")])
     assert {v.name for v in alone.graph.inputs} == {"a", "c"}
     outer = {v for node in alone.graph.all_nodes() for v in node.inputs} & {*model.values.values()}
@@ -273,8 +289,10 @@ def test_nodes_without_names_and_of_one_name_are_cut_alike() -> None:
     """A runtime refuses two nodes of one name, but not nodes without."""
     for names in (["", "", ""], ["same", "same", "same"]):
         values = list(pairwise(["x", "a", "b", "y"]))
-        nodes = [helper.make_node("Relu", [i], [o], name=name)
-                 for (i, o), name in zip(values, names, strict=True)]  # fmt: skip
+        nodes = [
+            helper.make_node("Relu", [i], [o], name=name)
+            for (i, o), name in zip(values, names, strict=True)
+        ]
         model = direct(nodes, [tensor("x", (2, 3))], ["y"], {})
         half = Region((0, 0), (1, 3))
         pieces = [Piece(task.name, half) for task in model.graph.tasks]

@@ -23,9 +23,16 @@ def rows(*triples: tuple[int, int, int]) -> list[Record]:
 FIVE = rows((32, 0, 1), (8, 1, 3), (4, 2, 4), (8, 3, 4), (64, 4, 5))
 CHAIN = rows((16, 0, 1), (8, 1, 2), (64, 2, 3), (32, 3, 4), (8, 4, 5))
 NINE = rows(
-    (32, 0, 1), (32, 1, 4), (8, 2, 5), (16, 3, 5), (8, 4, 5), (64, 5, 7), (8, 6, 8), (8, 7, 8),
+    (32, 0, 1),
+    (32, 1, 4),
+    (8, 2, 5),
+    (16, 3, 5),
+    (8, 4, 5),
+    (64, 5, 7),
+    (8, 6, 8),
+    (8, 7, 8),
     (16, 8, 9),
-)  # fmt: skip
+)
 
 
 def test_golden_totals() -> None:
@@ -85,8 +92,17 @@ def mobilenet_v1() -> Layers:
     net, side = Layers(), 112
     net.add(side, 32)
     channels = 32
-    for wider, stride in [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2),
-                          *[(512, 1)] * 5, (1024, 2), (1024, 1)]:  # fmt: skip
+    for wider, stride in [
+        (64, 1),
+        (128, 2),
+        (128, 1),
+        (256, 2),
+        (256, 1),
+        (512, 2),
+        *[(512, 1)] * 5,
+        (1024, 2),
+        (1024, 1),
+    ]:
         side //= stride
         net.add(side, channels)
         channels = wider
@@ -99,9 +115,15 @@ def mobilenet_v2(fused: bool = False) -> Layers:
     """``fused``: the addition of a residual is part of the convolution before it."""
     net, side, channels = Layers(), 112, 32
     x = net.add(side, channels)
-    for factor, wider, repeats, stride in [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2),
-                                           (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
-                                           (6, 320, 1, 1)]:  # fmt: skip
+    for factor, wider, repeats, stride in [
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    ]:
         for repeat in range(repeats):
             if factor > 1:
                 net.add(side, channels * factor)
@@ -137,8 +159,16 @@ def vgg16() -> Layers:
     return net
 
 
-COLUMNS = ("naive", "greedy_in_order", "min_cost_flow", "by_breadth", "by_size_improved",
-           "shared_objects_bound", "offsets_by_size", "offsets_bound")  # fmt: skip
+COLUMNS = (
+    "naive",
+    "greedy_in_order",
+    "min_cost_flow",
+    "by_breadth",
+    "by_size_improved",
+    "shared_objects_bound",
+    "offsets_by_size",
+    "offsets_bound",
+)
 
 
 def mib(tensors: list[Record]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from coexec.errors import ModelError, ModelWarning
 from coexec.model.check import check_same
 from coexec.model.inputs import random_inputs
 from coexec.model.load import load
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 from tests.helpers.small_models import from_nodes, tensor_info
 
@@ -54,12 +54,16 @@ def gathering(op: str, **attributes: int) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     "proto",
     [
-        dividing("Div", INT64), dividing("Div", TensorProto.INT32), dividing("Mod", INT64),
-        gathering("Gather"), gathering("Gather", axis=-2), gathering("GatherElements"),
+        dividing("Div", INT64),
+        dividing("Div", TensorProto.INT32),
+        dividing("Mod", INT64),
+        gathering("Gather"),
+        gathering("Gather", axis=-2),
+        gathering("GatherElements"),
         gathering("GatherND"),
     ],
     ids=["Div", "Div32", "Mod", "Gather", "Gather-2", "GatherElements", "GatherND"],
-)  # fmt: skip
+)
 def test_made_up_inputs_respect_divisors_and_indices(proto: onnx.ModelProto) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the model is checked, not let pass
@@ -110,7 +114,7 @@ def test_models_that_no_made_up_input_suits_run_all_the_same(
 
 def test_what_was_not_checked_or_measured_is_said_once(tmp_path: Path) -> None:
     proto = fed("Unsqueeze", [2], [2, 1, 1, 6])
-    work = Workbench(proto, Settings(devices=TWO, cache=tmp_path))
+    work = PlanningContext(proto, Settings(devices=TWO, cache=tmp_path))
     with pytest.warns(ModelWarning) as said:
         cost, _ = work.measured
     texts = [str(w.message) for w in said]
@@ -140,10 +144,11 @@ def test_estimates_follow_what_is_computed_and_moved() -> None:
 def model_of(op: str, **attributes: Any) -> ir.Model:
     return ir.from_proto(
         from_nodes(
-            [node(op, ["x"], ["y"], **attributes)], [tensor_info("x", [64])],
+            [node(op, ["x"], ["y"], **attributes)],
+            [tensor_info("x", [64])],
             [tensor_info("y", [64])],
         )
-    )  # fmt: skip
+    )
 
 
 def test_a_wrong_simplification_is_an_error_and_random_numbers_are_not() -> None:

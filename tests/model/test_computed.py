@@ -105,8 +105,9 @@ def test_what_is_read_from_a_wrong_shape_is_corrected_too() -> None:
         node("Add", ["c", "e"], ["y"]),
     ]
     weights = {"down": np.array([1, 1, 0.7], np.float32), "up": np.array([1, 1, 1.4], np.float32)}
-    proto = from_nodes(nodes, [tensor_info("x", [1, 2, 10])], [onnx.ValueInfoProto(name="y")],
-                       weights)  # fmt: skip
+    proto = from_nodes(
+        nodes, [tensor_info("x", [1, 2, 10])], [onnx.ValueInfoProto(name="y")], weights
+    )
     tensors = load(proto).graph.tensors
     assert [tensors[name].shape[2] for name in ("b", "y")] == [7, 9]
 
@@ -120,8 +121,9 @@ def test_scales_that_fold_to_constants_have_the_shape_that_is_computed() -> None
         node("Relu", ["a"], ["y"]),
     ]
     weights = {"wanted": np.array([1, 2, 7], np.float32)}
-    proto = from_nodes(nodes, [tensor_info("x", [1, 2, 10])], [onnx.ValueInfoProto(name="y")],
-                       weights)  # fmt: skip
+    proto = from_nodes(
+        nodes, [tensor_info("x", [1, 2, 10])], [onnx.ValueInfoProto(name="y")], weights
+    )
     assert output_shape(load(proto)) == (1, 2, 7)
 
 
@@ -130,8 +132,9 @@ def test_scales_that_are_computed_leave_the_shape_open() -> None:
     inputs = [tensor_info("x", [1, 2, 10]), tensor_info("s", [3])]
     model = load(from_nodes(nodes, inputs, [onnx.ValueInfoProto(name="y")], {}))
     assert model.graph.tensors["y"].opaque
-    assert {task.opaque for task in model.graph.tasks} == {"the shape of 'a' (Resize) depends on "
-                                                           "data"}  # fmt: skip
+    assert {task.opaque for task in model.graph.tasks} == {
+        "the shape of 'a' (Resize) depends on data"
+    }
 
 
 def test_bodies_and_functions_count() -> None:
@@ -145,8 +148,9 @@ def test_bodies_and_functions_count() -> None:
         node("Add", ["a", "b"], ["y"]),
     ]
     inputs = [tensor_info("c", [], onnx.TensorProto.BOOL), tensor_info("x", [1, 2, 10])]
-    proto = from_nodes(nodes, inputs, [onnx.ValueInfoProto(name="y")],
-                       {"s": np.array([1, 1, 0.7], np.float32)})  # fmt: skip
+    proto = from_nodes(
+        nodes, inputs, [onnx.ValueInfoProto(name="y")], {"s": np.array([1, 1, 0.7], np.float32)}
+    )
     inside = [
         node("Constant", [], ["s"], value_floats=[1.0, 1.0, 0.7]),
         node("Resize", ["p", "", "s"], ["q"]),
@@ -168,10 +172,18 @@ def test_of_operators_of_onnx_runtime_it_is_asked_for_shapes_first(tmp_path: Pat
     quantised = {"s": np.array(0.02, np.float32), "z": np.array(3, np.uint8)}
     nodes = [
         node("QLinearSigmoid", ["x", "s", "z", "s", "z"], ["a"], domain="com.microsoft"),
-        node("NhwcMaxPool", ["a"], ["b"], domain="com.microsoft", kernel_shape=[3, 3],
-             strides=[2, 2], auto_pad="SAME_LOWER", dilations=[2, 1]),
+        node(
+            "NhwcMaxPool",
+            ["a"],
+            ["b"],
+            domain="com.microsoft",
+            kernel_shape=[3, 3],
+            strides=[2, 2],
+            auto_pad="SAME_LOWER",
+            dilations=[2, 1],
+        ),
         node("QLinearSigmoid", ["b", "s", "z", "s", "z"], ["y"], domain="com.microsoft"),
-    ]  # fmt: skip
+    ]
     inputs = [tensor_info("x", [1, 9, 14, 3], onnx.TensorProto.UINT8)]
     proto = from_nodes(nodes, inputs, [onnx.ValueInfoProto(name="y")], quantised)
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
@@ -211,8 +223,9 @@ def test_plans_have_these_shapes(what: str, planner: str, tmp_path: Path) -> Non
         node("Conv", ["b", "after"], ["y"], "after", pads=[1] * 4),
     ]
     weights = weights | {"before": kernel(16, 3, 3, 3), "after": kernel(16, 16, 3, 3)}
-    proto = from_nodes(nodes, [tensor_info("x", [1, 3, 22, 24])], [onnx.ValueInfoProto(name="y")],
-                       weights, opset)  # fmt: skip
+    proto = from_nodes(
+        nodes, [tensor_info("x", [1, 3, 22, 24])], [onnx.ValueInfoProto(name="y")], weights, opset
+    )
     feeds = {"x": np.random.default_rng(1).standard_normal((1, 3, 22, 24)).astype(np.float32)}
     options = ort.SessionOptions()
     options.log_severity_level = 4

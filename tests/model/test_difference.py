@@ -13,9 +13,10 @@ from coexec.model.difference import TOLERANCE, is_rounding, unlike
 from coexec.model.inputs import probes
 
 ANY = arrays.arrays(
-    np.float32, arrays.array_shapes(min_dims=0, max_dims=3, max_side=4),
+    np.float32,
+    arrays.array_shapes(min_dims=0, max_dims=3, max_side=4),
     elements=st.floats(width=32, allow_nan=True, allow_infinity=True),
-)  # fmt: skip
+)
 
 
 @given(ANY)

@@ -23,10 +23,15 @@ def test_a_resize_without_a_region(opset: int, by_size: bool, rows: tuple[int, i
     words = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     weights = {"roi": EMPTY, "scales": scales, "sizes": np.array([1, 3, 12, 10], np.int64)}
     used = {name: array for name, array in weights.items() if name in inputs}
-    model = load(from_nodes(
-        [helper.make_node("Resize", inputs, ["y"], "node", **words)],
-        [tensor_info("x", [1, 3, 6, 5])], [tensor_info("y", [1, 3, 12, 10])], used, opset,
-    ))  # fmt: skip
+    model = load(
+        from_nodes(
+            [helper.make_node("Resize", inputs, ["y"], "node", **words)],
+            [tensor_info("x", [1, 3, 6, 5])],
+            [tensor_info("y", [1, 3, 12, 10])],
+            used,
+            opset,
+        )
+    )
     region = Region((0, 0, rows[0], 0), (1, 3, rows[1], 10))
     piece = Piece("node", region)
     feeds = random_feeds(model)

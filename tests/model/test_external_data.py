@@ -13,7 +13,7 @@ import coexec
 from coexec.engines.detect import usable_cores
 from coexec.errors import ModelError
 from coexec.model.load import load
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 from tests.helpers.small_models import tensor_info
 
@@ -41,8 +41,9 @@ def write(folder: Path, location: str = "w.bin", data: bytes | None = None, **en
     )
     opset = [helper.make_opsetid("", 17)]
     path = folder / "m.onnx"
-    path.write_bytes(helper.make_model(graph, opset_imports=opset, ir_version=8)
-                     .SerializeToString())  # fmt: skip
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    )
     if data is not None:
         (folder / location).write_bytes(data)
     return path
@@ -63,7 +64,7 @@ def test_the_working_folder_does_not_matter(
     (elsewhere / "w.bin").write_bytes((WEIGHT * -3).tobytes())  # of that name, with other values
     monkeypatch.chdir(elsewhere)
     assert np.array_equal(result(path, tmp_path / "cache"), X + WEIGHT)
-    work = Workbench(path, Settings(devices=[CPU], cache=tmp_path / "cache"))
+    work = PlanningContext(path, Settings(devices=[CPU], cache=tmp_path / "cache"))
     assert np.array_equal(work.given.reference({"x": X})["y"], X + WEIGHT)
 
 

@@ -20,9 +20,16 @@ TWO = [f"cpu:{core}" for core in usable_cores()[:2]]
 def test_groups_convolution_activation_and_residual() -> None:
     kinds = [t.kind for t in load(branches(width=2)).graph.tasks]
     assert kinds == [
-        "Conv+Relu", "Conv+Relu", "Conv+Add", "Conv+Relu", "Conv+Add", "Concat", "MaxPool",
-        "GlobalAveragePool", "Reshape",
-    ]  # fmt: skip
+        "Conv+Relu",
+        "Conv+Relu",
+        "Conv+Add",
+        "Conv+Relu",
+        "Conv+Add",
+        "Concat",
+        "MaxPool",
+        "GlobalAveragePool",
+        "Reshape",
+    ]
 
 
 def test_same_graph_however_it_is_given(tmp_path: object) -> None:

@@ -82,7 +82,13 @@ def test_without_an_answer_the_rules_group(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(fused, "_optimised", full)
     assert kinds(load(network(["silu", "residual"], IMAGES))) == [
-        "Conv", "Conv", "Sigmoid", "Mul", "Conv+Add+Relu", "Neg"]  # fmt: skip
+        "Conv",
+        "Conv",
+        "Sigmoid",
+        "Mul",
+        "Conv+Add+Relu",
+        "Neg",
+    ]
 
 
 def test_tasks_do_not_wait_for_each_other() -> None:

@@ -33,8 +33,11 @@ def built(nodes: list, weights: dict[str, np.ndarray], opset: int = 17) -> onnx.
     """x -> Neg -> h -> nodes -> last -> Neg -> y; x has three rows and four columns."""
     return from_nodes(
         [node("Neg", ["x"], ["h"], "first"), *nodes, node("Neg", ["last"], ["y"], "end")],
-        [tensor_info("x", [3, 4])], [onnx.ValueInfoProto(name="y")], weights, opset,
-    )  # fmt: skip
+        [tensor_info("x", [3, 4])],
+        [onnx.ValueInfoProto(name="y")],
+        weights,
+        opset,
+    )
 
 
 def kinds(proto: onnx.ModelProto, check: bool = False) -> Counter[str]:
@@ -145,7 +148,9 @@ def test_constants_are_those_of_onnx_runtime() -> None:
     """Also where ONNX's reference and ONNX Runtime differ, or round in other ways."""
     weights = {"v": f32(math.nan, -0.0, 1e-30, 4), "lo": f32(0), "hi": f32(3)}
     nodes = [
-        node("Clip", ["v", "lo", "hi"], ["a"]), node("Sigmoid", ["a"], ["b"]),
-        node("Exp", ["b"], ["c"]), node("Mul", ["h", "c"], ["last"]),
-    ]  # fmt: skip
+        node("Clip", ["v", "lo", "hi"], ["a"]),
+        node("Sigmoid", ["a"], ["b"]),
+        node("Exp", ["b"], ["c"]),
+        node("Mul", ["h", "c"], ["last"]),
+    ]
     assert kinds(built(nodes, weights)) == {"Mul": 1}

@@ -44,9 +44,11 @@ def quantized(count: int) -> onnx.ModelProto:
         nodes.append(node("QLinearConv", inputs, [before], f"conv{i}", pads=[1] * 4))
     kind = TensorProto.UINT8
     return from_nodes(
-        nodes, [tensor_info("x", [1, 8, 9, 9], kind)], [tensor_info("y", [1, 8, 9, 9], kind)],
+        nodes,
+        [tensor_info("x", [1, 8, 9, 9], kind)],
+        [tensor_info("y", [1, 8, 9, 9], kind)],
         weights,
-    )  # fmt: skip
+    )
 
 
 def test_quantized_convolutions_in_a_row(tmp_path: Path) -> None:
@@ -60,19 +62,33 @@ FLOATS = np.random.default_rng(2).standard_normal((2, 4, 6, 6)).astype(np.float3
 @pytest.mark.parametrize(
     ("op", "weights", "attributes", "shape", "opset"),
     [
-        ("GroupNormalization", [np.ones(4, np.float32), np.zeros(4, np.float32)],
-         {"num_groups": 2}, [2, 4, 6, 6], 21),
+        (
+            "GroupNormalization",
+            [np.ones(4, np.float32), np.zeros(4, np.float32)],
+            {"num_groups": 2},
+            [2, 4, 6, 6],
+            21,
+        ),
         ("CenterCropPad", [np.array([4, 8], np.int64)], {"axes": [2, 3]}, [2, 4, 4, 8], 18),
-        ("NegativeLogLikelihoodLoss", [np.ones((2, 6, 6), np.int64)], {"reduction": "none"},
-         [2, 6, 6], 13),
+        (
+            "NegativeLogLikelihoodLoss",
+            [np.ones((2, 6, 6), np.int64)],
+            {"reduction": "none"},
+            [2, 6, 6],
+            13,
+        ),
         ("SoftmaxCrossEntropyLoss", [np.ones((2, 6, 6), np.int64)], {}, [], 13),
         ("MeanVarianceNormalization", [], {"axes": [2, 3]}, [2, 4, 6, 6], 13),
     ],
-)  # fmt: skip
+)
 def test_operators_that_are_functions(
-    op: str, weights: Sequence[np.ndarray], attributes: dict, shape: list, opset: int,
+    op: str,
+    weights: Sequence[np.ndarray],
+    attributes: dict,
+    shape: list,
+    opset: int,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     names = [f"w{i}" for i in range(len(weights))]
     nodes = [
         node("Relu", ["x"], ["h"], "relu"),

@@ -18,7 +18,7 @@ from coexec.engines.detect import usable_cores
 from coexec.errors import ModelError, UsageError
 from coexec.model import main_memory
 from coexec.model.load import load
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 from tests.helpers.examples import scaled
 from tests.helpers.small_models import from_nodes, tensor_info
@@ -95,7 +95,7 @@ def test_weights_that_a_feed_may_replace_are_known_from_the_cache_too(
     proto = from_nodes(nodes, inputs, [tensor_info("y", [3])], weights, opset=8)
     proto.ir_version = version
     for _ in range(2):
-        model = Workbench(proto, Settings(devices=[CPU], cache=tmp_path)).model
+        model = PlanningContext(proto, Settings(devices=[CPU], cache=tmp_path)).model
         assert model.overridable == names and model.graph.inputs == ("x",)
 
 
@@ -155,7 +155,7 @@ def test_a_fixed_value_folds_an_if(tmp_path: Path) -> None:
     keys = set()
     for sr, kind in ((16000, "Relu"), (8000, "Neg")):
         words: dict[str, Any] = {"devices": [CPU], "planner": "single", "cache": tmp_path}
-        work = Workbench(choice(), Settings(values={"sr": sr}, **words))
+        work = PlanningContext(choice(), Settings(values={"sr": sr}, **words))
         assert [t.kind for t in work.graph.tasks] == [kind] and work.graph.inputs == ("x",)
         keys.add(work.given.digest)
         with work.start(work.prepared_by("single", {})) as executor:
@@ -192,8 +192,9 @@ def test_values_are_cast_and_broadcast() -> None:
 def test_a_size_at_which_the_model_does_not_work(size: int) -> None:
     weights = {f"w{i}": np.ones((3, 3, 3, 3), np.float32) for i in range(2)}
     nodes = [node("Conv", ["x", "w0"], ["h"], strides=[2, 2]), node("Conv", ["h", "w1"], ["y"])]
-    proto = from_nodes(nodes, [tensor_info("x", [1, 3, "H", "W"])],
-                       [tensor_info("y", [1, 3, "a", "b"])], weights)  # fmt: skip
+    proto = from_nodes(
+        nodes, [tensor_info("x", [1, 3, "H", "W"])], [tensor_info("y", [1, 3, "a", "b"])], weights
+    )
     if size == 8:  # the smallest
         assert load(proto, shapes={"H": 7, "W": size}, check=True).graph.tensors["y"].size_bytes
         return
@@ -242,5 +243,7 @@ def test_shapes_larger_than_memory_are_refused(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ModelError, match=r"at least 8.00 MiB of memory, and this machine has 8.00"):
         load(proto, shapes={"N": 2**20 + 1})
     with pytest.raises(ModelError, match="the value of 'x' needs at least"):
-        load(from_nodes(RELU, [tensor_info("x", [2**30])], [tensor_info("y", [2**30])]),
-             values={"x": 1})  # fmt: skip
+        load(
+            from_nodes(RELU, [tensor_info("x", [2**30])], [tensor_info("y", [2**30])]),
+            values={"x": 1},
+        )

@@ -28,11 +28,13 @@ DROPPING = {"ratio": np.array(0.5, np.float32), "on": np.array(True)}
 def twice(op: str, inputs: list[str], opset: int = 17, **words: Any) -> onnx.ModelProto:
     """The difference of what two equal nodes give, added to x."""
     nodes = [
-        node(op, inputs, ["a"], "one", **words), node(op, inputs, ["b"], "other", **words),
+        node(op, inputs, ["a"], "one", **words),
+        node(op, inputs, ["b"], "other", **words),
         node("Cast", ["a"], ["fa"], to=TensorProto.FLOAT),
         node("Cast", ["b"], ["fb"], to=TensorProto.FLOAT),
-        node("Sub", ["fa", "fb"], ["d"]), node("Mul", ["x", "d"], ["y"]),
-    ]  # fmt: skip
+        node("Sub", ["fa", "fb"], ["d"]),
+        node("Mul", ["x", "d"], ["y"]),
+    ]
     ends = tensor_info("x", [1, 64]), tensor_info("y", [1, 64])
     return from_nodes(nodes, [ends[0]], [ends[1]], dict(DROPPING), opset)
 
@@ -78,10 +80,11 @@ def test_what_draws_inside_of_a_body_or_a_function_is_found(tmp_path: Any) -> No
     )
     other = helper.make_graph([node("Neg", ["x"], ["o"])], "else", [], [tensor_info("o", [4])])
     nodes = [
-        node("ReduceSum", ["x"], ["sum"], keepdims=0), node("Cast", ["sum"], ["flag"], to=9),
+        node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        node("Cast", ["sum"], ["flag"], to=9),
         node("If", ["flag"], ["y"], "choice", then_branch=body, else_branch=other),
         node("RandomNormalLike", ["y"], ["z"], "seeded", seed=3.0),
-    ]  # fmt: skip
+    ]
     proto = from_nodes(nodes, [tensor_info("x", [4])], [tensor_info("z", [4])])
     model = load(proto)
     assert model.random == ("choice", "seeded")
@@ -104,10 +107,11 @@ def test_seeds_are_given_where_there_are_none() -> None:
         [node("RandomUniform", [], ["inner"], shape=[4])], "then", [], [tensor_info("inner", [4])]
     )
     nodes = [
-        node("RandomNormal", [], ["a"], shape=[4]), node("RandomNormal", [], ["b"], shape=[4]),
+        node("RandomNormal", [], ["a"], shape=[4]),
+        node("RandomNormal", [], ["b"], shape=[4]),
         node("RandomNormal", [], ["c"], shape=[4], seed=7.0),
         node("If", ["flag"], ["y"], then_branch=body, else_branch=body),
-    ]  # fmt: skip
+    ]
     proto = from_nodes(nodes, [tensor_info("flag", [], 9)], [tensor_info("y", [4])])
     seeded = [onnx.load_from_string(with_seeds(proto.SerializeToString())) for _ in range(2)]
 
@@ -129,11 +133,13 @@ def test_seeds_are_given_where_there_are_none() -> None:
 
 
 def test_dropout_of_old_has_no_seed() -> None:
-    old = from_nodes([node("Dropout", ["x"], ["y"])], [tensor_info("x", [4])],
-                     [tensor_info("y", [4])], opset=10)  # fmt: skip
+    old = from_nodes(
+        [node("Dropout", ["x"], ["y"])], [tensor_info("x", [4])], [tensor_info("y", [4])], opset=10
+    )
     [kept] = onnx.load_from_string(with_seeds(old.SerializeToString())).graph.node
     assert not kept.attribute
-    new = from_nodes([node("Dropout", ["x"], ["y"])], [tensor_info("x", [4])],
-                     [tensor_info("y", [4])], opset=12)  # fmt: skip
+    new = from_nodes(
+        [node("Dropout", ["x"], ["y"])], [tensor_info("x", [4])], [tensor_info("y", [4])], opset=12
+    )
     [seeded] = onnx.load_from_string(with_seeds(new.SerializeToString())).graph.node
     assert [a.name for a in seeded.attribute] == ["seed"]

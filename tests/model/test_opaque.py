@@ -30,7 +30,7 @@ from coexec.plan.plan import Plan, Provenance
 from coexec.planners import PLANNERS
 from coexec.profiling.profiler import Effort
 from coexec.research import platforms
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 from tests.helpers.small_models import from_nodes, tensor_info
 
@@ -77,9 +77,10 @@ def counted() -> onnx.ModelProto:
 
 def boxes() -> onnx.ModelProto:
     values = {
-        "most": np.array([9], np.int64), "iou": np.array([0.5], np.float32),
+        "most": np.array([9], np.int64),
+        "iou": np.array([0.5], np.float32),
         "least": np.array([0.1], np.float32),
-    }  # fmt: skip
+    }
     nodes = [
         node("Sigmoid", ["s"], ["scores"], "scores"),
         node("NonMaxSuppression", ["b", "scores", "most", "iou", "least"], ["kept"], "nms"),
@@ -214,9 +215,18 @@ FEEDS: dict[str, Any] = {
     "map_read": {"d": {0: 2.0, 2: 3.0}},
 }
 MODELS: list[Callable[[], onnx.ModelProto]] = [
-    counted, boxes, reshaped, branching, listed, optional, texts, mapped, map_read, microsoft,
+    counted,
+    boxes,
+    reshaped,
+    branching,
+    listed,
+    optional,
+    texts,
+    mapped,
+    map_read,
+    microsoft,
     narrow,
-]  # fmt: skip
+]
 pytestmark = pytest.mark.filterwarnings("ignore:.*was not compared:coexec.errors.ModelWarning")
 
 
@@ -230,7 +240,7 @@ def expected(proto: onnx.ModelProto, feeds: dict[str, Any]) -> dict[str, Any]:
     return dict(zip(names, run_session(session, names, feeds), strict=True))
 
 
-def in_turn(work: Workbench) -> Plan:
+def in_turn(work: PlanningContext) -> Plan:
     """Every task on another device than the one before."""
     places = [device.first.place for device in work.devices]
     pieces = [work.graph.whole_piece(task) for task in work.graph.tasks]
@@ -243,7 +253,7 @@ def runs(proto: onnx.ModelProto, feeds: dict[str, Any], cache: Path) -> set[str]
     """Compare with ONNX Runtime on one device and two, cold and from the cache: fingerprints."""
     wanted, found = expected(proto, feeds), set()
     for devices in (TWO[:1], TWO, TWO):
-        work = Workbench(proto, Settings(devices=devices, cache=cache, effort=ONCE))
+        work = PlanningContext(proto, Settings(devices=devices, cache=cache, effort=ONCE))
         found.add(work.graph.fingerprint)
         by = ("heft", "single")[len(devices) % 2]
         for prepared in (work.prepared_by(by, {}), work.prepared(in_turn(work))):
@@ -312,9 +322,11 @@ def test_a_wrong_simplification_does_not_reach_the_user(monkeypatch: pytest.Monk
 
 def test_what_onnx_runtime_refuses_is_refused() -> None:
     proto = model_of(
-        [node("Unheard", ["x"], ["y"], domain="mine")], [tensor_info("x", [3])],
-        [tensor_info("y", [3])], mine=1,
-    )  # fmt: skip
+        [node("Unheard", ["x"], ["y"], domain="mine")],
+        [tensor_info("x", [3])],
+        [tensor_info("y", [3])],
+        mine=1,
+    )
     for check in (False, True):
         with pytest.raises(ModelError, match="ONNX Runtime does not run the model") as caught:
             load(proto, check=check)
@@ -431,10 +443,12 @@ def test_an_estimate_counts_the_operators_of_an_opaque_task() -> None:
 
 
 def test_other_engines_refuse(tmp_path: Path) -> None:
-    work = Workbench(counted(), Settings(devices=["null:0"], cache=tmp_path))
+    work = PlanningContext(counted(), Settings(devices=["null:0"], cache=tmp_path))
     with pytest.raises(InfeasibleError, match="null runs no opaque tasks: the shape of 'places'"):
         work.prepared_by("single", {})
-    mixed = Workbench(counted(), Settings(devices=["null:0", TWO[0]], cache=tmp_path, effort=ONCE))
+    mixed = PlanningContext(
+        counted(), Settings(devices=["null:0", TWO[0]], cache=tmp_path, effort=ONCE)
+    )
     cost, _ = mixed.measured
     name = next(task.name for task in mixed.graph.tasks if task.opaque)
     null, cpu = (device.first.place for device in mixed.devices)

@@ -20,8 +20,20 @@ from tests.helpers.small_models import from_nodes, tensor_info
 SHAPE = (12, 4, 5, 5)
 NUMBERS = (0.0, -0.0, 1e-10, -1e-12, 1.0, 1 + 1e-6, 1 - 1e-7, 2.0, -1.0)
 LIMITS = (-3.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 6.0)
-EXACT = ("arithmetic", "limit", "clip", "relu", "views", "transposes", "scatter", "slice",
-         "dropout", "log", "join", "again")  # fmt: skip
+EXACT = (
+    "arithmetic",
+    "limit",
+    "clip",
+    "relu",
+    "views",
+    "transposes",
+    "scatter",
+    "slice",
+    "dropout",
+    "log",
+    "join",
+    "again",
+)
 ROUNDING = ("conv", "normalise", "padded conv", "mean", "swish", "relu", "views", "arithmetic")
 
 
@@ -105,8 +117,14 @@ class Building:
             return self.add("Slice", x, starts=[0], ends=[99], axes=[2])
         step = self.one(1, -1)
         bounds = (0, 99) if step == 1 else (-1, -99)
-        return self.add("Slice", x, self.vector(bounds[0]), self.vector(bounds[1]),
-                        self.vector(self.one(1, 2)), self.vector(step))  # fmt: skip
+        return self.add(
+            "Slice",
+            x,
+            self.vector(bounds[0]),
+            self.vector(bounds[1]),
+            self.vector(self.one(1, 2)),
+            self.vector(step),
+        )
 
     def _dropout(self, x: str) -> str:
         return self.add("Dropout", x)
@@ -168,8 +186,13 @@ class Building:
 
     def model(self) -> onnx.ModelProto:
         end = self.add("Neg", self.last[-1])
-        return from_nodes(self.nodes, [tensor_info("x", list(SHAPE))],
-                          [tensor_info(end, list(SHAPE))], self.weights, self.opset)  # fmt: skip
+        return from_nodes(
+            self.nodes,
+            [tensor_info("x", list(SHAPE))],
+            [tensor_info(end, list(SHAPE))],
+            self.weights,
+            self.opset,
+        )
 
 
 @st.composite
@@ -203,8 +226,9 @@ def check_rounded(proto: onnx.ModelProto) -> None:
     assert differing_row(found, expected) is None
 
 
-QUICK = settings(max_examples=40, deadline=None, derandomize=True,
-                 suppress_health_check=list(HealthCheck))  # fmt: skip
+QUICK = settings(
+    max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 LONG = settings(QUICK, max_examples=1500)
 
 

@@ -32,9 +32,15 @@ def padded_pool(
     }
     pads = [0] * 4
     node = helper.make_node(
-        pool, ["padded"], ["y"], "pool", kernel_shape=[kernel] * 2, strides=[stride] * 2,
-        pads=attributes.pop("pads", pads), **attributes,
-    )  # fmt: skip
+        pool,
+        ["padded"],
+        ["y"],
+        "pool",
+        kernel_shape=[kernel] * 2,
+        strides=[stride] * 2,
+        pads=attributes.pop("pads", pads),
+        **attributes,
+    )
     inputs = ["r", "p", "v"] if mode == "constant" else ["r", "p"]
     nodes = [
         helper.make_node("Relu", ["x"], ["r"], "relu"),

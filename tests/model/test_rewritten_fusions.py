@@ -92,9 +92,11 @@ def test_zeros_around_the_input_of_a_convolution(opset: int, filling: float) -> 
 def swish(numbers: dict[str, float], opset: int = 17) -> onnx.ModelProto:
     given = {"three": 3.0, "zero": 0.0, "six": 6.0, "last": 6.0} | numbers
     nodes = [
-        node("Add", ["x", "three"], ["a"]), node("Clip", ["a", "zero", "six"], ["c"]),
-        node("Mul", ["x", "c"], ["m"]), node("Div", ["m", "last"], ["y"]),
-    ]  # fmt: skip
+        node("Add", ["x", "three"], ["a"]),
+        node("Clip", ["a", "zero", "six"], ["c"]),
+        node("Mul", ["x", "c"], ["m"]),
+        node("Div", ["m", "last"], ["y"]),
+    ]
     weights = {name: np.array(number, np.float32) for name, number in given.items()}
     ends = tensor_info("x", [2, 5]), tensor_info("y", [2, 5])
     return from_nodes(nodes, [ends[0]], [ends[1]], weights, opset)
@@ -125,14 +127,17 @@ def test_a_use_that_differs_is_left_out_alone(harm: str, monkeypatch: pytest.Mon
         return Replacement(op_type, found.inputs, attributes, found.covers, found.samples)
 
     monkeypatch.setitem(
-        simplify.PASSES, "BatchNormalization into weights",
+        simplify.PASSES,
+        "BatchNormalization into weights",
         lambda model: simplify._fuse(model, {"BatchNormalization": harmed}),
-    )  # fmt: skip
+    )
     weights = weights_of(w=(4, 4, 1, 1), s=(4,), t=(4,), m=(4,), v=(4,))
-    nodes = [node("Conv", ["x", "w"], ["a"]),
-             node("BatchNormalization", ["a", *"stmv"], ["b"], "first"),
-             node("Conv", ["b", "w"], ["c"]),
-             node("BatchNormalization", ["c", *"stmv"], ["y"], "second")]  # fmt: skip
+    nodes = [
+        node("Conv", ["x", "w"], ["a"]),
+        node("BatchNormalization", ["a", *"stmv"], ["b"], "first"),
+        node("Conv", ["b", "w"], ["c"]),
+        node("BatchNormalization", ["c", *"stmv"], ["y"], "second"),
+    ]
     ends = tensor_info("x", [2, 4, 3, 3]), tensor_info("y", [2, 4, 3, 3])
     found = kinds(from_nodes(nodes, [ends[0]], [ends[1]], weights))
     assert "second" in calls and found == {"Conv": 2, "BatchNormalization": 1}
@@ -140,8 +145,11 @@ def test_a_use_that_differs_is_left_out_alone(harm: str, monkeypatch: pytest.Mon
 
 def test_normalisation_is_folded_where_the_model_takes_no_made_up_inputs() -> None:
     weights = weights_of(w=(4, 4, 1, 1), s=(4,), t=(4,), m=(4,), v=(4,))
-    nodes = [node("Conv", ["x", "w"], ["a"]), node("BatchNormalization", ["a", *"stmv"], ["b"]),
-             node("Reshape", ["b", "shape"], ["y"])]  # fmt: skip
+    nodes = [
+        node("Conv", ["x", "w"], ["a"]),
+        node("BatchNormalization", ["a", *"stmv"], ["b"]),
+        node("Reshape", ["b", "shape"], ["y"]),
+    ]
     inputs = [tensor_info("x", [2, 4, 3, 3]), tensor_info("shape", [2], 7)]
     with pytest.warns(match="was not compared"):
         loaded = load(

@@ -38,8 +38,10 @@ def functions(*bodies: tuple[str, list[str]]) -> onnx.ModelProto:
     proto.opset_import.append(imports[1])
     for name, calls in bodies:
         names = ["a", *(f"h{i}" for i in range(len(calls))), "b"]
-        nodes = [node(call, [names[i]], [names[i + 1]], domain="" if call == "Neg" else "f")
-                 for i, call in enumerate(calls)]  # fmt: skip
+        nodes = [
+            node(call, [names[i]], [names[i + 1]], domain="" if call == "Neg" else "f")
+            for i, call in enumerate(calls)
+        ]
         nodes.append(node("Neg", [names[len(calls)]], ["b"]))
         proto.functions.append(helper.make_function("f", name, ["a"], ["b"], nodes, imports))
     return proto
@@ -51,8 +53,9 @@ def nested(depth: int) -> onnx.ModelProto:
     for i in range(depth):
         outer = onnx.GraphProto(name="body", output=[tensor_info(f"r{i}", [3])])
         chosen = outer.node.add(op_type="If", input=["c"], output=[f"r{i}"])
-        other = helper.make_graph([node("Relu", ["x"], [f"e{i}"])], "other", [],
-                                  [tensor_info(f"e{i}", [3])])  # fmt: skip
+        other = helper.make_graph(
+            [node("Relu", ["x"], [f"e{i}"])], "other", [], [tensor_info(f"e{i}", [3])]
+        )
         for name, inner in (("then_branch", body), ("else_branch", other)):
             chosen.attribute.add(name=name, type=onnx.AttributeProto.GRAPH).g.CopyFrom(inner)
         body = outer
@@ -237,13 +240,22 @@ WHOLE = branches(width=1, channels=2, size=4).SerializeToString()
 def with_texts() -> onnx.ModelProto:
     """A model that has a "text" wherever ONNX has a place for one, in graph, body and function."""
     proto = body_that("later")
-    proto.functions.append(helper.make_function(
-        "text", "text", ["text"], ["text"], [node("text", ["text"], ["text"], "text")], [],
-        doc_string="text"))  # fmt: skip
+    proto.functions.append(
+        helper.make_function(
+            "text",
+            "text",
+            ["text"],
+            ["text"],
+            [node("text", ["text"], ["text"], "text")],
+            [],
+            doc_string="text",
+        )
+    )
     for graph in (proto.graph, proto.graph.node[0].attribute[0].g):
         graph.doc_string = graph.node[0].doc_string = "text"
         graph.input.add(name="text", doc_string="text").type.tensor_type.shape.dim.add(
-            dim_param="text")  # fmt: skip
+            dim_param="text"
+        )
         graph.initializer.add(name="text", string_data=[b"text"])
         graph.initializer[0].external_data.add(key="text", value="text")
         graph.metadata_props.add(key="text", value="text")

@@ -104,9 +104,10 @@ def test_actions_wait_for_what_brings_their_data(model: Model, data: st.DataObje
                 held += [(what.machine, *part) for part in outputs]
         what = flow[index].what
         where, reads = (
-            (what.source, what.parts) if isinstance(what, Message)
+            (what.source, what.parts)
+            if isinstance(what, Message)
             else (what.machine, what.strip.reads)
-        )  # fmt: skip
+        )
         for name, region in reads:
             own = [r for machine, other, r in held if (machine, other) == (where, name)]
             assert not missing(region, own)
@@ -127,9 +128,10 @@ def test_two_halves_by_hand() -> None:
     whats = [action.what for action in actions(plan, graph)]
     sent = [(w.purpose, w.source, w.target, w.size_bytes) for w in whats if isinstance(w, Message)]
     assert sent == [
-        ("scatter", "A", "B", 5 * 8 * 4), ("gather", "B", "A", 4 * 8 * 4),
+        ("scatter", "A", "B", 5 * 8 * 4),
+        ("gather", "B", "A", 4 * 8 * 4),
         ("forward", "A", "C", 8 * 8 * 4),
-    ]  # fmt: skip
+    ]
     assert [w.machine for w in whats if isinstance(w, Computation)] == ["A", "B", "C"]
     assert boundary(graph, plan.stages, 1) == ("t1",)
     assert redundancy(graph, plan) == 0.0
@@ -150,13 +152,19 @@ def test_neighbours_send_halos_alone() -> None:
     shares = Share("A", (("t2", rows(0, 4)),)), Share("B", (("t2", rows(4, 8)),))
     plan = replace(plan, stages=(plan.stages[0], Stage(("c1",), "A", shares, "neighbours")))
     verify_pipeline(plan, graph, cluster([1, 1])[1])
-    sent = [(w.purpose, w.source, w.target, w.size_bytes)
-            for w in (action.what for action in actions(plan, graph))
-            if isinstance(w, Message)]  # fmt: skip
-    assert Counter(sent) == Counter({
-        ("scatter", "A", "B", 5 * 8 * 4): 1, ("exchange", "B", "A", 8 * 4): 1,
-        ("exchange", "A", "B", 8 * 4): 1, ("gather", "B", "A", 4 * 8 * 4): 1,
-    })  # fmt: skip
+    sent = [
+        (w.purpose, w.source, w.target, w.size_bytes)
+        for w in (action.what for action in actions(plan, graph))
+        if isinstance(w, Message)
+    ]
+    assert Counter(sent) == Counter(
+        {
+            ("scatter", "A", "B", 5 * 8 * 4): 1,
+            ("exchange", "B", "A", 8 * 4): 1,
+            ("exchange", "A", "B", 8 * 4): 1,
+            ("gather", "B", "A", 4 * 8 * 4): 1,
+        }
+    )
 
 
 def test_memory_by_hand() -> None:

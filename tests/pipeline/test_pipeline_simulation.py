@@ -83,28 +83,45 @@ def test_one_machine_may_serve_two_stages() -> None:
     assert run.utilisation("A") == pytest.approx(1.0) and run.utilisation("B") == 0.0
 
 
-@pytest.mark.parametrize("options", [{"frames": 0}, {"credits": 0}, {"queue": 0},
-                                     {"frames": 2, "arrivals_s": [1.0, 0.0]},
-                                     {"frames": 2, "arrivals_s": [1.0]}])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"frames": 0},
+        {"credits": 0},
+        {"queue": 0},
+        {"frames": 2, "arrivals_s": [1.0, 0.0]},
+        {"frames": 2, "arrivals_s": [1.0]},
+    ],
+)
 def test_bad_numbers_are_refused(options: dict[str, object]) -> None:
     graph, plan = two_stages()
     with pytest.raises(UsageError):
         simulate_pipeline(plan, graph, *cluster((1, 1)), **options)  # type: ignore[arg-type]
 
 
-@given(networks(), st.data(), st.sampled_from(NETWORKS), st.sampled_from([1e4, 1e6, math.inf]),
-       st.integers(1, 5), st.none() | st.integers(1, 3), st.none() | st.integers(1, 3))  # fmt: skip
+@given(
+    networks(),
+    st.data(),
+    st.sampled_from(NETWORKS),
+    st.sampled_from([1e4, 1e6, math.inf]),
+    st.integers(1, 5),
+    st.none() | st.integers(1, 3),
+    st.none() | st.integers(1, 3),
+)
 @examples
 def test_no_rule_is_broken(
-    model: Model, data: st.DataObject, network: str, bandwidth: float, frames: int,
-    credits: int | None, queue: int | None,
-) -> None:  # fmt: skip
+    model: Model,
+    data: st.DataObject,
+    network: str,
+    bandwidth: float,
+    frames: int,
+    credits: int | None,
+    queue: int | None,
+) -> None:
     """Machines and media do one thing at a time; nobody starts early; bounds are kept."""
     plan = data.draw(pipeline_plans(model.graph, ["A", "B", "C"]))
     costs, system = cluster((1e6, 2e6, 5e5), bandwidth, network, 1e-4)  # type: ignore[arg-type]
-    run = simulate_pipeline(
-        plan, model.graph, costs, system, frames, credits=credits, queue=queue
-    )  # fmt: skip
+    run = simulate_pipeline(plan, model.graph, costs, system, frames, credits=credits, queue=queue)
     for name in system.names:
         own = sorted((s.start_s, s.end_s) for s in run.trace.spans if s.device == name)
         assert all(one[1] <= two[0] + 1e-12 for one, two in pairwise(own))
@@ -124,8 +141,11 @@ def _check_media(run: PipelineRun, bandwidth: float, network: str) -> None:
     ends: dict[str, list[tuple[float, float]]] = {}
     for sent in run.sent:
         m, took_s = sent.message, sent.message.size_bytes / bandwidth
-        media = {"shared": ["all"], "ports": [f"{m.source}>", f">{m.target}"],
-                 "half-duplex ports": [m.source, m.target]}[network]  # fmt: skip
+        media = {
+            "shared": ["all"],
+            "ports": [f"{m.source}>", f">{m.target}"],
+            "half-duplex ports": [m.source, m.target],
+        }[network]
         for medium in media:
             # Latency is no occupation.
             end_s = sent.arrived_s - (1e-4 if took_s else 0.0)

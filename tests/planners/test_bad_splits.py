@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 from onnx import helper
-from test_codl import chain_model, system
 
 from coexec.errors import PlanError
 from coexec.graph.graph import Graph, Piece
@@ -14,6 +13,7 @@ from coexec.graph.receptive import needed_inputs
 from coexec.plan.plan import Plan, verify_plan
 from tests.helpers.graphs import hand_made
 from tests.helpers.onnx_models import direct, tensor
+from tests.planners.test_codl import chain_model, system
 
 WHERE = system(2)
 
@@ -59,8 +59,10 @@ def test_a_hole_between_shares() -> None:
 def test_a_chain_over_a_branch() -> None:
     """A chain computes of its inner tasks what its own end needs, another reader needs more."""
     weights = {"w": np.ones((4, 4, 1, 1), np.float32)}
-    nodes = [helper.make_node("Conv", [a, "w"], [b], b, strides=[s, s])
-             for a, b, s in (("x", "a", 1), ("a", "b", 2), ("a", "c", 1))]  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", [a, "w"], [b], b, strides=[s, s])
+        for a, b, s in (("x", "a", 1), ("a", "b", 2), ("a", "c", 1))
+    ]
     graph = direct(nodes, [tensor("x", (1, 4, 8, 8))], ["b", "c"], weights).graph
     chain = []
     for start, stop in ((0, 2), (2, 4)):
@@ -73,8 +75,10 @@ def test_a_chain_over_a_branch() -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_an_operator_that_cannot_be_divided(first: bool) -> None:
     """Wherever it stands in the model."""
-    nodes = [helper.make_node("Relu", ["x"], ["a"], "a"),
-             helper.make_node("Softmax", ["a"], ["b"], "b", axis=2)]  # fmt: skip
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "a"),
+        helper.make_node("Softmax", ["a"], ["b"], "b", axis=2),
+    ]
     nodes += [helper.make_node("Relu", ["b"], ["c"], "c")] if first else []
     graph = direct(nodes, [tensor("x", (1, 4, 8, 8))], [nodes[-1].output[0]], {}).graph
     name = next(task.name for task in graph.tasks if "Softmax" in task.kind)

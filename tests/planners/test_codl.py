@@ -25,7 +25,7 @@ from coexec.plan.plan import Plan
 from coexec.planners import PLANNERS
 from coexec.planners.methods.splitting.shares import Cut, parts, ratios
 from coexec.profiling.profiler import Effort
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 from coexec.timing.simulate import simulate
 from tests.helpers.examples import scaled
@@ -63,8 +63,10 @@ class Proportional:
 def chain_model(length: int, size: int = 40) -> Graph:
     names = ["x", *(f"t{i}" for i in range(length))]
     weights = {"w": np.ones((16, 16, 3, 3), np.float32)}
-    nodes = [helper.make_node("Conv", [a, "w"], [b], name=b, pads=[1, 1, 1, 1])
-             for a, b in pairwise(names)]  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", [a, "w"], [b], name=b, pads=[1, 1, 1, 1])
+        for a, b in pairwise(names)
+    ]
     return direct(nodes, [tensor("x", (1, 16, size, size))], [names[-1]], weights).graph
 
 
@@ -96,14 +98,16 @@ def test_ratios_are_all_there_are() -> None:
 @pytest.mark.parametrize("dimension", ["H", "OC", "hybrid"])
 def test_sharing_that_costs_nothing_is_proportional(dimension: str) -> None:
     graph, cost = chain_model(3), Proportional({"null:0": 3e6, "null:1": 2e6})
-    plan = PLANNERS["codl"](graph, cost, system(2), dimension=dimension, chains=False,
-                            channel_block=1)  # fmt: skip
+    plan = PLANNERS["codl"](
+        graph, cost, system(2), dimension=dimension, chains=False, channel_block=1
+    )
     axis = 1 if dimension == "OC" else 2
     for task in graph.tasks:
         found = shares(plan, task.name)
         if dimension != "hybrid":
             assert found["null:0"].shape[axis] / graph.output_of(task).shape[axis] == (
-                pytest.approx(0.6, abs=0.05))  # fmt: skip
+                pytest.approx(0.6, abs=0.05)
+            )
     whole_s = sum(graph.output_of(t).whole.size for t in graph.tasks) / 5e6
     assert plan.provenance.predicted_s == pytest.approx(whole_s, rel=0.08)
 
@@ -165,9 +169,12 @@ def test_shares_are_finer_where_there_is_time(devices: int, tasks: int, steps: i
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"dimension": "W"}, "hybrid, H, OC"), ({"steps": -1}, "at least 1"),
-     ({"delta": -0.1}, "at least 0")],
-)  # fmt: skip
+    [
+        ({"dimension": "W"}, "hybrid, H, OC"),
+        ({"steps": -1}, "at least 1"),
+        ({"delta": -0.1}, "at least 0"),
+    ],
+)
 def test_options_out_of_range(options: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         PLANNERS["codl"](chain_model(1), Proportional({"null:0": 1.0}), system(1), **options)
@@ -175,7 +182,7 @@ def test_options_out_of_range(options: dict[str, object], words: str) -> None:
 
 def test_its_options_are_checked_by_name_and_type(tmp_path: Path) -> None:
     core = f"cpu:{usable_cores()[0]}"
-    work = Workbench(branches(), Settings([core], cache=tmp_path, effort=Effort(0, 1, 1)))
+    work = PlanningContext(branches(), Settings([core], cache=tmp_path, effort=Effort(0, 1, 1)))
     assert work.plan("codl", {"chains": False}).used == (core,)
     with pytest.raises(UsageError, match="option chains of planner codl is 1; it wants bool"):
         work.plan("codl", {"chains": 1})

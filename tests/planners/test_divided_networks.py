@@ -45,8 +45,14 @@ def shown_s(planner: str, graph: Graph, cost: PlatformCosts, system: System) -> 
     return simulate(derive(plan, graph), cost, system).makespan_s
 
 
-PHONE = {"inception_v3": 0.85, "posenet": 0.9, "resnet34": 0.65, "retinaface": 0.9,
-         "style_transfer": 0.9, "yolov2": 0.85}  # fmt: skip
+PHONE = {
+    "inception_v3": 0.85,
+    "posenet": 0.9,
+    "resnet34": 0.65,
+    "retinaface": 0.9,
+    "style_transfer": 0.9,
+    "yolov2": 0.85,
+}
 
 
 @pytest.mark.sampled(6)

@@ -212,8 +212,15 @@ def check_partition(problem: Problem, part_tasks: int, eps: float) -> None:
 
 def test_a_cut_goes_where_few_tasks_are_side_by_side() -> None:
     # Depths 1 to 5 with 1, 2, 1, 2 and 1 tasks: the third has the fewest of those near the middle.
-    reads = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"], "e": ["d"], "f": ["d"],
-             "g": ["e", "f"]}  # fmt: skip
+    reads = {
+        "a": [],
+        "b": ["a"],
+        "c": ["a"],
+        "d": ["b", "c"],
+        "e": ["d"],
+        "f": ["d"],
+        "g": ["e", "f"],
+    }
     graph = make_graph(reads)
     problem = Problem(graph, table(graph, {"A": [1] * 7}), make_system("A"))
     assert partition(problem, 7, 0.2) == [[0, 1, 2, 3], [4, 5, 6]]

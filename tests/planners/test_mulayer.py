@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from test_codl import Proportional, chain_model, shares, system
 
 from coexec.errors import UsageError
 from coexec.graph.graph import Graph
@@ -23,13 +22,14 @@ from coexec.planners import PLANNERS
 from coexec.planners.methods.splitting.branches import forks
 from coexec.planners.methods.splitting.placed import Sharing
 from coexec.planners.methods.splitting.shares import axis_of
-from coexec.planners.methods.splitting.strips import Held, Parts, Strips
+from coexec.planners.methods.splitting.strips import OpaqueValue, Parts, Strips
 from coexec.planners.methods.splitting.walk import Reached, quickest
 from coexec.problem.problem import Problem
 from coexec.timing.simulate import simulate
 from tests.helpers.network_cases import networks
 from tests.helpers.onnx_models import direct, tensor
 from tests.helpers.small_models import branches
+from tests.planners.test_codl import Proportional, chain_model, shares, system
 
 RATES = st.lists(st.floats(1e4, 1e6), min_size=1, max_size=3)
 LATENCIES = st.sampled_from([0.0, 1e-5, 1e-3])
@@ -115,9 +115,12 @@ def test_many_branches_are_shared_out_evenly() -> None:
 
 def test_branches_are_divided_where_that_is_quicker() -> None:
     """One branch is nearly all of the work, and handing over costs nothing."""
-    nodes = [_conv("x", "stem"), *(_conv(a, b) for a, b in pairwise(["stem", "a", "b", "c"])),
-             helper.make_node("Relu", ["stem"], ["d"], "d"),
-             helper.make_node("Concat", ["c", "d"], ["y"], "join", axis=1)]  # fmt: skip
+    nodes = [
+        _conv("x", "stem"),
+        *(_conv(a, b) for a, b in pairwise(["stem", "a", "b", "c"])),
+        helper.make_node("Relu", ["stem"], ["d"], "d"),
+        helper.make_node("Concat", ["c", "d"], ["y"], "join", axis=1),
+    ]
     weights = {"w": np.ones((8, 8, 3, 3), np.float32)}
     graph = direct(nodes, [tensor("x", (1, 8, 16, 16))], ["y"], weights).graph
     where = system(2)
@@ -183,8 +186,10 @@ def test_chains_of_tasks_are_no_slower_with_codl(
 @pytest.mark.parametrize("rank", [2, 3])
 def test_products_of_matrices_are_divided_by_columns_of_the_weights(name: str, rank: int) -> None:
     shape = (1, 64) if rank == 2 else (1, 1, 64)
-    nodes = [helper.make_node("MatMul" if rank == 3 else "Gemm", [a, "w"], [b], b)
-             for a, b in pairwise("xab")]  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul" if rank == 3 else "Gemm", [a, "w"], [b], b)
+        for a, b in pairwise("xab")
+    ]
     weights = {"w": np.ones((64, 64), np.float32)}
     graph = direct(nodes, [tensor("x", shape)], ["b"], weights).graph
     where = system(2)
@@ -193,20 +198,25 @@ def test_products_of_matrices_are_divided_by_columns_of_the_weights(name: str, r
         start = (0,) * (rank - 1)
         ones = (1,) * (rank - 1)
         assert set(shares(plan, task).values()) == {
-            Region((*start, 0), (*ones, 48)), Region((*start, 48), (*ones, 64))}  # fmt: skip
+            Region((*start, 0), (*ones, 48)),
+            Region((*start, 48), (*ones, 64)),
+        }
 
 
 def test_rows_and_channels_by_rank() -> None:
     graph = load(branches()).graph
     assert axis_of(graph, graph.task["stem"], "H") == 2
     assert axis_of(graph, graph.task["stem"], "OC") == 1
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], "a"),
-             helper.make_node("Conv", ["x", "v"], ["b"], "b"),
-             helper.make_node("Softmax", ["x"], ["c"], "c", axis=-1)]  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "a"),
+        helper.make_node("Conv", ["x", "v"], ["b"], "b"),
+        helper.make_node("Softmax", ["x"], ["c"], "c", axis=-1),
+    ]
     weights = {"w": np.ones((9, 4), np.float32), "v": np.ones((5, 6, 2), np.float32)}
     graph = direct(nodes, [tensor("x", (1, 6, 9))], ["a", "b", "c"], weights).graph
-    found = {task.name: (axis_of(graph, task, "H"), axis_of(graph, task, "OC"))
-             for task in graph.tasks}  # fmt: skip
+    found = {
+        task.name: (axis_of(graph, task, "H"), axis_of(graph, task, "OC")) for task in graph.tasks
+    }
     assert found == {"a": (1, 2), "b": (2, 1), "c": (1, None)}
 
 
@@ -232,7 +242,7 @@ def test_the_search_is_exact_for_chains(
         found = (sharing.strips((number,), cut, state.held) for cut in cuts)
         return [strips for strips in found if strips is not None]
 
-    def least_s(number: int, held: Held) -> float:
+    def least_s(number: int, held: OpaqueValue) -> float:
         if number == length:
             return 0.0
         found = []

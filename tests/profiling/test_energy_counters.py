@@ -25,8 +25,13 @@ def zone(root: Path, folder: str, name: str, energy_uj: int, range_uj: int = RAN
 
 def laptop(root: Path) -> dict[str, Path]:
     """By name, the counters of a package with its parts, of its double and of the whole laptop."""
-    zones = {"intel-rapl:0": "package-0", "intel-rapl:0:0": "core", "intel-rapl:0:1": "uncore",
-             "intel-rapl:0:2": "dram", "intel-rapl:1": "psys"}  # fmt: skip
+    zones = {
+        "intel-rapl:0": "package-0",
+        "intel-rapl:0:0": "core",
+        "intel-rapl:0:1": "uncore",
+        "intel-rapl:0:2": "dram",
+        "intel-rapl:1": "psys",
+    }
     found = {name: zone(root, folder, name, 1000) for folder, name in zones.items()}
     zone(root, "intel-rapl-mmio:0", "package-0", 1000)
     (root / "powercap" / "intel-rapl").mkdir()

@@ -168,9 +168,12 @@ def test_feeding_is_what_the_launching_thread_does_for_another_device() -> None:
 
 
 _BLOCKS = Dialect(
-    block=16, domain="made.up", enter=("made.up", "Enter"), leave=("made.up", "Leave"),
+    block=16,
+    domain="made.up",
+    enter=("made.up", "Enter"),
+    leave=("made.up", "Leave"),
     inner=lambda tensor: 16,
-)  # fmt: skip
+)
 
 
 class InBlocks(NullEngine):
@@ -183,8 +186,11 @@ class Blocked(InBlocks):
     """Takes time for each byte that it reads or hands on otherwise, too."""
 
     def compile(self, module: Any) -> Any:
-        plain = [t for t in (*module.inputs, *module.outputs)
-                 if module.layouts.get(t.name, PLAIN) == PLAIN]  # fmt: skip
+        plain = [
+            t
+            for t in (*module.inputs, *module.outputs)
+            if module.layouts.get(t.name, PLAIN) == PLAIN
+        ]
         return _Changing(sum(4 * math.prod(t.shape) for t in plain))
 
 

@@ -9,8 +9,9 @@ from coexec.profiling.processors import BUSY, Load, ProcessorTime, with_load
 def test_what_this_program_uses_is_not_what_others_use() -> None:
     busy = iter([ProcessorTime(5.0), ProcessorTime(9.0, 0.5)])
     own, now = iter([1.0, 2.0]), iter([0.0, 4.0])
-    value, load = with_load(lambda: "answer", lambda: next(now), lambda: next(own),
-                            lambda: next(busy))  # fmt: skip
+    value, load = with_load(
+        lambda: "answer", lambda: next(now), lambda: next(own), lambda: next(busy)
+    )
     assert value == "answer"
     assert load.others_s == 3.0
     assert load.all_s >= 4.0

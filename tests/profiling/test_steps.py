@@ -23,10 +23,10 @@ from coexec.model.load import load
 from coexec.plan.derive import stepwise
 from coexec.profiling.profiler import Effort, Profiler
 from coexec.profiling.store import ProfileStore
-from coexec.profiling.sweep import Part, part_of
+from coexec.profiling.sweep import SweepItem, part_of
 from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.compiler import Compiler
-from coexec.selection.planning_context import Workbench, make_plan
+from coexec.selection.planning_context import PlanningContext, make_plan
 from coexec.selection.settings import Settings
 from tests.helpers.clocked import Clocked
 from tests.helpers.graphs import make_graph
@@ -46,9 +46,11 @@ def chain(size: int) -> onnx.ModelProto:
         nodes.append(helper.make_node("Conv", [source, f"w{number}"], [f"c{number}"], f"c{number}"))
     last = f"c{CONVS}"
     return from_nodes(
-        nodes, [tensor_info("x", [1, 4, size, size])],
-        [tensor_info(last, [1, channels[-1], size, size])], weights,
-    )  # fmt: skip
+        nodes,
+        [tensor_info("x", [1, 4, size, size])],
+        [tensor_info(last, [1, channels[-1], size, size])],
+        weights,
+    )
 
 
 @pytest.fixture
@@ -128,7 +130,7 @@ def test_another_predictor_is_asked_with_what_it_needs(store: ProfileStore, cach
 
 
 def test_a_part_reads_made_up_values_but_no_made_up_indices() -> None:
-    def part(dtype: str) -> Part | None:
+    def part(dtype: str) -> SweepItem | None:
         engine = Clocked()
         ends = Tensor("a", (4,), dtype), Tensor("b", (4,), "float32")
         whole = two_tasks(ends, engine.place)
@@ -144,16 +146,16 @@ def test_a_part_reads_made_up_values_but_no_made_up_indices() -> None:
         assert part(dtype) is None
 
 
-def two_tasks(tensors: tuple[Tensor, Tensor], place: Place) -> Part:
+def two_tasks(tensors: tuple[Tensor, Tensor], place: Place) -> SweepItem:
     graph = make_graph({"a": [], "b": ["a"]})
     schedule = stepwise(graph, dict.fromkeys(("a", "b"), place))
     first, second = tensors
-    modules = (Module(b"", {}, (graph.tensors["x"],), (first,)),
-               Module(b"", {}, (first,), (second,)))  # fmt: skip
-    plan = CompiledPlan(
-        (graph.tensors["x"],), (second,), {}, {}, schedule.segments, (), modules
-    )  # fmt: skip
-    return Part(graph.tasks, plan)
+    modules = (
+        Module(b"", {}, (graph.tensors["x"],), (first,)),
+        Module(b"", {}, (first,), (second,)),
+    )
+    plan = CompiledPlan((graph.tensors["x"],), (second,), {}, {}, schedule.segments, (), modules)
+    return SweepItem(graph.tasks, plan)
 
 
 def test_a_part_may_return_what_has_no_memory_before_it_is_computed(tmp_path: Path) -> None:
@@ -166,8 +168,8 @@ def test_a_part_may_return_what_has_no_memory_before_it_is_computed(tmp_path: Pa
     axes = tensor_info("axes", [1], onnx.TensorProto.INT64)
     second = from_nodes([start, opaque], [read, axes], [tensor_info("c", ["m", "n"])])
     settings = Settings([f"cpu:{usable_cores()[0]}"], cache=tmp_path, effort=Effort(1, 3, 3))
-    assert Workbench(first, settings).measured
-    work = Workbench(second, settings)
+    assert PlanningContext(first, settings).measured
+    work = PlanningContext(second, settings)
     cost, _ = work.measured
     (bases,) = cost.bases.values()
     assert bases == {"start": "known", "end": "measured"}
@@ -184,7 +186,7 @@ def test_a_third_size_on_a_core_measures_less(tmp_path: Path) -> None:
 
     measured = []
     for size in (32, 48, 64):
-        work = Workbench(chain(size), Settings([f"cpu:{usable_cores()[0]}"], cache=tmp_path))
+        work = PlanningContext(chain(size), Settings([f"cpu:{usable_cores()[0]}"], cache=tmp_path))
         with ProfileStore(tmp_path) as store:
             profiler = Profiler(work.devices, store, effort=Effort(2, 9, 9), predictor=certain)
             cost, system = profiler.cost(work.compiler), profiler.system()

@@ -9,7 +9,7 @@ from coexec.engines.opened import OpenDevice
 from coexec.model.load import load, random_inputs
 from coexec.plan.derive import stepwise
 from coexec.profiling.processors import ProcessorTime
-from coexec.profiling.sweep import Effort, Part, sweep
+from coexec.profiling.sweep import Effort, SweepItem, sweep
 from coexec.runtime.compiler import Compiler
 from tests.helpers.clocked import Clocked
 from tests.helpers.small_models import branches
@@ -42,13 +42,17 @@ def test_runs_of_which_the_host_took_a_part_count_only_if_others_are_too_few(
     model, device = load(branches()), OpenDevice.of(Clocked())
     tasks = model.graph.tasks
     schedule = stepwise(model.graph, {task.name: device.first.place for task in tasks})
-    part = Part(tasks, Compiler(model, cache).compile(schedule, [device]))
+    part = SweepItem(tasks, Compiler(model, cache).compile(schedule, [device]))
     effort = Effort(warm_up=0, least=3, most=RUNS, stable=-1.0)
     told: list[int] = []
     runs = sweep(
-        part, [device], random_inputs(model.graph), effort, lambda done, total: told.append(done),
+        part,
+        [device],
+        random_inputs(model.graph),
+        effort,
+        lambda done, total: told.append(done),
         processors=clock(stolen),
-    )  # fmt: skip
+    )
     assert len(runs) == kept
     assert all(len(run.seconds) == len(tasks) for run in runs)
     assert told == [*range(1, RUNS + 1), RUNS]

@@ -19,7 +19,7 @@ from coexec.model.load import load
 from coexec.profiling.profiler import Effort, Profiler
 from coexec.profiling.samples import sample_network
 from coexec.profiling.store import ProfileStore
-from coexec.profiling.sweep import Part, SegmentTimes
+from coexec.profiling.sweep import SegmentTimes, SweepItem
 from coexec.profiling.trained import trained_predictor, untrained
 from coexec.profiling.training import LEAST_ROUNDS, MOST_ROUNDS, collect, train_on
 from coexec.runtime.compiler import Compiler
@@ -127,8 +127,9 @@ def test_networks_are_measured_until_two_rounds_agree(store: ProfileStore) -> No
 def test_slow_rounds_that_agree_are_not_believed_on_an_unsteady_machine(
     store: ProfileStore,
 ) -> None:
-    factors = np.repeat((2.0, 1.5, 1.5, 1.5, 1.5, 1.0, *[1.5] * (MOST_ROUNDS - 6)),
-                        networks_of(COUNT))  # fmt: skip
+    factors = np.repeat(
+        (2.0, 1.5, 1.5, 1.5, 1.5, 1.0, *[1.5] * (MOST_ROUNDS - 6)), networks_of(COUNT)
+    )
     found, rounds = collected([*factors, 1.0], store)
     assert found == pytest.approx([1.0] * len(found))
     assert rounds[-1] == str(MOST_ROUNDS)
@@ -146,7 +147,7 @@ def test_all_tasks_are_charged_the_launch_of_the_median_network(
 ) -> None:
     networks, kernels_s, sweeps = networks_of(COUNT), 1e-3, 0
 
-    def swept(part: Part, *_: object, **__: object) -> list[SegmentTimes]:
+    def swept(part: SweepItem, *_: object, **__: object) -> list[SegmentTimes]:
         nonlocal sweeps
         turn, network = divmod(sweeps, networks)
         sweeps += 1

@@ -93,8 +93,9 @@ def test_the_gpu_has_a_fast_and_a_slow_engine(name: str) -> None:
     assert phone.system.places == (CPU, IMAGE)
     graph = zoo_graph("vgg16")
     conv = next(t for t in graph.tasks if t.operators[0].op_type == "Conv")
-    seconds = [phone.cost.piece_s(graph, conv, graph.output_of(conv).whole, p)
-               for p in (IMAGE, BUFFER)]  # fmt: skip
+    seconds = [
+        phone.cost.piece_s(graph, conv, graph.output_of(conv).whole, p) for p in (IMAGE, BUFFER)
+    ]
     assert 2 < seconds[1] / seconds[0] < 4
 
 
@@ -127,8 +128,9 @@ def test_sharing_costs_what_was_published() -> None:
 def test_links_of_engines_that_are_not_there_are_left_out() -> None:
     system = platforms.load("snapdragon_855", ["cpu:4-7", "gpu:0/image"]).system
     assert {(x.source_engine, x.target_engine) for x in system.links} == {
-        ("image", ""), ("", "image"),
-    }  # fmt: skip
+        ("image", ""),
+        ("", "image"),
+    }
 
 
 @every_phone
@@ -136,8 +138,10 @@ def test_some_rows_read_all_weights_and_some_channels_their_own(name: str) -> No
     """In a layer with more weights than positions, halves by channels take less together."""
     graph = zoo_graph("yolov2")
     cost = platforms.load(name).cost
-    conv = max((t for t in graph.tasks if t.operators[0].op_type == "Conv"),
-               key=lambda t: graph.tensors[t.operators[0].inputs[1]].size_bytes)  # fmt: skip
+    conv = max(
+        (t for t in graph.tasks if t.operators[0].op_type == "Conv"),
+        key=lambda t: graph.tensors[t.operators[0].inputs[1]].size_bytes,
+    )
     whole = graph.output_of(conv).whole
     n, c, h, w = whole.stop
     channels, rows = Region((0,) * 4, (n, c // 2, h, w)), Region((0,) * 4, (n, c, h // 2, w))
@@ -164,8 +168,11 @@ def test_watts_give_the_published_power_of_one_processor() -> None:
 
 
 def test_power_was_published_for_one_phone() -> None:
-    known = {name for name in platforms.NAMES
-             if all(d.power is not None for d in platforms.load(name).system.devices)}  # fmt: skip
+    known = {
+        name
+        for name in platforms.NAMES
+        if all(d.power is not None for d in platforms.load(name).system.devices)
+    }
     assert known == {"snapdragon_855"}
 
 
@@ -193,7 +200,7 @@ def test_watts_of_a_file() -> None:
         (figures(busy_w=3, idle_w=1, sleep_w=0), UsageError, "has busy_w, idle_w, sleep_w"),
         ({}, UsageError, "has nothing"),
     ],
-)  # fmt: skip
+)
 def test_bad_watts_are_refused(table: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         power({"name": "gpu:0", "power": table})
@@ -204,8 +211,9 @@ def test_a_system_with_watts_is_written_and_read() -> None:
     again = System.from_json(system.to_json())
     assert again == system
     assert again.device["cpu:4-7"].power == Power(5.79, 0.579)
-    without = [{k: v for k, v in row.items() if k != "power"}
-               for row in system.to_json()["devices"]]  # fmt: skip
+    without = [
+        {k: v for k, v in row.items() if k != "power"} for row in system.to_json()["devices"]
+    ]
     old = System.from_json(system.to_json() | {"devices": without})
     assert old.devices == tuple(replace(device, power=None) for device in system.devices)
     assert old.fingerprint == system.fingerprint

@@ -165,9 +165,18 @@ def test_whole_models_that_nothing_was_fitted_to(name: str) -> None:
 def test_costs_grow_with_the_work(name: str) -> None:
     """In channels, in the size of the map, in the share of a piece and in bytes."""
     rates = fitted_rates(read(name))
-    kinds = ("Conv 1x1/1", "Conv 3x3/1", "Conv 3x3/2", "Conv 1x7/1",
-             "Depthwise 5x5/1", "Depthwise 3x3/2", "Pool 3x3/2",
-             "Relu 1x1/1", "Add 1x1/1", "Concat 4x1/1")  # fmt: skip
+    kinds = (
+        "Conv 1x1/1",
+        "Conv 3x3/1",
+        "Conv 3x3/2",
+        "Conv 1x7/1",
+        "Depthwise 5x5/1",
+        "Depthwise 3x3/2",
+        "Pool 3x3/2",
+        "Relu 1x1/1",
+        "Add 1x1/1",
+        "Concat 4x1/1",
+    )
     for device, kind in product(rates, kinds):
         sizes = [(c, s) for c in (8, 16, 40, 64, 256) for s in (4, 16, 28, 112)]
         s = {(c, n): described_s(f"{kind} {c}>{c} {n}x{n}", rates[device]) for c, n in sizes}

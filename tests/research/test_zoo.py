@@ -31,7 +31,7 @@ from coexec.profiling.profiler import Effort
 from coexec.research.zoo import MODELS, build, posenet, retinaface, style_transfer, yolov2
 from coexec.research.zoo.builder import dims
 from coexec.runtime.recorder import RealRecorder
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 from tests.helpers.exports import EXPORTS
 from tests.helpers.harmed import DEVICES
@@ -402,7 +402,7 @@ def test_same_result_on_one_core_and_on_two(name: str, tmp_path: Path) -> None:
     both = dict(zip((tasks[0], tasks[-1]), DEVICES, strict=False))
     for devices, pins in ((DEVICES[:1], {}), (DEVICES, both)):
         once = Effort(warm_up=0, least=1, most=1)  # the plan need not be good
-        work = Workbench(model, Settings(devices, cache=tmp_path, pins=pins, effort=once))
+        work = PlanningContext(model, Settings(devices, cache=tmp_path, pins=pins, effort=once))
         prepared = work.prepared_by("heft", {})
         recorder = RealRecorder(prepared.compiled, work.names)
         with work.start(prepared) as executor:

@@ -45,10 +45,15 @@ def random_case(seed: int) -> tuple[Schedule, CostTable, System]:
     tasks = {p: {t.name: float(rng.uniform(1e-4, 1e-2)) for t in MODEL.graph.tasks} for p in places}
     cost = CostTable(tasks, {place: float(rng.uniform(0, 1e-4)) for place in places})
     links = tuple(
-        Link(a, b, float(rng.uniform(0, 1e-3)), float(rng.uniform(1e6, 1e9)),
-             str(rng.choice(["source", "target", "none"])))  # type: ignore[arg-type]
+        Link(
+            a,
+            b,
+            float(rng.uniform(0, 1e-3)),
+            float(rng.uniform(1e6, 1e9)),
+            str(rng.choice(["source", "target", "none"])),
+        )  # type: ignore[arg-type]
         for a, b in (names, names[::-1])
-    )  # fmt: skip
+    )
     system = System(tuple(Device(n, "null") for n in names), links)
     plan = PLANNERS["hope_greedy" if seed % 2 else "heft"](MODEL.graph, cost, system)
     return derive(plan, MODEL.graph), cost, system

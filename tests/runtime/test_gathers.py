@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-from test_executor import Elsewhere, reference
 
 from coexec.cache import Cache
 from coexec.engines.opened import OpenDevice
@@ -15,10 +14,11 @@ from coexec.runtime.allocation import Allocation, allocated
 from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
-from coexec.runtime.loaded_plan import Installation
+from coexec.runtime.loaded_plan import LoadedPlan
 from tests.helpers.graphs import halves_by_rows, hand_made
 from tests.helpers.onnx_models import random_feeds, run
 from tests.helpers.small_models import branches
+from tests.runtime.test_executor import Elsewhere, reference
 
 
 def in_rows(model: Model, devices: Sequence[OpenDevice], cache: Cache) -> CompiledPlan:
@@ -39,7 +39,7 @@ def test_boxes_of_the_host_s_memory_have_views(cache: Cache) -> None:
     devices = [OpenDevice.of(ReferenceEngine(*reference(number))) for number in range(2)]
     model = load(branches(width=2))
     compiled = in_rows(model, devices, cache)
-    allocation = allocated(Installation(compiled, devices, tensor_caching=True, launch_ahead=True))
+    allocation = allocated(LoadedPlan(compiled, devices, tensor_caching=True, launch_ahead=True))
     copied = allocation.gathers.keys() - allocation.in_place
     assert allocation.copies.keys() == {r for r in copied if sources(compiled, allocation, r[1])}
     assert allocation.copies.keys() < copied  # the caller's arrays are others in each run
@@ -69,7 +69,7 @@ def test_each_run_puts_its_own_values_together(cache: Cache) -> None:
 def test_other_memories_have_none(cache: Cache) -> None:
     devices = [OpenDevice.of(ReferenceEngine(*reference(0))), OpenDevice.of(Elsewhere())]
     compiled = in_rows(load(branches(width=2)), devices, cache)
-    allocation = allocated(Installation(compiled, devices, tensor_caching=True, launch_ahead=True))
+    allocation = allocated(LoadedPlan(compiled, devices, tensor_caching=True, launch_ahead=True))
     elsewhere = {s.index for s in compiled.segments if s.device == devices[1].spec.name}
     assert allocation.gathers.keys() > allocation.copies.keys()
     assert not elsewhere & {reader for reader, _ in allocation.copies}

@@ -340,8 +340,11 @@ def test_a_forked_child_answers(watched: Watched) -> None:
     def keep_running() -> None:
         while not stop.is_set():
             found = watched.session.run(None, FEEDS[0])
-            wrong.extend(1 for a, b in zip(found, watched.expected[0], strict=True)
-                         if worst_difference(a, b) > 1e-5)  # fmt: skip
+            wrong.extend(
+                1
+                for a, b in zip(found, watched.expected[0], strict=True)
+                if worst_difference(a, b) > 1e-5
+            )
 
     thread = threading.Thread(target=keep_running)
     thread.start()

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
-from test_executor import Elsewhere, reference
-from test_traces import check_rows
 
 from coexec.cache import Cache
 from coexec.engines.opened import OpenDevice
@@ -35,6 +33,8 @@ from tests.helpers.needs_opencl import opencl_name, opencl_options
 from tests.helpers.onnx_models import direct, tensor
 from tests.helpers.patience import ENOUGH_S, until
 from tests.helpers.small_models import branches
+from tests.runtime.test_executor import Elsewhere, reference
+from tests.runtime.test_traces import check_rows
 
 MODEL = load(branches(width=4))
 FEEDS = random_inputs(MODEL.graph)
@@ -196,10 +196,18 @@ def test_what_a_device_sends_to_one_that_is_launched_ahead_is_sent_with_its_run(
     far = Elsewhere()
     devices = [OpenDevice.of(far), OpenDevice.of(ahead)]
     plan = compiled(cache, devices)
-    of_far = {t.name for s, m in zip(plan.segments, plan.modules, strict=True)
-              for t in m.outputs if s.device == "reference:1"}  # fmt: skip
-    read = {t.name for s, m in zip(plan.segments, plan.modules, strict=True)
-            for t in m.inputs if s.device == "ahead:1"}  # fmt: skip
+    of_far = {
+        t.name
+        for s, m in zip(plan.segments, plan.modules, strict=True)
+        for t in m.outputs
+        if s.device == "reference:1"
+    }
+    read = {
+        t.name
+        for s, m in zip(plan.segments, plan.modules, strict=True)
+        for t in m.inputs
+        if s.device == "ahead:1"
+    }
     with Executor(plan, devices) as executor:
         assert right(executor.run(FEEDS))
     assert of_far & read and far.leaving >= of_far & read
@@ -236,8 +244,8 @@ def test_spans_of_a_device_with_two_engines_do_not_overlap(cache: Cache) -> None
     devices = [OpenDevice.of(near, far), OpenDevice.of(other)]
     places, random = [near.place, far.place, other.place], np.random.default_rng(0)
     for _ in range(10):
-        place_of = {task.name: places[random.integers(3)] for task in MODEL.graph.tasks}
-        plan = Compiler(MODEL, cache).compile(stepwise(MODEL.graph, place_of), devices)
+        array_of = {task.name: places[random.integers(3)] for task in MODEL.graph.tasks}
+        plan = Compiler(MODEL, cache).compile(stepwise(MODEL.graph, array_of), devices)
         recorder = RealRecorder(plan, [d.spec.name for d in devices])
         with Executor(plan, devices) as executor:
             assert right(executor.run(FEEDS, recorder))
@@ -261,8 +269,9 @@ def test_executors_of_one_opencl_device_keep_their_order_while_one_is_traced(cac
                 raise
 
     with Executor(plan, [device]) as first, Executor(plan, [device]) as second:
-        threads = [threading.Thread(target=work, args=args)
-                   for args in ((first, True), (second, False))]  # fmt: skip
+        threads = [
+            threading.Thread(target=work, args=args) for args in ((first, True), (second, False))
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -3,7 +3,6 @@
 from itertools import pairwise
 
 import pytest
-from test_executor import MODEL, Elsewhere
 
 from coexec.cache import Cache
 from coexec.costs.table import CostTable
@@ -24,12 +23,16 @@ from coexec.timing.simulate import simulate
 from tests.engines.test_devices import alternating, places_of
 from tests.helpers.graphs import at
 from tests.helpers.small_models import branches
+from tests.runtime.test_executor import MODEL, Elsewhere
 
 
 def device(cores: tuple[int, ...]) -> OpenDevice:
     """One device with ONNX Runtime, the reference, and the reference with a memory of its own."""
-    infos = (EngineInfo("onnxruntime"), EngineInfo("reference"),
-             EngineInfo("elsewhere", memory="elsewhere"))  # fmt: skip
+    infos = (
+        EngineInfo("onnxruntime"),
+        EngineInfo("reference"),
+        EngineInfo("elsewhere", memory="elsewhere"),
+    )
     spec = Device("cpu:x", "cpu", infos, cores)
     far = Elsewhere()
     far.device, far.info = spec, infos[2]
@@ -43,7 +46,7 @@ def test_engines_of_one_device_take_turns(cache: Cache) -> None:
     assert Plan.from_json(plan.to_json()) == plan
     schedule = derive(plan, MODEL.graph)
     assert {s.engine for s in schedule.segments} == {"onnxruntime", "reference", "elsewhere"}
-    assert all({plan.place_of[p] for p in s.pieces} == {s.place} for s in schedule.segments)
+    assert all({plan.array_of[p] for p in s.pieces} == {s.place} for s in schedule.segments)
     compiled = Compiler(MODEL, cache).compile(schedule, [one])
     feeds = random_inputs(MODEL.graph)
     expected = plain_session(branches(width=4)).run(["y", "joined"], feeds)
@@ -92,8 +95,9 @@ def test_a_plan_for_an_engine_that_is_not_there() -> None:
 def test_pieces_of_two_engines_cannot_be_fused() -> None:
     graph = MODEL.graph
     plan = alternating(graph, [Place("A", "null"), Place("A", "other")])
-    fused = Plan(plan.model, plan.order, plan.engine_of, plan.provenance,
-                 frozenset(plan.order["A"][1:2]))  # fmt: skip
+    fused = Plan(
+        plan.model, plan.order, plan.engine_of, plan.provenance, frozenset(plan.order["A"][1:2])
+    )
     infos = (EngineInfo("null"), EngineInfo("other"))
     with pytest.raises(
         PlanError, match=r"the plan fuses .* which other computes, with .*null does"

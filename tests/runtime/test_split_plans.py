@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from test_executor import Elsewhere, reference
 
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
@@ -41,6 +40,7 @@ from tests.helpers.needs_opencl import opencl_name, opencl_options
 from tests.helpers.network_cases import BLOCKS, FEW, networks
 from tests.helpers.onnx_models import direct, random_feeds, run, tensor
 from tests.helpers.small_models import branches
+from tests.runtime.test_executor import Elsewhere, reference
 
 Draw = Any
 CORES = usable_cores()[:2]
@@ -72,8 +72,12 @@ def split_plans(draw: Draw, graph: Graph, names: Sequence[str], engines: Mapping
         for name, side in zip(draw(st.permutations(names)), sides, strict=True):
             order[name] += side
     plan = hand_made(graph, order, "")
-    return Plan(plan.model, plan.order, {p: engines[plan.device_of[p]] for p in plan.device_of},
-                plan.provenance)  # fmt: skip
+    return Plan(
+        plan.model,
+        plan.order,
+        {p: engines[plan.device_of[p]] for p in plan.device_of},
+        plan.provenance,
+    )
 
 
 def chain_of(graph: Graph, tasks: Sequence[Task], most: int) -> list[Task]:
@@ -124,9 +128,11 @@ def check(model: Model, devices: Sequence[OpenDevice], plan: Plan, tolerance: fl
 
 
 def drawn(
-    devices: Sequence[OpenDevice], tolerance: float, count: int,
+    devices: Sequence[OpenDevice],
+    tolerance: float,
+    count: int,
     filters: st.SearchStrategy[int] = FEW,
-) -> None:  # fmt: skip
+) -> None:
     @settings(max_examples=scaled(count), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def equal(data: st.DataObject) -> None:
@@ -190,11 +196,14 @@ def test_feature_maps_cross_between_engines_as_they_lie(cache: Cache) -> None:
     ours, theirs = (device.first.dialect.block for device in devices)
     if ours != theirs:
         pytest.skip(f"blocks of {ours} and {theirs} channels: nothing is in common")
-    convs = [helper.make_node("Conv", [f"t{i}", "w"], [f"t{i + 1}"], f"c{i}", pads=[1] * 4)
-             for i in range(6)]  # fmt: skip
+    convs = [
+        helper.make_node("Conv", [f"t{i}", "w"], [f"t{i + 1}"], f"c{i}", pads=[1] * 4)
+        for i in range(6)
+    ]
     weight = np.random.default_rng(1).normal(0, 0.1, (2 * ours, 2 * ours, 3, 3))
-    model = direct(convs, [tensor("t0", (1, 2 * ours, 9, 9))], ["t6"],
-                   {"w": weight.astype(np.float32)})  # fmt: skip
+    model = direct(
+        convs, [tensor("t0", (1, 2 * ours, 9, 9))], ["t6"], {"w": weight.astype(np.float32)}
+    )
     graph = model.graph
     order: dict[str, list[Piece]] = {device.spec.name: [] for device in devices}
     for task in graph.tasks:
@@ -209,8 +218,12 @@ def test_feature_maps_cross_between_engines_as_they_lie(cache: Cache) -> None:
     arch = devices[1].first.arch  # type: ignore[attr-defined]
     from coexec.engines.opencl.building import build as build_kernels
 
-    kernels = [launch.name for m in inner if "Conv" in m.operators
-               for launch in build_kernels(m, arch, on_arrays=True).launches]  # fmt: skip
+    kernels = [
+        launch.name
+        for m in inner
+        if "Conv" in m.operators
+        for launch in build_kernels(m, arch, on_arrays=True).launches
+    ]
     assert kernels and "reorder" not in kernels
     feeds = random_feeds(model)
     recorder = RealRecorder(compiled, list(order))

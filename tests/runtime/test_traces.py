@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_executor import MODEL, Elsewhere
 
 from coexec.arrays import Array
 from coexec.cache import Cache
@@ -34,6 +33,7 @@ from coexec.timing.simulate import VirtualClock, simulate
 from coexec.timing.trace import REORDER, Detail, Kind, Trace
 from coexec.timing.waits import HAND_OVER
 from tests.helpers.small_models import branches
+from tests.runtime.test_executor import MODEL, Elsewhere
 
 PATIENCE_S = 60.0
 """Until a thread that waits for its turn gives up: the order of spans was another one."""
@@ -82,16 +82,23 @@ class Planned:
         places = [place for device in devices for place in device.places]
         seconds = {p: {t.name: float(rng.uniform(1e-4, 1e-2)) for t in graph.tasks} for p in places}
         links = tuple(
-            Link(a.device, b.device, 0.0 if busy else float(rng.uniform(0, 1e-3)),
-                 float(rng.uniform(1e6, 1e8)),
-                 busy or str(rng.choice(["source", "target", "none"])),  # type: ignore[arg-type]
-                 a.engine, b.engine)
-            for a in places for b in places if a != b
-        )  # fmt: skip
+            Link(
+                a.device,
+                b.device,
+                0.0 if busy else float(rng.uniform(0, 1e-3)),
+                float(rng.uniform(1e6, 1e8)),
+                busy or str(rng.choice(["source", "target", "none"])),  # type: ignore[arg-type]
+                a.engine,
+                b.engine,
+            )
+            for a in places
+            for b in places
+            if a != b
+        )
         pieces = [graph.whole_piece(task) for task in graph.tasks]
-        place_of = {piece: places[rng.integers(len(places))] for piece in pieces}
-        order = {d.name: tuple(p for p in pieces if place_of[p].device == d.name) for d in devices}
-        engine_of = {piece: place.engine for piece, place in place_of.items()}
+        array_of = {piece: places[rng.integers(len(places))] for piece in pieces}
+        order = {d.name: tuple(p for p in pieces if array_of[p].device == d.name) for d in devices}
+        engine_of = {piece: place.engine for piece, place in array_of.items()}
         plan = Plan(graph.fingerprint, order, engine_of, Provenance("at random"))
         schedule = derive(plan, graph, tensor_caching)
         return cls(schedule, CostTable(seconds), System(devices, links))
@@ -101,9 +108,10 @@ class Planned:
         return simulate(self.schedule, self.cost, self.system)
 
     def open(
-        self, near: Callable[[Device, EngineInfo], OpenEngine] = NullEngine,
+        self,
+        near: Callable[[Device, EngineInfo], OpenEngine] = NullEngine,
         far: Callable[[Device, EngineInfo], OpenEngine] = Far,
-    ) -> list[OpenDevice]:  # fmt: skip
+    ) -> list[OpenDevice]:
         return [
             OpenDevice.of(*((near if e.memory == MAIN else far)(d, e) for e in d.engines))
             for d in self.system.devices
@@ -159,9 +167,18 @@ def of_kind(trace: Trace, kind: Kind) -> dict[str, list[Any]]:
         if kind == "wait" and span.name == HAND_OVER:
             continue
         found[span.device].append(
-            (span.name, span.place, span.tasks, span.segment, span.tensor, span.size_bytes,
-             span.source, span.target, span.awaited)
-        )  # fmt: skip
+            (
+                span.name,
+                span.place,
+                span.tasks,
+                span.segment,
+                span.tensor,
+                span.size_bytes,
+                span.source,
+                span.target,
+                span.awaited,
+            )
+        )
     return found
 
 
@@ -177,9 +194,12 @@ def check_rows(trace: Trace) -> None:
 
 
 def executed(
-    planned: Planned, devices: Sequence[OpenDevice], tensor_caching: bool,
-    recorder: Callable[[CompiledPlan], RealRecorder], kept: Cache,
-) -> tuple[Mapping[str, Array], Trace]:  # fmt: skip
+    planned: Planned,
+    devices: Sequence[OpenDevice],
+    tensor_caching: bool,
+    recorder: Callable[[CompiledPlan], RealRecorder],
+    kept: Cache,
+) -> tuple[Mapping[str, Array], Trace]:
     """Outputs and trace of the second run, in which buffers are used again."""
     compiled = Compiler(MODEL, kept).compile(planned.schedule, devices)
     with Executor(compiled, devices, tensor_caching=tensor_caching) as executor:
@@ -243,8 +263,9 @@ def test_transfers_of_the_caller_are_spans(tensor_caching: bool, kept: Cache) ->
     far = {device for memory, device in memories.items() if memory.name != MAIN}
     assert far and up == {
         (name, array.nbytes, f"{name}: caller -> {device}")
-        for name, array in FEEDS.items() for device in far
-    }  # fmt: skip
+        for name, array in FEEDS.items()
+        for device in far
+    }
     down = [s for s in copied if s.target is None]
     assert {s.tensor for s in down} <= set(MODEL.graph.outputs) and down
     last = max(s.end_s for s in trace.of("compute"))

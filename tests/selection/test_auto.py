@@ -41,8 +41,9 @@ QUICK = Effort(warm_up=1, least=2, most=2)
 def test_configurations_of_named_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configurations_module, "_further_engines", lambda: ["opencl"])
     first, second = CPUS
-    joined = f"cpu:{CORES[0]}-{CORES[1]}" if CORES[1] == CORES[0] + 1 else (
-        f"cpu:{CORES[0]},{CORES[1]}")  # fmt: skip
+    joined = (
+        f"cpu:{CORES[0]}-{CORES[1]}" if CORES[1] == CORES[0] + 1 else (f"cpu:{CORES[0]},{CORES[1]}")
+    )
     with_first = [(first, second), (joined,), (first,), (second,)]
     with_other = [tuple(f"{name}/opencl" for name in names) for names in with_first]
     assert configurations(CPUS) == with_first + with_other
@@ -51,12 +52,19 @@ def test_configurations_of_named_devices(monkeypatch: pytest.MonkeyPatch) -> Non
     named = f"{second}/onnxruntime"
     assert configurations([named]) == [(named,)]
     assert configurations([first, named]) == [
-        (first, named), (first,), (named,), (f"{first}/opencl", named), (f"{first}/opencl",),
-    ]  # fmt: skip
-    assert configurations([first, "null:0"]) == [
-        (first, "null:0"), (first,), ("null:0",), (f"{first}/opencl", "null:0"),
+        (first, named),
+        (first,),
+        (named,),
+        (f"{first}/opencl", named),
         (f"{first}/opencl",),
-    ]  # fmt: skip
+    ]
+    assert configurations([first, "null:0"]) == [
+        (first, "null:0"),
+        (first,),
+        ("null:0",),
+        (f"{first}/opencl", "null:0"),
+        (f"{first}/opencl",),
+    ]
     with pytest.raises(DeviceError, match="unknown device 'tpu:0'"):
         configurations(["tpu:0"])
 
@@ -65,8 +73,10 @@ def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "usable_cores", lambda: (0, 1, 2, 3))
     monkeypatch.setattr("coexec.selection.configurations.default_names", lambda: ["cpu:0-3"])
     broken = Processor("gpu", "a GPU", "1", unusable="it computes wrong numbers")
-    gpus = [Driven(f"gpu:{n}", "a GPU", {"opencl": processor})
-            for n, processor in enumerate((Processor("gpu", "a GPU", "0"), broken))]  # fmt: skip
+    gpus = [
+        Driven(f"gpu:{n}", "a GPU", {"opencl": processor})
+        for n, processor in enumerate((Processor("gpu", "a GPU", "0"), broken))
+    ]
     engines = ("onnxruntime", "opencl")
     cpu = Driven("cpu", "a CPU", {name: Processor("cpu", "a CPU") for name in engines})
     listed = {"gpu": gpus, "cpu": [cpu]}
@@ -74,10 +84,12 @@ def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     singles = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")
     on_cpu = [("cpu:0-3",), ("cpu:0-1", "cpu:2-3"), singles]
     assert configurations() == [
-        *on_cpu, ("gpu:0",), *((*names, "gpu:0") for names in on_cpu),
+        *on_cpu,
+        ("gpu:0",),
+        *((*names, "gpu:0") for names in on_cpu),
         *(tuple(f"{name}/opencl" for name in names) for names in on_cpu),
         ("cpu:0-2", "cpu:3/opencl"),
-    ]  # fmt: skip
+    ]
     listed |= {"gpu": [], "cpu": [Driven("cpu", "a CPU", {"onnxruntime": cpu.by["opencl"]})]}
     assert configurations() == on_cpu
 
@@ -260,8 +272,15 @@ def test_explain_gives_a_reason_for_every_task(
 
     path = tmp_path / "m.onnx"
     onnx.save(branches(), path)
-    arguments = [str(path), "--devices", ",".join(CPUS), "--planner", "heft",
-                 "--cache", str(tmp_path / "cache")]  # fmt: skip
+    arguments = [
+        str(path),
+        "--devices",
+        ",".join(CPUS),
+        "--planner",
+        "heft",
+        "--cache",
+        str(tmp_path / "cache"),
+    ]
     assert main(["explain", *arguments, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["tasks"]
     assert len(rows) == len({r["task"] for r in rows}) > 5

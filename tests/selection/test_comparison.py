@@ -23,7 +23,7 @@ from coexec.selection.auto import Auto
 from coexec.selection.comparison import Agreement, compared, is_exact
 from coexec.selection.contender import Contender
 from coexec.selection.kept_requests import ENOUGH, KeptRequests
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 from coexec.selection.throughput import Throughput
 from tests.helpers.small_models import branches, from_nodes, tensor_info
@@ -61,7 +61,7 @@ class Faulty:
 @pytest.fixture
 def never_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that one device computes is cut into modules, too: it is not ONNX Runtime's own."""
-    monkeypatch.setattr(Workbench, "whole", lambda work, plan: plan)
+    monkeypatch.setattr(PlanningContext, "whole", lambda work, plan: plan)
 
 
 in_modules = pytest.mark.usefixtures("never_whole")
@@ -70,14 +70,14 @@ in_modules = pytest.mark.usefixtures("never_whole")
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
     """Makes every plan but ONNX Runtime's own session change its outputs."""
-    start = Workbench.start
+    start = PlanningContext.start
 
     def use(change: Change) -> None:
-        def started(work: Workbench, prepared: Any) -> Any:
+        def started(work: PlanningContext, prepared: Any) -> Any:
             runner = start(work, prepared)
             return runner if is_exact(prepared) else Faulty(runner, change)
 
-        monkeypatch.setattr(Workbench, "start", started)
+        monkeypatch.setattr(PlanningContext, "start", started)
 
     return use
 
@@ -119,9 +119,11 @@ def test_nan_may_spread_from_nan_alone() -> None:
     alike = [
         not list(rules.why_unlike({"y": found}, {"y": expected}, {"x": fed}))
         for found, expected, fed in (
-            (kept, numbers, kept), (numbers, kept, kept), (kept, numbers, numbers),
+            (kept, numbers, kept),
+            (numbers, kept, kept),
+            (kept, numbers, numbers),
         )
-    ]  # fmt: skip
+    ]
     assert alike == [True, False, False]
 
 
@@ -129,7 +131,7 @@ def test_nan_may_spread_from_nan_alone() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_plan_that_differs_is_told_apart(fault: str, tmp_path: Path) -> None:
     change, text = FAULTS[fault]
-    work = Workbench(branches(), Settings(devices=CPUS, planner="heft", cache=tmp_path))
+    work = PlanningContext(branches(), Settings(devices=CPUS, planner="heft", cache=tmp_path))
     prepared = work.prepared_by("heft", {})
     with work.start(prepared) as runner:
         result = compared(prepared, Faulty(runner, change))
@@ -140,17 +142,17 @@ def test_a_plan_that_differs_is_told_apart(fault: str, tmp_path: Path) -> None:
 @in_modules
 def test_a_plan_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(devices=CPUS, planner="heft", cache=tmp_path)
-    prepared = Workbench(branches(), settings).prepared_by("heft", {})
+    prepared = PlanningContext(branches(), settings).prepared_by("heft", {})
     first = compared(prepared)
     assert first.alike >= 8 and first.reason is None
     monkeypatch.setattr(comparison_module, "_compare", lambda *_: pytest.fail("compared again"))
-    again = Workbench(branches(), settings).prepared_by("heft", {})
+    again = PlanningContext(branches(), settings).prepared_by("heft", {})
     assert compared(again) == first
 
 
 @in_modules
 def test_a_plan_that_raises_differs(tmp_path: Path) -> None:
-    work = Workbench(branches(), Settings(devices=CPUS, planner="heft", cache=tmp_path))
+    work = PlanningContext(branches(), Settings(devices=CPUS, planner="heft", cache=tmp_path))
     prepared = work.prepared_by("heft", {})
 
     def fail(fed: Mapping[str, Any], out: Outputs) -> Outputs:
@@ -293,7 +295,7 @@ def noisy() -> onnx.ModelProto:
 @in_modules
 @pytest.mark.filterwarnings("ignore::coexec.errors.ModelWarning")
 def test_what_draws_random_numbers_stays_with_onnx_runtime(tmp_path: Path) -> None:
-    work = Workbench(noisy(), Settings(devices=CPUS, planner="heft", cache=tmp_path))
+    work = PlanningContext(noisy(), Settings(devices=CPUS, planner="heft", cache=tmp_path))
     result = compared(work.prepared_by("heft", {}))
     assert result.is_random and "random numbers" in str(result.reason)
 
@@ -319,8 +321,10 @@ class TestAnswered:
         assert not kept._kept
         for _ in range(10):
             kept.add({"x": np.zeros(80, np.uint8)}, ["y"], [np.zeros(20, np.uint8)])
-        assert sum(a.nbytes for r in kept._kept for a in (*r.feeds.values(), *r.outputs.values())
-                   ) <= 300  # fmt: skip
+        assert (
+            sum(a.nbytes for r in kept._kept for a in (*r.feeds.values(), *r.outputs.values()))
+            <= 300
+        )
 
     def test_one_in_a_period(self) -> None:
         kept = KeptRequests()
@@ -346,18 +350,19 @@ def test_requests_under_way_refuse_a_plan(
         return with_output(out, one_off) if np.array_equal(fed["x"], odd) else out
 
     faulty(change)
-    from coexec.selection.plan_selector import Serving
-    from coexec.selection.prepare import Asked
+    from coexec.selection.plan_selector import PlanSelector
+    from coexec.selection.prepare import PlanRequest
 
-    serving = Serving(branches().SerializeToString(), Settings(
-        devices=CPUS, planner="heft", cache=tmp_path))  # fmt: skip
+    serving = PlanSelector(
+        branches().SerializeToString(), Settings(devices=CPUS, planner="heft", cache=tmp_path)
+    )
     own = onnxruntime.InferenceSession(branches().SerializeToString())
     state = serving._state(())
     serving._watch(state)
     assert serving.watches
     names = [o.name for o in own.get_outputs()]
     serving.observe((), {"x": odd}, names, own.run(names, {"x": odd}))
-    prepared = Asked(serving.source, serving._settings).prepare()
+    prepared = PlanRequest(serving.source, serving._settings).prepare()
     serving._take(state, prepared)
     assert state.running is None and "for a request of the program" in str(state.reason)
     assert not serving.watches
@@ -402,7 +407,7 @@ def test_another_choice_among_equals_is_no_fault(tmp_path: Path) -> None:
 
     for number, (change, is_right) in enumerate([(last_of_equals, True), (wrong, False)]):
         cache = tmp_path / str(number)
-        work = Workbench(chooses(), Settings(devices=CPUS, planner="heft", cache=cache))
+        work = PlanningContext(chooses(), Settings(devices=CPUS, planner="heft", cache=cache))
         prepared = work.prepared_by("heft", {})
         with work.start(prepared) as runner:
             result = compared(prepared, Faulty(runner, change))

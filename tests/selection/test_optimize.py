@@ -18,7 +18,7 @@ from coexec.selection import optimize as module
 from coexec.selection.auto import Auto
 from coexec.selection.deadline import Deadline, OutOfTimeError
 from coexec.selection.optimize import Verdict, optimize
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Candidate
 from coexec.selection.quiet_moment import Stopwatch
 from coexec.selection.race import Lap, Outcome
@@ -86,8 +86,8 @@ def test_it_ends_with_a_verdict_on_a_real_model(model: str, tmp_path: Path) -> N
 def test_devices_are_closed_after_the_race(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = Workbench(model, Settings(CPUS[:1], cache=tmp_path))
-    closed: list[Workbench] = []
+    work = PlanningContext(model, Settings(CPUS[:1], cache=tmp_path))
+    closed: list[PlanningContext] = []
     monkeypatch.setattr(work, "release", lambda: closed.append(work))
     outcome, _ = module._raced(work.prepared_by("single", {}), 0.1)
     assert closed == [work]
@@ -111,9 +111,12 @@ def test_what_cannot_be_optimized(model: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verdict", [FASTER, Verdict(0.01, 0.02, 0.5, candidates=(BEST,))])
 def test_the_plan_is_kept_where_it_is_faster(
-    verdict: Verdict, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    verdict: Verdict,
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(module, "optimize", lambda *_: replace(verdict, plan_file="{}"))
     monkeypatch.chdir(tmp_path)
     assert main(["optimize", model]) == 0
@@ -184,8 +187,9 @@ def test_the_share_of_other_programs() -> None:
     clock = iter([0.0, 2.0])
     used = iter([0.0, 1.0])
     busy = iter([ProcessorTime(10.0), ProcessorTime(13.0)])
-    watch = Stopwatch(now_s=lambda: next(clock), used_s=lambda: next(used),
-                      processor_time=lambda: next(busy))  # fmt: skip
+    watch = Stopwatch(
+        now_s=lambda: next(clock), used_s=lambda: next(used), processor_time=lambda: next(busy)
+    )
     value, load = watch.with_load(lambda: "value")
     assert value == "value" and load.others_s == 2.0
     assert Load(1.0, 4.0).plus(Load(0.0, 4.0)).share == 0.125 > BUSY

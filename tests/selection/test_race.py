@@ -40,9 +40,11 @@ class Machine:
     @property
     def watch(self) -> Stopwatch:
         return Stopwatch(
-            lambda: self.now_s, lambda: self.used_s, self._pass,
+            lambda: self.now_s,
+            lambda: self.used_s,
+            self._pass,
             lambda: ProcessorTime(self.used_s, self.stolen_s),
-        )  # fmt: skip
+        )
 
     def _pass(self, seconds: float, busy: float = 0.0) -> None:
         spinning_s = max(0.0, min(seconds, self.spinning_until_s - self.now_s))

@@ -10,7 +10,7 @@ import pytest
 from coexec.engines.detect import usable_cores
 from coexec.model.check import plain_session, worst_difference
 from coexec.profiling.profiler import Effort
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.replan import Replanner
 from coexec.selection.settings import Settings
 from coexec.session import InferenceSession
@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-def slowed(work: Workbench, replanner: Replanner, device: str, factor: float) -> Trace:
+def slowed(work: PlanningContext, replanner: Replanner, device: str, factor: float) -> Trace:
     """A run as predicted, but for one device."""
     from coexec.timing.simulate import simulate
 
@@ -38,7 +38,9 @@ def slowed(work: Workbench, replanner: Replanner, device: str, factor: float) ->
 
 
 def test_a_lasting_drift_moves_work_away(tmp_path: Path) -> None:
-    work = Workbench(branches(4), Settings(devices=CPUS, cache=tmp_path, effort=Effort(1, 2, 2)))
+    work = PlanningContext(
+        branches(4), Settings(devices=CPUS, cache=tmp_path, effort=Effort(1, 2, 2))
+    )
     plan = work.plan("heft")
     prepared = work.prepared(plan)
     replanner = Replanner(prepared, "heft")

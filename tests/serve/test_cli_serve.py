@@ -39,8 +39,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def started(model: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The verb in a process of its own, and the first line that it prints."""
-    command = [sys.executable, "-m", "coexec", "serve", str(model), "--port", "0", *words,
-               "--cache", str(model.parent / "cache")]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "coexec",
+        "serve",
+        str(model),
+        "--port",
+        "0",
+        *words,
+        "--cache",
+        str(model.parent / "cache"),
+    ]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         try:
@@ -130,9 +140,12 @@ def test_a_port_in_use_is_one_line(model: Path, capsys: pytest.CaptureFixture[st
     ],
 )
 def test_options_without_a_meaning_are_one_line(
-    model: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str],
+    model: Path,
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(server, "serve", lambda *_: pytest.fail("it serves"))
     expected = 3 if said == "cpu:9999" else 2
     assert main(["serve", str(model), "--port", "0", *words]) == expected
@@ -183,8 +196,9 @@ def test_the_command_line_starts_without_the_server() -> None:
         "finally: print({'starlette', 'uvicorn'} & set(sys.modules), file=sys.stderr)"
     )
     environment = os.environ | {"COLUMNS": "100"}
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
-                           env=environment, check=True)  # fmt: skip
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True
+    )
     assert found.stderr == "set()\n" and "--max-request" in found.stdout
 
 

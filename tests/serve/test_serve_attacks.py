@@ -193,8 +193,12 @@ def test_a_wrong_length_of_the_json_is_refused(server: str, length: str, said: s
     ],
 )
 def test_bad_texts_are_refused(shape: list[int], data: bytes, said: str) -> None:
-    tensor = {"name": "t", "shape": shape, "datatype": "BYTES",
-              "parameters": {"binary_data_size": len(data)}}  # fmt: skip
+    tensor = {
+        "name": "t",
+        "shape": shape,
+        "datatype": "BYTES",
+        "parameters": {"binary_data_size": len(data)},
+    }
     text = json.dumps({"inputs": [tensor]}).encode()
     with serving(Echo(tensor_of("t", "BYTES", None))) as address:
         refused(infer(address, text + data, headers={LENGTH: str(len(text))}), 400, said)
@@ -207,8 +211,11 @@ def test_other_types_refuse_what_does_not_fit() -> None:
     good_i = {"name": "i", "shape": [1], "datatype": "INT8", "data": [1]}
     good_b = {"name": "b", "shape": [1], "datatype": "BOOL", "data": [True]}
     with serving(served) as address:
-        for data, said in (([128], "beyond the range of INT8"), ([1.0], "a number with a fraction"),
-                           ([True], "true or false")):  # fmt: skip
+        for data, said in (
+            ([128], "beyond the range of INT8"),
+            ([1.0], "a number with a fraction"),
+            ([True], "true or false"),
+        ):
             refused(infer(address, {"inputs": [{**good_i, "data": data}, good_b]}), 400, said)
         refused(infer(address, {"inputs": [good_i, {**good_b, "data": [1]}]}), 400, "an integer")
         apart = {k: v for k, v in good_b.items() if k != "data"}
@@ -273,15 +280,22 @@ def test_a_bad_encoding_is_refused(
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404), ("GET", "/v1", 404), ("GET", "/v2/models", 404),
-        ("GET", "/v2/models/other", 404), ("GET", "/v2/models/other/ready", 404),
-        ("POST", "/v2/models/other/infer", 404), ("GET", "/v2/models/echo/versions/2", 404),
-        ("GET", "/v2/models/echo/versions/2/ready", 404), ("GET", "/v2/models/..%2fecho", 404),
-        ("POST", "/v2/models/echo/versions/2/infer", 404), ("GET", "/v2/models/%ff%00", 404),
-        ("GET", "/v2/models/echo/infer", 405), ("DELETE", "/v2/models/echo", 405),
+        ("GET", "/", 404),
+        ("GET", "/v1", 404),
+        ("GET", "/v2/models", 404),
+        ("GET", "/v2/models/other", 404),
+        ("GET", "/v2/models/other/ready", 404),
+        ("POST", "/v2/models/other/infer", 404),
+        ("GET", "/v2/models/echo/versions/2", 404),
+        ("GET", "/v2/models/echo/versions/2/ready", 404),
+        ("GET", "/v2/models/..%2fecho", 404),
+        ("POST", "/v2/models/echo/versions/2/infer", 404),
+        ("GET", "/v2/models/%ff%00", 404),
+        ("GET", "/v2/models/echo/infer", 405),
+        ("DELETE", "/v2/models/echo", 405),
         ("POST", "/v2", 405),
     ],
-)  # fmt: skip
+)
 def test_other_paths_are_refused(server: str, method: str, path: str, status: int) -> None:
     found, headers, body = ask(server, method, path)
     assert headers["content-type"] == "application/json"
@@ -307,14 +321,17 @@ HEAD = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\n"
 @pytest.mark.parametrize(
     "head",
     [
-        b"\r\n\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00\x01",
+        b"\r\n\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01",
         HEAD + b"Content-Length: -5\r\n\r\n",
         HEAD + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n",
         HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n", HEAD + b"A: " + b"b" * 100_000,
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        HEAD + b"A: " + b"b" * 100_000,
         HEAD + b"Content-Length: 100\r\n\r\n{",  # and the client is gone
     ],
-)  # fmt: skip
+)
 def test_what_is_not_http_gets_no_answer_or_400(server: str, head: bytes) -> None:
     found = raw(server, head)
     assert found == b"" or found.startswith(b"HTTP/1.1 400 ")

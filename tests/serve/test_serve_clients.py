@@ -22,9 +22,11 @@ from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 Array = np.ndarray[Any, Any]
 KINDS = {
-    "half": onnx.TensorProto.FLOAT16, "ids": onnx.TensorProto.INT64,
-    "texts": onnx.TensorProto.STRING, "flags": onnx.TensorProto.BOOL,
-}  # fmt: skip
+    "half": onnx.TensorProto.FLOAT16,
+    "ids": onnx.TensorProto.INT64,
+    "texts": onnx.TensorProto.STRING,
+    "flags": onnx.TensorProto.BOOL,
+}
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,10 @@ def test_what_server_and_model_say_of_themselves(mixed: Running) -> None:
     assert client.is_model_ready("mixed") and client.is_model_ready("mixed", "1")
     assert not client.is_model_ready("other") and not client.is_model_ready("mixed", "2")
     assert client.get_server_metadata() == {
-        "name": "coexec", "version": coexec.__version__, "extensions": ["binary_tensor_data"],
-    }  # fmt: skip
+        "name": "coexec",
+        "version": coexec.__version__,
+        "extensions": ["binary_tensor_data"],
+    }
     found = client.get_model_metadata("mixed")
     datatypes = {"half": "FP16", "ids": "INT64", "texts": "BYTES", "flags": "BOOL"}
     assert found["versions"] == ["1"] and found["platform"] == "onnx_onnxv1"
@@ -138,9 +142,12 @@ def test_types_and_any_length(mixed: Running, count: int, sent: str, answered: s
 @pytest.mark.parametrize("encoding", [None, "gzip", "deflate"])
 def test_a_network_answers_as_onnx_runtime(network: Running, encoding: str | None) -> None:
     found = network.client().infer(
-        network.name, asked(image(0)), request_id="seven",
-        request_compression_algorithm=encoding, response_compression_algorithm=encoding,
-    )  # fmt: skip
+        network.name,
+        asked(image(0)),
+        request_id="seven",
+        request_compression_algorithm=encoding,
+        response_compression_algorithm=encoding,
+    )
     response = found.get_response()
     assert response["id"] == "seven"
     assert (response["model_name"], response["model_version"]) == ("a network", "1")

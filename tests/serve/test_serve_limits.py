@@ -221,11 +221,17 @@ def test_an_answer_that_is_not_taken_is_given_up() -> None:
     served = Echo(tensor_of("x", "INT8", (-1,)))
     size = 32 * MIB
     limits = ServeLimits(body_bytes=2 * size, held_bytes=2 * size + MIB, transfer_s=4)
-    tensor = {"name": "x", "shape": [size], "datatype": "INT8",
-              "parameters": {"binary_data_size": size}}  # fmt: skip
+    tensor = {
+        "name": "x",
+        "shape": [size],
+        "datatype": "INT8",
+        "parameters": {"binary_data_size": size},
+    }
     text = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
-    head = (f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(text) + size}\r\n"
-            f"Inference-Header-Content-Length: {len(text)}\r\n\r\n").encode()  # fmt: skip
+    head = (
+        f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(text) + size}\r\n"
+        f"Inference-Header-Content-Length: {len(text)}\r\n\r\n"
+    ).encode()
     small = {**tensor, "shape": [MIB], "data": [0] * MIB, "parameters": {}}
     with serving(served, limits) as address, connect(address) as slow:
         slow.sendall(head + text + bytes(size))

@@ -68,8 +68,11 @@ def test_json_is_read_as_it_was_written(array: Array, nested: bool) -> None:
     assert equal(from_json("x", array.dtype, array.shape, data), array)
 
 
-@given(st.lists(tensors(finite=True), min_size=1, max_size=4), st.lists(st.booleans(), min_size=4),
-       st.none() | st.text(max_size=4))  # fmt: skip
+@given(
+    st.lists(tensors(finite=True), min_size=1, max_size=4),
+    st.lists(st.booleans(), min_size=4),
+    st.none() | st.text(max_size=4),
+)
 def test_an_echo_gives_back_what_it_was_sent(
     sent: list[Array], binary: list[bool], request_id: str | None
 ) -> None:

@@ -156,13 +156,30 @@ def test_load_takes_the_same(tmp_path: Path) -> None:
 
 
 ANYTHING = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=4),
-    st.binary(max_size=4), st.lists(st.integers(0, 2), max_size=2),
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.floats(),
+    st.text(max_size=4),
+    st.binary(max_size=4),
+    st.lists(st.integers(0, 2), max_size=2),
     st.dictionaries(st.text(max_size=2), st.integers(0, 2), max_size=2),
-    st.tuples(st.text(max_size=2)), st.just(object()),
-)  # fmt: skip
-NAMES = ["path_or_bytes", "providers", "devices", "planner", "planner_options", "shapes",
-         "engine_options", "background", "pins", "replan", "waiting"]  # fmt: skip
+    st.tuples(st.text(max_size=2)),
+    st.just(object()),
+)
+NAMES = [
+    "path_or_bytes",
+    "providers",
+    "devices",
+    "planner",
+    "planner_options",
+    "shapes",
+    "engine_options",
+    "background",
+    "pins",
+    "replan",
+    "waiting",
+]
 
 
 @settings(max_examples=scaled(40), deadline=None, suppress_health_check=list(HealthCheck))

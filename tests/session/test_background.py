@@ -23,7 +23,7 @@ from coexec.engines.detect import usable_cores
 from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputError
 from coexec.selection import background, plan_selector
 from coexec.selection.auto import Auto
-from coexec.selection.plan_selector import Serving
+from coexec.selection.plan_selector import PlanSelector
 from coexec.selection.settings import Settings
 from coexec.session import request_router
 from tests.helpers.patience import ENOUGH_S
@@ -153,8 +153,8 @@ def test_a_program_that_ends_early_leaves_no_process(tmp_path: Path) -> None:
     onnx.save(branches(), str(model))
     program = (
         "import sys, time, coexec\n"
-        "from coexec.selection import background, serving\n"
-        "serving._HEAD_START_S = 0.0\n"
+        "from coexec.selection import background, plan_selector\n"
+        "plan_selector._HEAD_START_S = 0.0\n"
         "s = coexec.InferenceSession(sys.argv[1], cache=sys.argv[2])\n"
         "while background._jobs._current is None: time.sleep(0.01)\n"
         "print(background._jobs._current[1].pid, background.TRAFFIC.publish())\n"
@@ -219,7 +219,7 @@ def test_a_device_that_fails_is_replaced(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_kept_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    serving_ = Serving(branches().SerializeToString(), Settings(cache=tmp_path))
+    serving_ = PlanSelector(branches().SerializeToString(), Settings(cache=tmp_path))
     state = serving_._state(())
     with caplog.at_level(logging.WARNING, "coexec"):
         serving_._prepared((), state, 0.0, ExecutionError("the process has ended early"))

@@ -15,8 +15,9 @@ from tests.helpers.small_models import from_nodes, tensor_info
 
 MODEL = from_nodes(
     [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["z"])],
-    [tensor_info("x", [2])], [tensor_info("y", [2]), tensor_info("z", [2])],
-)  # fmt: skip
+    [tensor_info("x", [2])],
+    [tensor_info("y", [2]), tensor_info("z", [2])],
+)
 X = np.array([-1, 2], np.float32)
 
 

@@ -55,8 +55,11 @@ def same(one: list[Any], other: list[Any]) -> bool:
 def test_copies_answer_the_same(state: str, tmp_path: Path) -> None:
     with opened(state, branches(), tmp_path) as session:
         expected = answers(session)
-        for again in (pickle.loads(pickle.dumps(session)), copy.deepcopy(session),
-                      copy.copy(session)):  # fmt: skip
+        for again in (
+            pickle.loads(pickle.dumps(session)),
+            copy.deepcopy(session),
+            copy.copy(session),
+        ):
             with again:
                 assert again is not session and type(again) is coexec.InferenceSession
                 assert again.devices == session.devices
@@ -70,8 +73,9 @@ def test_options_and_paths_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     options.logid, options.intra_op_num_threads = "mine", 1
     cache = coexec.Cache(tmp_path / "cache")
     words: dict[str, Any] = {"devices": DEVICES, "planner": "hope_greedy", "cache": cache}
-    with coexec.InferenceSession(Path("m.onnx"), options, ["CPUExecutionProvider"],
-                                 enable_fallback=0, **words) as session:  # fmt: skip
+    with coexec.InferenceSession(
+        Path("m.onnx"), options, ["CPUExecutionProvider"], enable_fallback=0, **words
+    ) as session:
         content, planned = pickle.dumps(session), session.devices
     monkeypatch.chdir("/")
     with pickle.loads(content) as again:

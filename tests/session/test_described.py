@@ -19,9 +19,10 @@ SHAPE = (3, 2)
 def model() -> Any:
     made = from_nodes(
         [helper.make_node("Add", ["x", "w"], ["y"])],
-        [tensor_info("x", ["N", 2]), tensor_info("w", [2])], [tensor_info("y", ["N", 2])],
+        [tensor_info("x", ["N", 2]), tensor_info("w", [2])],
+        [tensor_info("y", ["N", 2])],
         {"w": np.ones(2, np.float32)},
-    )  # fmt: skip
+    )
     made.producer_name, made.domain, made.model_version = "tests", "org.example", 7
     made.doc_string = "a model\nof two lines"
     helper.set_model_props(made, {"characters": "abc", "empty": ""})
@@ -49,9 +50,11 @@ def test_inputs_and_outputs(session: coexec.InferenceSession, rival: Any) -> Non
     [x] = session.get_inputs()
     assert (x.name, x.type) == ("x", "tensor(float)")
     assert x.shape == (["N", 2] if was_open else list(SHAPE))  # as it was asked for
-    assert told(session.get_outputs()) == told(rival.get_outputs()) == [
-        ("y", ["N", 2], "tensor(float)")
-    ]  # fmt: skip
+    assert (
+        told(session.get_outputs())
+        == told(rival.get_outputs())
+        == [("y", ["N", 2], "tensor(float)")]
+    )
     initializers = session.get_overridable_initializers()
     assert told(initializers) == told(rival.get_overridable_initializers())
     assert session.ort_is_open == was_open

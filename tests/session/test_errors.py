@@ -19,16 +19,19 @@ FEEDS = {"x": np.ones((1, 3, 20, 20), np.float32)}
 
 def unknown_operator() -> bytes:
     made = from_nodes(
-        [helper.make_node("Nothing", ["x"], ["y"])], [tensor_info("x", [2])],
+        [helper.make_node("Nothing", ["x"], ["y"])],
+        [tensor_info("x", [2])],
         [tensor_info("y", [2])],
-    )  # fmt: skip
+    )
     return bytes(made.SerializeToString())
 
 
 WORDS: list[dict[str, Any]] = [
-    {}, {"devices": DEVICES, "planner": "single"}, {"background": False},
+    {},
+    {"devices": DEVICES, "planner": "single"},
+    {"background": False},
     {"sess_options": "less"},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("words", WORDS, ids=["auto", "planner", "now", "own"])

@@ -17,9 +17,20 @@ from tests.helpers.small_models import branches
 
 
 def test_public_names_are_handed_on() -> None:
-    for name in ("get_available_providers", "OrtValue", "RunOptions", "GraphOptimizationLevel",
-                 "NodeArg", "set_default_logger_severity", "get_device", "ExecutionMode",
-                 "OrtDevice", "ModelMetadata", "SparseTensor", "capi"):  # fmt: skip
+    for name in (
+        "get_available_providers",
+        "OrtValue",
+        "RunOptions",
+        "GraphOptimizationLevel",
+        "NodeArg",
+        "set_default_logger_severity",
+        "get_device",
+        "ExecutionMode",
+        "OrtDevice",
+        "ModelMetadata",
+        "SparseTensor",
+        "capi",
+    ):
         assert getattr(coexec, name) is getattr(onnxruntime, name)
     assert coexec.OrtValue.ortvalue_from_numpy(np.ones(2)).shape() == [2]
     for name in ("nope", "__nope__", "_get_package_version"):
@@ -94,9 +105,12 @@ print(same, planned.devices != (), isinstance(planned, onnxruntime.InferenceSess
 @pytest.mark.parametrize("imports", ["import onnxruntime, coexec", "import coexec, onnxruntime"])
 @pytest.mark.parametrize(
     "capi",
-    ["", "onnxruntime.capi.onnxruntime_inference_collection.InferenceSession = "
-         "coexec.InferenceSession"],
-)  # fmt: skip
+    [
+        "",
+        "onnxruntime.capi.onnxruntime_inference_collection.InferenceSession = "
+        "coexec.InferenceSession",
+    ],
+)
 def test_patched(imports: str, capi: str, tmp_path: Path) -> None:
     onnx.save(branches(), str(tmp_path / "m.onnx"))
     devices = ",".join(f"cpu:{core}" for core in usable_cores()[:2])

@@ -24,9 +24,10 @@ from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 FEEDS = {"x": np.ones((1, 3, 20, 20), np.float32)}
 DYNAMIC = from_nodes(
-    [helper.make_node("Relu", ["x"], ["y"])], [tensor_info("x", ["N", 2])],
+    [helper.make_node("Relu", ["x"], ["y"])],
+    [tensor_info("x", ["N", 2])],
     [tensor_info("y", ["N", 2])],
-)  # fmt: skip
+)
 BOTH = pytest.mark.parametrize("kind", [onnxruntime.SessionOptions, coexec.SessionOptions])
 
 
@@ -44,11 +45,14 @@ def with_entry(options: Any, key: str, value: str) -> Any:
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("graph_optimization_level", onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-         "less than all optimisations"),
+        (
+            "graph_optimization_level",
+            onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+            "less than all optimisations",
+        ),
         ("use_deterministic_compute", True, "use_deterministic_compute"),
     ],
-)  # fmt: skip
+)
 def test_options_that_change_results(kind: Any, name: str, value: Any, reason: str) -> None:
     assert why_unplanned(kind(), None, None) is None
     found = why_unplanned(with_value(kind(), name, value), None, DEVICES)
@@ -126,9 +130,11 @@ def test_the_keywords_of_onnx_runtime_are_its_own() -> None:
 
 def test_disabled_optimizers(tmp_path: Path) -> None:
     with coexec.InferenceSession(
-        branches().SerializeToString(), disabled_optimizers=["ConstantFolding"], cache=tmp_path,
+        branches().SerializeToString(),
+        disabled_optimizers=["ConstantFolding"],
+        cache=tmp_path,
         devices=DEVICES,
-    ) as session:  # fmt: skip
+    ) as session:
         assert "disabled_optimizers" in (session.degraded or "")
         assert session.devices == ()
         assert len(session.run(None, FEEDS)) == 2
@@ -138,9 +144,10 @@ def test_disabled_optimizers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("by", ["name", "denotation"])
 def test_free_dimensions_are_overridden(kind: Any, by: str, tmp_path: Path) -> None:
     model = from_nodes(
-        [helper.make_node("Relu", ["x"], ["y"])], [tensor_info("x", ["N", 2])],
+        [helper.make_node("Relu", ["x"], ["y"])],
+        [tensor_info("x", ["N", 2])],
         [tensor_info("y", ["N", 2])],
-    )  # fmt: skip
+    )
     model.graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
     for _ in range(2):  # planned, and from the cache
         options = kind()
@@ -161,9 +168,10 @@ def test_free_dimensions_are_overridden(kind: Any, by: str, tmp_path: Path) -> N
 def test_open_inputs_are_read_from_the_file(tmp_path: Path) -> None:
     both = from_nodes(
         [helper.make_node("Add", ["a", "b"], ["y"])],
-        [tensor_info("a", [1, 2]), tensor_info("b", ["N", 2])], [tensor_info("y", [1, 2])],
+        [tensor_info("a", [1, 2]), tensor_info("b", ["N", 2])],
+        [tensor_info("y", [1, 2])],
         {"w": np.ones(70000, np.float32)},
-    )  # fmt: skip
+    )
     path = tmp_path / "m.onnx"
     path.write_bytes(both.SerializeToString())
     assert open_inputs(str(path)) == open_inputs(both.SerializeToString()) == {"b"}
@@ -188,8 +196,9 @@ def test_what_a_plan_has_no_use_for_is_said_once(
     for _ in range(2):
         subject.warn_of(options)
     assert [(r.levelno, r.args[0]) for r in caplog.records] == [  # type: ignore[index]
-        (logging.WARNING, "execution_mode"), (logging.WARNING, "inter_op_num_threads"),
-    ]  # fmt: skip
+        (logging.WARNING, "execution_mode"),
+        (logging.WARNING, "inter_op_num_threads"),
+    ]
 
 
 @pytest.mark.parametrize("state", ["own", "plan"])

@@ -19,7 +19,8 @@ from coexec.plan.plan import Plan, Provenance
 from coexec.profiling import profiler
 from coexec.selection import comparison
 from coexec.selection.plan_files import text_of
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
+from coexec.selection.settings import Settings
 from tests.helpers.examples import scaled
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
@@ -126,7 +127,7 @@ def open_model() -> onnx.ModelProto:
 def test_the_shapes_of_the_plan_are_those_of_the_session(tmp_path: Path, cache: Cache) -> None:
     path = tmp_path / "open.onnx"
     onnx.save(open_model(), str(path))
-    work = Workbench(str(path), coexec.selection.Settings(devices=[CORE], shapes={"N": 2}))
+    work = PlanningContext(str(path), Settings(devices=[CORE], shapes={"N": 2}))
     plan = work.plan("single")
     file = tmp_path / "p.json"
     file.write_text(text_of(plan, work.graph, work.shapes))
@@ -143,9 +144,10 @@ def test_the_shapes_of_the_plan_are_those_of_the_session(tmp_path: Path, cache: 
 
 @given(data=st.data())
 @settings(
-    max_examples=scaled(3), deadline=None,
+    max_examples=scaled(3),
+    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],  # it is the same for all
-)  # fmt: skip
+)
 def test_a_plan_that_is_written_read_and_used_is_the_same(
     data: st.DataObject, model: Path, tmp_path_factory: pytest.TempPathFactory, cache: Cache
 ) -> None:

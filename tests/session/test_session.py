@@ -98,8 +98,18 @@ def test_the_first_answer_needs_little(tmp_path: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     packages, modules = map(set, map(str.split, done.stdout.splitlines()))
     assert "coexec" in packages
-    heavy = {"onnx", "onnx_ir", "onnxscript", "ml_dtypes", "ortools", "highspy", "multiprocessing",
-             "email", "rich", "typer"}  # fmt: skip
+    heavy = {
+        "onnx",
+        "onnx_ir",
+        "onnxscript",
+        "ml_dtypes",
+        "ortools",
+        "highspy",
+        "multiprocessing",
+        "email",
+        "rich",
+        "typer",
+    }
     assert not packages & heavy
     assert not modules & {"importlib.metadata", "numpy.random"}
 

@@ -50,10 +50,18 @@ class Converting:
 
 @pytest.mark.parametrize(
     "fed",
-    [X, onnxruntime.OrtValue.ortvalue_from_numpy(X), [-1.0, 2.0], [-1, 2], (-1, 2), Exporting(X),
-     Converting(), np.stack([X, X], axis=1)[:, 0]],
+    [
+        X,
+        onnxruntime.OrtValue.ortvalue_from_numpy(X),
+        [-1.0, 2.0],
+        [-1, 2],
+        (-1, 2),
+        Exporting(X),
+        Converting(),
+        np.stack([X, X], axis=1)[:, 0],
+    ],
     ids=["array", "OrtValue", "floats", "integers", "tuple", "DLPack", "__array__", "strided"],
-)  # fmt: skip
+)
 def test_feeds(session: coexec.InferenceSession, fed: Any) -> None:
     assert np.array_equal(session.run(None, {"x": fed})[0], [0, 2])
     assert np.array_equal(session.run([], {"x": fed})[0], [0, 2])
@@ -106,9 +114,10 @@ def test_what_onnx_runtime_refuses(state: str, tmp_path: Path) -> None:
 def test_a_weight_that_a_feed_replaces_is_the_own_sessions_matter(tmp_path: Path) -> None:
     model = from_nodes(
         [helper.make_node("Add", ["x", "w"], ["y"])],
-        [tensor_info("x", [2]), tensor_info("w", [2])], [tensor_info("y", [2])],
+        [tensor_info("x", [2]), tensor_info("w", [2])],
+        [tensor_info("y", [2])],
         {"w": np.ones(2, np.float32)},
-    )  # fmt: skip
+    )
     for state in STATES:
         with opened(state, model, tmp_path) as session:
             assert [arg.name for arg in session.get_overridable_initializers()] == ["w"]
@@ -134,8 +143,9 @@ def test_memory_lives_as_long_as_its_array() -> None:
     array = array_of(onnxruntime.OrtValue.ortvalue_from_shape_and_type([1000], np.float32))
     assert array is not None
     array[:] = 7
-    others = [onnxruntime.OrtValue.ortvalue_from_shape_and_type([1000], np.float32)
-              for _ in range(50)]  # fmt: skip
+    others = [
+        onnxruntime.OrtValue.ortvalue_from_shape_and_type([1000], np.float32) for _ in range(50)
+    ]
     for other in others:
         there = array_of(other)
         assert there is not None

@@ -125,8 +125,11 @@ class Told:
 
     def sent_s(self, k: int, count: int) -> float:
         """When it has sent so much of it."""
-        own_s = [self.transfer_s(t, k, i) for t, i in self.sends(k)[:count]
-                 if self.link(k, i).busy == "source"]  # fmt: skip
+        own_s = [
+            self.transfer_s(t, k, i)
+            for t, i in self.sends(k)[:count]
+            if self.link(k, i).busy == "source"
+        ]
         # One after the other, as the clock adds: from Python 3.12 on, `sum` rounds once for all.
         return [*accumulate(own_s, initial=self.end_s(k))][-1]
 
@@ -134,8 +137,12 @@ class Told:
         """When ``tensor`` has left launch ``k`` for ``i``, if the target does not copy it."""
         if self.link(k, i).busy == "source":
             return self.sent_s(k, self.sends(k).index((tensor, i)) + 1)
-        queue = [(t, a, b) for a in (*earlier(k, self.place), k) for t, b in self.sends(a)
-                 if self.place[b] == self.place[i]]  # fmt: skip
+        queue = [
+            (t, a, b)
+            for a in (*earlier(k, self.place), k)
+            for t, b in self.sends(a)
+            if self.place[b] == self.place[i]
+        ]
         ahead = queue[: queue.index((tensor, k, i))][-1:]
         start_s = max([self.end_s(k), *(self.copied_s(*one) for one in ahead)])
         return start_s + self.transfer_s(tensor, k, i)
@@ -154,13 +161,17 @@ class Told:
 
         def turn(send: tuple[int, int]) -> tuple[int, int, int]:
             tensor, i = send
-            first = min(task for task in self.problem.tasks if tensor in reads[task]
-                        and self.place[self.number[task]] == self.place[i])  # fmt: skip
+            first = min(
+                task
+                for task in self.problem.tasks
+                if tensor in reads[task] and self.place[self.number[task]] == self.place[i]
+            )
             made = self.launches[k].index(self.problem.maker[tensor])
             return made, first, reads[first].index(tensor)
 
-        found = ((t, i) for i in range(len(self.launches)) for t, maker in self.receives(i)
-                 if maker == k)  # fmt: skip
+        found = (
+            (t, i) for i in range(len(self.launches)) for t, maker in self.receives(i) if maker == k
+        )
         return sorted(found, key=turn)
 
     def link(self, k: int, i: int) -> Link:

@@ -16,9 +16,14 @@ INF = math.inf
 
 
 def reasons(
-    graph: Graph, seconds: dict[str, tuple[float, ...]], *, latency_s: float = 1, pinned: str = "",
-    busy: Busy = "target", **order: str,
-) -> dict[str, Reason]:  # fmt: skip
+    graph: Graph,
+    seconds: dict[str, tuple[float, ...]],
+    *,
+    latency_s: float = 1,
+    pinned: str = "",
+    busy: Busy = "target",
+    **order: str,
+) -> dict[str, Reason]:
     """Devices are the keys of ``seconds``, links move 2 items a second."""
     system = make_system("".join(seconds), latency_s=latency_s, items_per_s=2, busy=busy)
     cost, plan = table(graph, seconds), make_plan(graph, **order)
@@ -68,9 +73,10 @@ def test_there_may_be_no_choice() -> None:
     }
     alone = reasons(CHAIN, {"A": (2, 2, 2), "B": (INF, 2, 2)}, A="abc", B="")
     assert alone["a"].group == "alone" and alone["b"].group != "alone"
-    assert reasons(CHAIN, {"A": (2, 2, 2), "B": (2, 2, 2)}, A="abc", B="", pinned="b")[
-        "b"
-    ].group == "pinned"  # fmt: skip
+    assert (
+        reasons(CHAIN, {"A": (2, 2, 2), "B": (2, 2, 2)}, A="abc", B="", pinned="b")["b"].group
+        == "pinned"
+    )
 
 
 def test_no_difference() -> None:

@@ -26,8 +26,10 @@ def simulate_fork(busy: Busy) -> Trace:
 def rows(trace: Trace, kind: Kind) -> list[tuple[str, str, float, float, str, str]]:
     """With the name of the segment that it is for, and that of the one it waits for."""
     name = {s.segment: s.name for s in trace.of("compute")} | {-1: ""}
-    return [(s.name, s.device, s.start_s, s.end_s, name[s.segment], name[s.awaited])
-            for s in trace.of(kind)]  # fmt: skip
+    return [
+        (s.name, s.device, s.start_s, s.end_s, name[s.segment], name[s.awaited])
+        for s in trace.of(kind)
+    ]
 
 
 def test_a_reader_that_copies_waits_for_the_maker_and_its_latency() -> None:
@@ -72,8 +74,9 @@ def test_a_device_may_wait_before_and_behind_a_copy() -> None:
     assert rows(trace, "transfer") == [("a: A -> C", "C", 2, 4, "c", "")]
     # b is copied in the background from 1 to 11.
     assert rows(trace, "wait") == [
-        ("for a", "C", 0, 2, "c", "a"), ("for b: B -> C", "C", 4, 11, "c", "b"),
-    ]  # fmt: skip
+        ("for a", "C", 0, 2, "c", "a"),
+        ("for b: B -> C", "C", 4, 11, "c", "b"),
+    ]
 
 
 def test_waiting_is_not_busy() -> None:
@@ -101,8 +104,13 @@ def test_chromes_categories_are_the_kinds() -> None:
     assert list(rows.values()) == ["A", "B", "B layout"]
     boxes = [e for e in events if e["ph"] == "X"]
     assert sorted(e["cat"] for e in boxes) == [
-        "compute", "compute", "compute", "layout", "transfer", "wait",
-    ]  # fmt: skip
+        "compute",
+        "compute",
+        "compute",
+        "layout",
+        "transfer",
+        "wait",
+    ]
     told = {e["cat"]: e["args"] for e in boxes}
     assert {"tensor": "a", "bytes": 16, "source": "A/null", "target": "B/null"}.items() <= told[
         "transfer"

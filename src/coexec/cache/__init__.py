@@ -14,5 +14,15 @@ from coexec.cache.substitute import has_substitute, substitute
 from coexec.cache.warning import warn_once
 from coexec.cache.weights import Weights
 
-__all__ = ["Cache", "Entry", "Weights", "default_cache_folder", "has_substitute",
-           "private_folder", "substitute", "warn_once", "write_new", "write_whole"]  # fmt: skip
+__all__ = [
+    "Cache",
+    "Entry",
+    "Weights",
+    "default_cache_folder",
+    "has_substitute",
+    "private_folder",
+    "substitute",
+    "warn_once",
+    "write_new",
+    "write_whole",
+]

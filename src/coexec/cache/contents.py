@@ -53,8 +53,10 @@ def contents(root: Path) -> list[Content]:
         if root.exists():
             os.scandir(root).close()
     except OSError as error:
-        raise UsageError(f"the cache {str(root)!r} cannot be read: {error.strerror or error}; "
-                         f"name its folder with --cache DIR") from None  # fmt: skip
+        raise UsageError(
+            f"the cache {str(root)!r} cannot be read: {error.strerror or error}; "
+            f"name its folder with --cache DIR"
+        ) from None
     by_kind = {kind: _of_kind(root, kind) for kind in (*KINDS, "weights", *CLEARABLE, "drafts")}
     own_paths = {file.path for kind_files in by_kind.values() for file in kind_files}
     by_kind["other"] = [file for file in _below(root) if file.path not in own_paths]
@@ -79,8 +81,11 @@ def clear(cache: Cache, kind: str | None = None) -> list[Path]:
         UsageError: there is no such kind.
     """
     if kind is not None and kind not in CLEARABLE:
-        why = "weights go with the entries that need them" if kind == "weights" else (
-            f"there is no kind {kind!r}")  # fmt: skip
+        why = (
+            "weights go with the entries that need them"
+            if kind == "weights"
+            else (f"there is no kind {kind!r}")
+        )
         raise UsageError(f"{why}; clear one of {', '.join(CLEARABLE)}, or name none for all")
     left: list[Path] = []
     for each in CLEARABLE if kind is None else (kind,):
@@ -115,8 +120,11 @@ def _folders(root: Path, kind: str) -> list[Path]:
     if kind != "engines":
         return [root / EXPORTS] if kind == EXPORTS else []
     try:
-        return [Path(item.path) for item in os.scandir(root)
-                if _ENGINE.fullmatch(item.name) and item.is_dir(follow_symlinks=False)]  # fmt: skip
+        return [
+            Path(item.path)
+            for item in os.scandir(root)
+            if _ENGINE.fullmatch(item.name) and item.is_dir(follow_symlinks=False)
+        ]
     except OSError:
         return []
 
@@ -127,8 +135,12 @@ def _below(folder: Path) -> Iterator[CacheFile]:
 
 
 def _content(kind: str, own: list[CacheFile]) -> Content:
-    return Content(kind, len(own), sum(file.size_bytes for file in own),
-                   max((file.used_s for file in own), default=None))  # fmt: skip
+    return Content(
+        kind,
+        len(own),
+        sum(file.size_bytes for file in own),
+        max((file.used_s for file in own), default=None),
+    )
 
 
 def _being_written(root: Path) -> set[str]:

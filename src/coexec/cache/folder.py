@@ -25,8 +25,19 @@ __all__ = ["KINDS", "LIMIT_BYTES", "Cache", "Kind", "default_cache_folder", "use
 
 _T = TypeVar("_T")
 
-Kind = Literal["models", "lowered", "plans", "choices", "comparisons", "sources", "signatures",
-               "declared", "assumed", "kernels", "tuning"]  # fmt: skip
+Kind = Literal[
+    "models",
+    "lowered",
+    "plans",
+    "choices",
+    "comparisons",
+    "sources",
+    "signatures",
+    "declared",
+    "assumed",
+    "kernels",
+    "tuning",
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """The folders of entries."""
 

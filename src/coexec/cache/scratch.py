@@ -55,8 +55,10 @@ def in_scratch(drafts: Drafts, size_bytes: int, work: Callable[[Path], _T]) -> _
     """
     refused: OSError = OSError(errno.ENOSPC, "no space left on device")
     places: tuple[Callable[[], AbstractContextManager[Path]], ...] = (
-        drafts.scratch, private_folder, _in_memory,
-    )  # fmt: skip
+        drafts.scratch,
+        private_folder,
+        _in_memory,
+    )
     for place in places:
         try:
             with place() as folder:

@@ -35,8 +35,14 @@ _WORTH_THREADS_BYTES = 8 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int,
-                       ctypes.c_long]  # fmt: skip
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -187,8 +193,11 @@ class _Mapping:
     def __init__(self, address: int, size: int) -> None:
         self._address, self._size, self._unmap = address, size, _libc.munmap
         self.__array_interface__ = {
-            "version": 3, "shape": (size,), "typestr": "|u1", "data": (address, True),
-        }  # fmt: skip
+            "version": 3,
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, True),
+        }
 
     def __del__(self) -> None:
         self._unmap(self._address, self._size)

@@ -32,8 +32,12 @@ def main(arguments: list[str] | None = None) -> int:
         if "--debug" in arguments:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        code = _fail(error, f"cannot read or write{where}: {error.strerror or error}; make room, "
-                     f"or choose another place", arguments)  # fmt: skip
+        code = _fail(
+            error,
+            f"cannot read or write{where}: {error.strerror or error}; make room, "
+            f"or choose another place",
+            arguments,
+        )
         _drop_output()
         return code
 
@@ -60,8 +64,11 @@ def _run(arguments: list[str]) -> int:
     except typer.TyperException as error:
         return _fail(error, getattr(error, "format_message", error.__str__)(), arguments)
     except MemoryError as error:
-        return _fail(error, f"there is not enough memory: {error}; use smaller shapes or fewer "
-                     f"devices", arguments)  # fmt: skip
+        return _fail(
+            error,
+            f"there is not enough memory: {error}; use smaller shapes or fewer devices",
+            arguments,
+        )
     except CoexecError as error:
         if "--debug" in arguments:
             raise

@@ -21,12 +21,17 @@ def packed(outputs: Mapping[str, Any]) -> bytes:
     """
     arrays: dict[str, Array] = {}
     for name, value in outputs.items():
-        values = {f"{name}[{i}]": v for i, v in enumerate(value)} if isinstance(value, list) else {
-            name: value}  # fmt: skip
+        values = (
+            {f"{name}[{i}]": v for i, v in enumerate(value)}
+            if isinstance(value, list)
+            else {name: value}
+        )
         unlike = [v for v in values.values() if not isinstance(v, np.ndarray | np.generic)]
         if unlike:
-            raise UsageError(f"output {name!r} holds a {type(unlike[0]).__name__}, and .npz files "
-                             f"hold arrays only; run without --output")  # fmt: skip
+            raise UsageError(
+                f"output {name!r} holds a {type(unlike[0]).__name__}, and .npz files "
+                f"hold arrays only; run without --output"
+            )
         arrays |= {n: np.asarray(v) for n, v in values.items()}
     buffer = io.BytesIO()
     texts = {n: a.astype(str) if a.dtype == object else a for n, a in arrays.items()}
@@ -44,5 +49,7 @@ def read_inputs(path: Path) -> Mapping[str, Array]:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except Exception as error:
-        raise InputError(f"cannot read the inputs {str(path)!r}: {error}; write them with "
-                         f"numpy.savez(path, INPUT=array)") from None  # fmt: skip
+        raise InputError(
+            f"cannot read the inputs {str(path)!r}: {error}; write them with "
+            f"numpy.savez(path, INPUT=array)"
+        ) from None

@@ -97,10 +97,20 @@ def command(
         raise UsageError(f"--repeats {repeats}: measure at least once")
     with progress(f"loading {model}") as tell:
         config = settings(
-            devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
-            inputs=inputs, cache=cache, fresh=fresh,
-            progress=tell, engine=engine, pin=pin, waiting=waiting,
-        )  # fmt: skip
+            devices=devices,
+            planner=planner,
+            plan=plan,
+            option=option,
+            shape=shape,
+            value=value,
+            inputs=inputs,
+            cache=cache,
+            fresh=fresh,
+            progress=tell,
+            engine=engine,
+            pin=pin,
+            waiting=waiting,
+        )
         model, config = resolve_export(model, config)
         prepared = prepare(model, config)
         work, predicted_s = prepared.work, predicted_time_s(prepared)

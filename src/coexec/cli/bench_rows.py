@@ -21,7 +21,7 @@ from coexec.errors import DeviceError
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
 from coexec.selection.optimize import CLEARLY
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared, Requests
 from coexec.selection.quiet_moment import Rest
 from coexec.selection.race import REQUESTS
@@ -61,7 +61,7 @@ def _alone(plan: Prepared) -> dict[str, float | None]:
     """Predicted seconds of single devices to compare with, by name: devices that "auto" considered;
     else the devices of the plan, if there are several."""
     if plan.work.settings.plan is not None:
-        return dict.fromkeys(plan.work.asked) if len(plan.work.asked) > 1 else {}
+        return dict.fromkeys(plan.work.device_names) if len(plan.work.device_names) > 1 else {}
     considered = {
         c.devices[0]: c.predicted_s
         for c in plan.candidates
@@ -82,7 +82,9 @@ def alone_rows(
     work, rows, left_out = plan.work, [], {}
     for name, predicted_s in _alone(plan).items():
         try:
-            alone = Workbench(work.given.source, replace(work.settings, devices=[name], pins={}))
+            alone = PlanningContext(
+                work.given.source, replace(work.settings, devices=[name], pins={})
+            )
             single = alone.prepared_by("single", {})
             rows.append(row_of_plan(single, f"{name} alone", predicted_s, feeds, stack)[0])
         except DeviceError as error:  # some engines can use only one set of cores at a time
@@ -91,9 +93,12 @@ def alone_rows(
 
 
 def row_of_plan(
-    plan: Prepared, name: str, predicted_s: float | None, feeds: Mapping[str, Array],
+    plan: Prepared,
+    name: str,
+    predicted_s: float | None,
+    feeds: Mapping[str, Array],
     stack: ExitStack,
-) -> tuple[Row, Runner]:  # fmt: skip
+) -> tuple[Row, Runner]:
     """The row of a plan, and its runner."""
     Rest().until_idle()
     start_s = time.perf_counter()
@@ -104,7 +109,7 @@ def row_of_plan(
     return row, executor
 
 
-def row_of_onnx_runtime(work: Workbench, feeds: Mapping[str, Array]) -> Row:
+def row_of_onnx_runtime(work: PlanningContext, feeds: Mapping[str, Array]) -> Row:
     """The row of ONNX Runtime with as many threads as the devices have cores."""
     threads = max(1, sum(len(device.spec.cores) for device in work.devices))
     Rest().until_idle()
@@ -117,7 +122,7 @@ def row_of_onnx_runtime(work: Workbench, feeds: Mapping[str, Array]) -> Row:
 
 
 def bench_facts(
-    work: Workbench, standings: Standings, bound: LowerBound | None, worst: float | None
+    work: PlanningContext, standings: Standings, bound: LowerBound | None, worst: float | None
 ) -> dict[str, Any]:
     """Facts of all rows for the JSON document."""
     return {
@@ -132,9 +137,12 @@ def bench_facts(
 
 
 def print_bench(
-    work: Workbench, standings: Standings, bound: LowerBound | None, recorder: RealRecorder | None,
+    work: PlanningContext,
+    standings: Standings,
+    bound: LowerBound | None,
+    recorder: RealRecorder | None,
     trace: Path | None,
-) -> None:  # fmt: skip
+) -> None:
     """Print the tables of all rows."""
     out.print(f"{work.model.graph.name} on {', '.join(work.names)}")
     for figure, words in REQUESTS.items():

@@ -69,10 +69,12 @@ def trim_command(
     before = sizes(opened)
     left_bytes = trimmed(opened, limit_bytes)
     if left_bytes > limit_bytes:
-        raise StoreError(f"the cache {str(opened.root)!r} takes {format_bytes(left_bytes)} still, "
-                         f"{format_bytes(limit_bytes)} were wanted: files cannot be removed, or "
-                         f"another process writes; make the folder writable, or try "
-                         f"later")  # fmt: skip
+        raise StoreError(
+            f"the cache {str(opened.root)!r} takes {format_bytes(left_bytes)} still, "
+            f"{format_bytes(limit_bytes)} were wanted: files cannot be removed, or "
+            f"another process writes; make the folder writable, or try "
+            f"later"
+        )
     print_freed(opened, before, json)
 
 
@@ -94,8 +96,10 @@ def clear_command(
     opened, json = _opened(context, cache, json)
     before = sizes(opened)
     if left := clear(opened, kind):
-        raise StoreError(f"{len(left)} files of the cache cannot be removed, such as "
-                         f"{str(left[0])!r}; make the folder writable")  # fmt: skip
+        raise StoreError(
+            f"{len(left)} files of the cache cannot be removed, such as "
+            f"{str(left[0])!r}; make the folder writable"
+        )
     print_freed(opened, before, json)
 
 

@@ -42,8 +42,14 @@ def print_cache(opened: Cache, json: bool) -> None:
     kinds = contents(opened.root)
     limited = sum(c.size_bytes for c in kinds if c.kind not in _OUTSIDE)
     if json:
-        print_json({"folder": str(opened.root), "limit_bytes": opened.limit_bytes,
-                    "limited_bytes": limited, "kinds": [asdict(c) for c in kinds]})  # fmt: skip
+        print_json(
+            {
+                "folder": str(opened.root),
+                "limit_bytes": opened.limit_bytes,
+                "limited_bytes": limited,
+                "kinds": [asdict(c) for c in kinds],
+            }
+        )
         return
     table = Table("kind", "files", "size", "last used", "holds", box=None)
     now_s = time.time()
@@ -65,8 +71,7 @@ def print_freed(cache: Cache, before: Mapping[str, int], json: bool) -> None:
     """Print the bytes that were removed since the cache had the sizes ``before``."""
     after = sizes(cache)
     freed = {kind: size - after[kind] for kind, size in before.items() if size > after[kind]}
-    facts: dict[str, Any] = {"folder": str(cache.root), "freed_bytes": freed,
-                             "left_bytes": after}  # fmt: skip
+    facts: dict[str, Any] = {"folder": str(cache.root), "freed_bytes": freed, "left_bytes": after}
     if json:
         print_json(facts)
         return

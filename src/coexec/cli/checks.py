@@ -8,8 +8,8 @@ from coexec.arrays import Array
 from coexec.engines.registry import is_pretended
 from coexec.errors import CheckError, UsageError
 from coexec.model.difference import is_rounding, worst_difference
-from coexec.selection.opened_model import GivenModel
-from coexec.selection.planning_context import Workbench
+from coexec.selection.opened_model import OpenedModel
+from coexec.selection.planning_context import PlanningContext
 
 __all__ = ["differences", "judged", "judged_by"]
 
@@ -17,7 +17,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def differences(
-    work: Workbench, feeds: Mapping[str, Array], found: Mapping[str, Array]
+    work: PlanningContext, feeds: Mapping[str, Array], found: Mapping[str, Array]
 ) -> dict[str, float]:
     """Difference of each output from ONNX Runtime's on the original model, relative to its largest
     value."""
@@ -29,16 +29,22 @@ def differences(
 
 
 def judged(
-    worst: float, work: Workbench, feeds: Mapping[str, Array], facts: Mapping[str, Any] = _NONE
+    worst: float,
+    work: PlanningContext,
+    feeds: Mapping[str, Array],
+    facts: Mapping[str, Any] = _NONE,
 ) -> str:
     """Text of the verdict on outputs with the largest difference ``worst``; see `judged_by`."""
     return judged_by(worst, work.tolerance, work.given, feeds, facts)
 
 
 def judged_by(
-    worst: float, allowed: float, given: GivenModel, feeds: Mapping[str, Array],
+    worst: float,
+    allowed: float,
+    given: OpenedModel,
+    feeds: Mapping[str, Array],
     facts: Mapping[str, Any] = _NONE,
-) -> str:  # fmt: skip
+) -> str:
     """Text of the verdict on outputs with the largest difference ``worst``.
 
     Some models amplify rounding: see `coexec.model.check.is_rounding`.
@@ -54,9 +60,11 @@ def judged_by(
     optimised, plain = (given.reference(feeds, optimised=each) for each in (True, False))
     own = max(worst_difference(plain[name], optimised[name]) for name in optimised)
     if is_rounding(worst, own):
-        return (f"differs from ONNX Runtime by {worst:.1e} of the largest value; its own answers "
-                f"with and without its optimisations differ by {own:.1e}, as this model amplifies "
-                f"rounding for these inputs")  # fmt: skip
+        return (
+            f"differs from ONNX Runtime by {worst:.1e} of the largest value; its own answers "
+            f"with and without its optimisations differ by {own:.1e}, as this model amplifies "
+            f"rounding for these inputs"
+        )
     error = CheckError(
         f"the outputs differ from ONNX Runtime's by {worst:.2g} of the largest value, "
         f"{allowed:.0e} is allowed, and its own with and without its optimisations by {own:.2g}; "

@@ -79,8 +79,10 @@ def _engine_options(texts: Sequence[str] | None) -> dict[str, dict[str, str]]:
         name, equals, value = text.partition("=")
         engine, dot, option = name.partition(".")
         if not (equals and dot and engine and option):
-            raise UsageError(f"--engine {text!r} is not of the form ENGINE.OPTION=VALUE, for "
-                             f"example opencl.precision=fp16")  # fmt: skip
+            raise UsageError(
+                f"--engine {text!r} is not of the form ENGINE.OPTION=VALUE, for "
+                f"example opencl.precision=fp16"
+            )
         options.setdefault(engine, {})[option] = value
     return options
 
@@ -95,8 +97,10 @@ def _shape(text: str) -> tuple[str, tuple[int, ...] | int]:
             return name, int(dims)
         return name, tuple(int(d) for d in sizes if d.strip())
     except ValueError:
-        raise UsageError(f"--shape {text!r} is not of the form INPUT=1,3,224,224, or NAME=1 for a "
-                         f"dimension of that name") from None  # fmt: skip
+        raise UsageError(
+            f"--shape {text!r} is not of the form INPUT=1,3,224,224, or NAME=1 for a "
+            f"dimension of that name"
+        ) from None
 
 
 def _value(text: str) -> tuple[str, Any]:

@@ -24,9 +24,13 @@ def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = Fa
     processor_list = processors(fresh=fresh)
     not_imported = broken()
     if json:
-        print_json({"clusters": [asdict(d) for d in clusters],
-                    "processors": [asdict(driven) for driven in processor_list],
-                    "broken": not_imported})  # fmt: skip
+        print_json(
+            {
+                "clusters": [asdict(d) for d in clusters],
+                "processors": [asdict(driven) for driven in processor_list],
+                "broken": not_imported,
+            }
+        )
         return
     out.print(processor_table(clusters, processor_list))
     out.print(engine_table(processor_list))

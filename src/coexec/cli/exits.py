@@ -4,8 +4,16 @@ import typer
 
 from coexec.errors import CheckError, CoexecError, UsageError
 
-__all__ = ["CANNOT", "CHECK_FAILED", "DONE", "EXIT_CODES", "INTERRUPTED", "WRONG_USAGE",
-           "exit_code", "kind_of"]  # fmt: skip
+__all__ = [
+    "CANNOT",
+    "CHECK_FAILED",
+    "DONE",
+    "EXIT_CODES",
+    "INTERRUPTED",
+    "WRONG_USAGE",
+    "exit_code",
+    "kind_of",
+]
 
 DONE, CHECK_FAILED, WRONG_USAGE, CANNOT, INTERRUPTED = 0, 1, 2, 3, 130
 EXIT_CODES = {
@@ -13,9 +21,9 @@ EXIT_CODES = {
     CHECK_FAILED: "A check failed: the outputs are not those of ONNX Runtime (`--check`).",
     WRONG_USAGE: "Wrong usage: a verb, an option or a value that does not exist or has no meaning.",
     CANNOT: "It cannot be done here: the model does not load, a device, engine or package is "
-            "absent or fails, no plan exists, a file cannot be read or written.",
+    "absent or fails, no plan exists, a file cannot be read or written.",
     INTERRUPTED: "Interrupted by Ctrl-C.",
-}  # fmt: skip
+}
 
 
 def exit_code(error: Exception) -> int:

@@ -70,12 +70,22 @@ def command(
         raise UsageError(f"--top {top}: list 1 task or more")
     with progress(f"loading {model}") as tell:
         config = settings(
-            devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
-            inputs=inputs, cache=cache, fresh=fresh,
-            progress=tell, engine=engine, pin=pin,
-        )  # fmt: skip
-        prepared = prepare(model, config) if platform is None else (
-            on_platform(model, platform, config))  # fmt: skip
+            devices=devices,
+            planner=planner,
+            plan=plan,
+            option=option,
+            shape=shape,
+            value=value,
+            inputs=inputs,
+            cache=cache,
+            fresh=fresh,
+            progress=tell,
+            engine=engine,
+            pin=pin,
+        )
+        prepared = (
+            prepare(model, config) if platform is None else (on_platform(model, platform, config))
+        )
         cost, system = prepared.cost, prepared.system
     chosen, schedule = prepared.plan, prepared.schedule
     pinned = prepared.work.pinned_tasks(cost, system) if platform is None else ()
@@ -88,8 +98,7 @@ def command(
         print_json({"candidates": candidates, "tasks": rows} | energy_facts(trace, system))
         return
     print_candidates(prepared.candidates)
-    out.print(f"plan: {chosen.provenance.planner}, predicted "
-              f"{format_seconds(trace.makespan_s)}")  # fmt: skip
+    out.print(f"plan: {chosen.provenance.planner}, predicted {format_seconds(trace.makespan_s)}")
     if (joules := energy_line(trace, system)) is not None:
         out.print(f"energy: {joules}, simulated")
     out.print(group_table(reasons))

@@ -65,21 +65,40 @@ def command(
 
     with progress(f"loading {model}") as tell:
         config = settings(
-            devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
-            inputs=inputs, cache=cache, fresh=fresh, progress=tell, engine=engine, pin=pin,
-        )  # fmt: skip
+            devices=devices,
+            planner=planner,
+            plan=plan,
+            option=option,
+            shape=shape,
+            value=value,
+            inputs=inputs,
+            cache=cache,
+            fresh=fresh,
+            progress=tell,
+            engine=engine,
+            pin=pin,
+        )
         done = export(model, folder, config)
     files = done.manifest.files
     sizes = {name: facts.size_bytes for name, facts in files.items()}
     parts = {name: size for name, size in sizes.items() if name.startswith(f"{PARTS}/")}
     places = [str(place) for place in done.prepared.plan.places]
     if json:
-        print_json({"folder": str(done.folder), "model": done.manifest.model, "places": places,
-                    "inputs": dict(done.manifest.inputs), "files": sizes,
-                    "digest": done.manifest.digest})  # fmt: skip
+        print_json(
+            {
+                "folder": str(done.folder),
+                "model": done.manifest.model,
+                "places": places,
+                "inputs": dict(done.manifest.inputs),
+                "files": sizes,
+                "digest": done.manifest.digest,
+            }
+        )
         return
     whole, compiled = (format_bytes(sum(own.values())) for own in (sizes, parts))
-    out.print(f"{done.folder}: {done.manifest.model} on {', '.join(places)}, {whole} in "
-              f"{len(files)} files, of which {compiled} in {len(parts)} were compiled")  # fmt: skip
+    out.print(
+        f"{done.folder}: {done.manifest.model} on {', '.join(places)}, {whole} in "
+        f"{len(files)} files, of which {compiled} in {len(parts)} were compiled"
+    )
     if (reason := done.agreement.reason) is not None:
         out.print(f"not compared yet: {reason}; sessions compare it with the first requests")

@@ -50,12 +50,12 @@ def command(
     from coexec.cli.progress import progress
     from coexec.errors import UsageError
     from coexec.graph.text import format_graph
-    from coexec.selection.planning_context import Workbench
+    from coexec.selection.planning_context import PlanningContext
     from coexec.units import format_bytes, format_count
 
     config = settings(devices=device, shape=shape, value=value, inputs=inputs, cache=cache)
     with progress(f"loading {model}"):
-        work = Workbench(model, config)
+        work = PlanningContext(model, config)
         graph = work.model.graph
     facts = model_facts(graph)
     if device is not None and len(work.devices) != 1:

@@ -47,8 +47,15 @@ def memory_facts(graph: Graph) -> dict[str, Any]:
         least = min(totals.values())
         for name, total in totals.items():
             ratio = total / bounds[family] if bounds[family] else 1.0
-            rows.append({"strategy": name, "family": family, "total_bytes": total,
-                         "of_bound": ratio, "smallest": total == least})  # fmt: skip
+            rows.append(
+                {
+                    "strategy": name,
+                    "family": family,
+                    "total_bytes": total,
+                    "of_bound": ratio,
+                    "smallest": total == least,
+                }
+            )
     return {"tensors": len(records), "bound_bytes": bounds, "strategies": rows}
 
 

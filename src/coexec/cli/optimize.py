@@ -76,9 +76,16 @@ def command(
     check_files(file)
     with progress(f"loading {model}") as tell:
         config = settings(
-            devices=devices, option=option, pin=pin, shape=shape, value=value, inputs=inputs,
-            fresh=fresh, engine=engine, cache=cache,
-        )  # fmt: skip
+            devices=devices,
+            option=option,
+            pin=pin,
+            shape=shape,
+            value=value,
+            inputs=inputs,
+            fresh=fresh,
+            engine=engine,
+            cache=cache,
+        )
         verdict = optimize(model, config, time, tell)
     kept = verdict.plan_file if verdict.is_faster else None
     if kept is not None:
@@ -89,8 +96,10 @@ def command(
     print_candidates(verdict.candidates)
     out.print(f"verdict    {verdict}")
     if verdict.is_busy:
-        out.print(f"busy       other programs used {verdict.others:.0%} of the processors' time "
-                  f"meanwhile: these are figures of a busy machine")  # fmt: skip
+        out.print(
+            f"busy       other programs used {verdict.others:.0%} of the processors' time "
+            f"meanwhile: these are figures of a busy machine"
+        )
     if verdict.doubt is not None:
         out.print(f"doubt      {verdict.doubt}; the next call measures again")
     if kept is not None:
@@ -106,9 +115,15 @@ def _stem(model: str) -> str:
 
 def _facts(verdict: "Verdict") -> dict[str, Any]:
     return {
-        "verdict": str(verdict), "is_faster": verdict.is_faster, "ratio": verdict.ratio,
-        "onnx_runtime_s": verdict.ort_s, "plan_s": verdict.plan_s, "requests": verdict.requests,
+        "verdict": str(verdict),
+        "is_faster": verdict.is_faster,
+        "ratio": verdict.ratio,
+        "onnx_runtime_s": verdict.ort_s,
+        "plan_s": verdict.plan_s,
+        "requests": verdict.requests,
         "devices": verdict.candidates[0].devices if verdict.candidates else None,
-        "untried": verdict.untried, "others": verdict.others, "doubt": verdict.doubt,
+        "untried": verdict.untried,
+        "others": verdict.others,
+        "doubt": verdict.doubt,
         "unfinished": verdict.unfinished,
-    }  # fmt: skip
+    }

@@ -37,8 +37,9 @@ def write_file(path: Path, content: str | bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, [content.encode() if isinstance(content, str) else content])
     except OSError as error:
-        raise StoreError(f"cannot write {str(path)!r}: {error.strerror or error}; choose "
-                         f"another place") from None  # fmt: skip
+        raise StoreError(
+            f"cannot write {str(path)!r}: {error.strerror or error}; choose another place"
+        ) from None
 
 
 def print_json(data: Mapping[str, Any]) -> None:

@@ -17,23 +17,28 @@ from coexec.processes import Child, EndedError, Parent
 if TYPE_CHECKING:  # imports would add to the memory of the process that runs ONNX Runtime
     from coexec.arrays import Array
     from coexec.plan.plan import Plan
-    from coexec.selection.planning_context import Workbench
+    from coexec.selection.planning_context import PlanningContext
 
 __all__ = ["of_onnx_runtime", "of_plan"]
 
 _RUNS = 2
 
 
-def of_plan(work: "Workbench", plan: "Plan", feeds: "Mapping[str, Array]") -> int | None:
+def of_plan(work: "PlanningContext", plan: "Plan", feeds: "Mapping[str, Array]") -> int | None:
     """Peak bytes of a plan that starts from the cache; None if the process crashed."""
     child_settings = replace(
-        work.settings, devices=list(work.asked), cache=str(work.cache.root), fresh=False,
+        work.settings,
+        devices=list(work.device_names),
+        cache=str(work.cache.root),
+        fresh=False,
         progress=None,
-    )  # fmt: skip
+    )
     return _in_a_process(_run_plan, work.given.source, child_settings, plan.to_json(), dict(feeds))
 
 
-def of_onnx_runtime(work: "Workbench", threads: int, feeds: "Mapping[str, Array]") -> int | None:
+def of_onnx_runtime(
+    work: "PlanningContext", threads: int, feeds: "Mapping[str, Array]"
+) -> int | None:
     """Peak bytes of ONNX Runtime alone, with the original model in a file; None if the process
     crashed."""
     from coexec.selection.opened_model import ZOO
@@ -47,7 +52,7 @@ def of_onnx_runtime(work: "Workbench", threads: int, feeds: "Mapping[str, Array]
         return _in_a_process(_run_onnx_runtime, str(path), threads, dict(feeds))
 
 
-def _write(work: "Workbench", path: Path) -> None:
+def _write(work: "PlanningContext", path: Path) -> None:
     """Write the model to a file, with the shapes and values that the user fixes."""
     import onnx_ir as ir
 
@@ -65,9 +70,9 @@ def _in_a_process(measure: Callable[..., int], *arguments: Any) -> int | None:
 
 def _run_plan(source: Any, settings: Any, plan: str, feeds: Mapping[str, Any]) -> int:
     from coexec.plan.plan import Plan
-    from coexec.selection.planning_context import Workbench
+    from coexec.selection.planning_context import PlanningContext
 
-    work = Workbench(source, settings)
+    work = PlanningContext(source, settings)
     with work.start(work.prepared(Plan.from_json(plan))) as executor:
         for _ in range(_RUNS):
             executor.run(feeds)

@@ -80,10 +80,18 @@ def command(
     else:
         with progress(f"loading {model}") as tell:
             config = settings(
-                devices=devices, planner=planner, option=option, shape=shape, value=value,
-                inputs=inputs, cache=cache,
-                fresh=fresh, progress=tell, engine=engine, pin=pin,
-            )  # fmt: skip
+                devices=devices,
+                planner=planner,
+                option=option,
+                shape=shape,
+                value=value,
+                inputs=inputs,
+                cache=cache,
+                fresh=fresh,
+                progress=tell,
+                engine=engine,
+                pin=pin,
+            )
             prepared = prepare(model, config)
             trace = simulate(prepared.schedule, prepared.cost, prepared.system)
     graph, plan, schedule, system = (
@@ -96,8 +104,11 @@ def command(
         write_file(output, text_of(plan, graph, prepared.origin.shapes))
     bound = bound_of(prepared)
     if json:
-        facts = {"predicted_s": trace.makespan_s, "segments": len(schedule.segments),
-                 "bound_devices": None if bound is None else bound.devices}  # fmt: skip
+        facts = {
+            "predicted_s": trace.makespan_s,
+            "segments": len(schedule.segments),
+            "bound_devices": None if bound is None else bound.devices,
+        }
         facts |= energy_facts(trace, system)
         print_json(json_module.loads(plan.to_json()) | facts)
         return
@@ -113,10 +124,14 @@ def command(
     for name in system.names:
         count = len(plan.order.get(name, ()))
         alone = format_seconds(alone_s(prepared, name))
-        out.print(f"{name:10} {count} of {len(graph.tasks)} tasks, busy "
-                  f"{trace.utilisation(name):.0%}; all tasks alone {alone}")  # fmt: skip
+        out.print(
+            f"{name:10} {count} of {len(graph.tasks)} tasks, busy "
+            f"{trace.utilisation(name):.0%}; all tasks alone {alone}"
+        )
     moved = sum(t.size_bytes for t in schedule.transfers)
-    out.print(f"segments   {len(schedule.segments)}, {len(schedule.transfers)} tensors "
-              f"({moved / 1e6:.1f} MB) read across devices")  # fmt: skip
+    out.print(
+        f"segments   {len(schedule.segments)}, {len(schedule.transfers)} tensors "
+        f"({moved / 1e6:.1f} MB) read across devices"
+    )
     if output is not None:
         out.print(f"written    {output}")

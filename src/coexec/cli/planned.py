@@ -9,7 +9,7 @@ from coexec.errors import UsageError
 from coexec.hardware.hardware import System
 from coexec.research.platforms import load
 from coexec.selection.plan_files import versions_here
-from coexec.selection.planning_context import Workbench, make_plan
+from coexec.selection.planning_context import PlanningContext, make_plan
 from coexec.selection.prepared import Prepared, Simulated
 from coexec.selection.settings import Settings
 from coexec.timing.energy import device_energy_j
@@ -17,8 +17,7 @@ from coexec.timing.simulate import simulate
 from coexec.timing.trace import Trace
 from coexec.units import format_joules, format_seconds
 
-__all__ = ["LowerBound", "alone_s", "bound_of", "energy_facts", "energy_line",
-           "on_platform"]  # fmt: skip
+__all__ = ["LowerBound", "alone_s", "bound_of", "energy_facts", "energy_line", "on_platform"]
 
 _QUICK = ("hope_greedy", "heft", "single")
 """Planners that "auto" tries if no plan can run."""
@@ -98,7 +97,7 @@ def on_platform(model: str, platform: str, settings: Settings) -> Prepared:
     if settings.fresh or settings.pins or settings.engine_options:
         raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
     phone = load(platform, settings.devices)
-    here = Workbench(model, replace(settings, devices=None, plan=None))
+    here = PlanningContext(model, replace(settings, devices=None, plan=None))
     origin = Simulated(here.given.published_graph, (phone.cost, phone.system), here.shapes)
     if settings.plan is not None:
         settings.plan.require(origin.graph, versions_here())

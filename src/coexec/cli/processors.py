@@ -38,7 +38,10 @@ def engine_table(found: Iterable[Driven]) -> Table:
 
 def remarks(found: Iterable[Driven]) -> list[str]:
     """Lines of text: why engines are unusable, and their notes."""
-    texts = ((driven.name, engine, text) for driven in found
-             for engine, processor in driven.by.items()
-             for text in (processor.unusable, *processor.notes))  # fmt: skip
+    texts = (
+        (driven.name, engine, text)
+        for driven in found
+        for engine, processor in driven.by.items()
+        for text in (processor.unusable, *processor.notes)
+    )
     return [f"{name}/{engine}: {text}" for name, engine, text in texts if text is not None]

@@ -71,7 +71,7 @@ def command(
     from coexec.cli.profile_tables import basis_counts, cost_facts, print_tasks, train_predictors
     from coexec.cli.progress import progress
     from coexec.errors import UsageError
-    from coexec.selection.planning_context import Workbench
+    from coexec.selection.planning_context import PlanningContext
     from coexec.units import format_seconds
 
     if train:
@@ -95,7 +95,7 @@ def command(
             progress=tell,
             engine=engine,
         )
-        work = Workbench(model, config)
+        work = PlanningContext(model, config)
         cost, system = work.measured
         doubts = work.untrained
     if json:
@@ -109,11 +109,16 @@ def command(
     for line in doubts:
         out.print(line)
     for link in system.links:
-        copy = "memory is shared" if link.bandwidth_bytes_per_s == float("inf") else (
-            f"{link.bandwidth_bytes_per_s / 1e9:.1f} GB/s")  # fmt: skip
+        copy = (
+            "memory is shared"
+            if link.bandwidth_bytes_per_s == float("inf")
+            else (f"{link.bandwidth_bytes_per_s / 1e9:.1f} GB/s")
+        )
         out.print(f"{link.source} -> {link.target}: {format_seconds(link.sync_latency_s)}, {copy}")
     for (source, target), change in cost.layout_changes.items():
         way = f"{source}, its own part" if source == target else f"{source} -> {target}"
         each_s, megabyte_s = format_seconds(change.tensor_s), format_seconds(1e6 * change.byte_s)
-        out.print(f"{way}: tensors that change their layout: {len(change.tensors)}, each "
-                  f"{each_s} and {megabyte_s} a MB")  # fmt: skip
+        out.print(
+            f"{way}: tensors that change their layout: {len(change.tensors)}, each "
+            f"{each_s} and {megabyte_s} a MB"
+        )

@@ -34,11 +34,16 @@ def cost_facts(cost: CostTable) -> dict[str, Any]:
             for place, by_piece in cost.pieces_s.items()
         },
         "layout_changes": [
-            {"source": str(source), "target": str(target), "tensors": sorted(change.tensors),
-             "tensor_s": change.tensor_s, "byte_s": change.byte_s}
+            {
+                "source": str(source),
+                "target": str(target),
+                "tensors": sorted(change.tensors),
+                "tensor_s": change.tensor_s,
+                "byte_s": change.byte_s,
+            }
             for (source, target), change in cost.layout_changes.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def print_tasks(cost: CostTable, places: Sequence[Place], graph: Graph, top: int) -> None:
@@ -62,9 +67,12 @@ def train_predictors(
         config = settings(devices=devices, cache=cache, engine=engine, progress=tell)
         units_by_place = trained_on(config, samples)
     if json:
-        learnt = {str(place): {kind: {"units_s": k.units_s, "error": k.error}
-                               for kind, k in kinds.items()}
-                  for place, kinds in units_by_place.items()}  # fmt: skip
+        learnt = {
+            str(place): {
+                kind: {"units_s": k.units_s, "error": k.error} for kind, k in kinds.items()
+            }
+            for place, kinds in units_by_place.items()
+        }
         print_json({"predictors": learnt})
         return
     for place, kinds in units_by_place.items():
@@ -85,7 +93,11 @@ def basis_counts(cost: CostTable, place: Place) -> str:
     texts = [f"{counts[basis]} {basis}" for basis in get_args(Basis) if counts[basis]]
     line = f"{place}: {', '.join(texts) or 'runs none'} of {len(cost.tasks_s[place])} tasks"
     disturbed = len(cost.disturbed.get(place, ()))
-    return line if not disturbed else (
-        f"{line}; {disturbed} while other programs used the processors: "
-        f"when these are idle, measure again with --fresh"
-    )  # fmt: skip
+    return (
+        line
+        if not disturbed
+        else (
+            f"{line}; {disturbed} while other programs used the processors: "
+            f"when these are idle, measure again with --fresh"
+        )
+    )

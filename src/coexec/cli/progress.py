@@ -100,5 +100,6 @@ class _ProgressLines:
         later = now != self._said and now_s - self._said_s >= _LINE_S
         if what != self._said[0] or later:
             self._said, self._said_s = now, now_s
-            err.print(f"coexec: {what}{f', {done} of {total}' if total > 1 else ''}",
-                      soft_wrap=True)  # fmt: skip
+            err.print(
+                f"coexec: {what}{f', {done} of {total}' if total > 1 else ''}", soft_wrap=True
+            )

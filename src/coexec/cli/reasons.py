@@ -38,10 +38,12 @@ def group_table(reasons: Sequence[Reason]) -> Table:
         later_s = [r.elsewhere.end_s - r.here.end_s for r in own if r.elsewhere is not None]
         median_s = statistics.median(later_s) if later_s and group != "even" else None
         table.add_row(
-            GROUPS[group], f"{device}/{engine}", str(len(own)),
+            GROUPS[group],
+            f"{device}/{engine}",
+            str(len(own)),
             format_seconds(sum(r.predicted_s for r in own)),
             "" if median_s is None else _apart(median_s),
-        )  # fmt: skip
+        )
     return table
 
 
@@ -57,8 +59,11 @@ def task_table(reasons: Iterable[Reason], measured: Mapping[str, float]) -> Tabl
     for reason in reasons:
         seconds = measured.get(reason.task)
         table.add_row(
-            reason.task, f"{reason.device}/{reason.engine}", format_seconds(reason.predicted_s),
+            reason.task,
+            f"{reason.device}/{reason.engine}",
+            format_seconds(reason.predicted_s),
             "" if seconds is None else format_seconds(seconds),
-            format_bytes(reason.moved_bytes) if reason.moved_bytes else "", reason.why,
-        )  # fmt: skip
+            format_bytes(reason.moved_bytes) if reason.moved_bytes else "",
+            reason.why,
+        )
     return table

@@ -33,8 +33,12 @@ def write_trace(
         recorder = RealRecorder(compiled, work.names)
         executor.run(feeds, recorder)
     graph = work.graph
-    maker = {name: task.name for task in graph.tasks for operator in task.operators
-             for name in operator.outputs}  # fmt: skip
+    maker = {
+        name: task.name
+        for task in graph.tasks
+        for operator in task.operators
+        for name in operator.outputs
+    }
     trace = recorder.trace().with_tasks(maker)
     took = f"{format_seconds(trace.makespan_s)}, without profilers {format_seconds(ordinary_s)}"
     write_file(path, trace.to_chrome(f"coexec: {graph.name}, {took}"))

@@ -79,10 +79,20 @@ def command(
 
     with progress(f"loading {model}") as tell:
         config = settings(
-            devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
-            inputs=inputs, cache=cache, fresh=fresh,
-            progress=tell, engine=engine, pin=pin, waiting=waiting,
-        )  # fmt: skip
+            devices=devices,
+            planner=planner,
+            plan=plan,
+            option=option,
+            shape=shape,
+            value=value,
+            inputs=inputs,
+            cache=cache,
+            fresh=fresh,
+            progress=tell,
+            engine=engine,
+            pin=pin,
+            waiting=waiting,
+        )
         prepared = prepare(*resolve_export(model, config))
     work, compiled = prepared.work, prepared.compiled
     feeds = next(work.model.candidates())
@@ -100,20 +110,28 @@ def command(
     differences_by_output = differences(work, feeds, outputs) if check else {}
     worst = max(differences_by_output.values(), default=0.0)
     if json:
-        facts = {"latency_s": ran.makespan_s, "differences": differences_by_output,
-                 "busy_s": {d: ran.busy_s(d) for d in work.names}} | asdict(energy)  # fmt: skip
+        facts = {
+            "latency_s": ran.makespan_s,
+            "differences": differences_by_output,
+            "busy_s": {d: ran.busy_s(d) for d in work.names},
+        } | asdict(energy)
         judged(worst, work, feeds, facts)
         print_json(facts)
         return
     print(draw(ran))
     out.print(f"{work.model.graph.name}: {format_seconds(ran.makespan_s)}")
     if energy.energy_j is not None:
-        out.print(f"energy: {format_joules(energy.energy_j)}, all that the processors and their "
-                  f"memory draw meanwhile")  # fmt: skip
+        out.print(
+            f"energy: {format_joules(energy.energy_j)}, all that the processors and their "
+            f"memory draw meanwhile"
+        )
     for name, array in outputs.items():
         note = f", differs by {differences_by_output[name]:.1e}" if check else ""
-        kind = f"{list(array.shape)} {array.dtype}" if isinstance(array, np.ndarray) else (
-            type(array).__name__)  # fmt: skip
+        kind = (
+            f"{list(array.shape)} {array.dtype}"
+            if isinstance(array, np.ndarray)
+            else (type(array).__name__)
+        )
         out.print(f"{name} {kind}{note}")
     if check:
         out.print(f"check: {judged(worst, work, feeds)}")

@@ -78,29 +78,49 @@ def command(
     from coexec.session import InferenceSession
 
     config = settings(
-        devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
-        cache=cache, engine=engine, pin=pin, waiting=waiting,
-    )  # fmt: skip
+        devices=devices,
+        planner=planner,
+        plan=plan,
+        option=option,
+        shape=shape,
+        value=value,
+        cache=cache,
+        engine=engine,
+        pin=pin,
+        waiting=waiting,
+    )
     body_bytes = parse_bytes(max_request)
     if body_bytes < 1:
         raise UsageError(f"--max-request {max_request} lets no request in; give for example 256MiB")
     limits = ServeLimits(body_bytes, held_bytes=max(4 * body_bytes, ServeLimits.held_bytes))
     with listen(host, port) as listener:  # fails early: preparing the model may take minutes
         session = InferenceSession(
-            model, devices=config.devices, planner=planner, plan=config.plan,
-            planner_options=config.planner_options, shapes=config.shapes, values=config.values,
-            cache=cache, mode=mode, waiting=waiting, engine_options=config.engine_options,
+            model,
+            devices=config.devices,
+            planner=planner,
+            plan=config.plan,
+            planner_options=config.planner_options,
+            shapes=config.shapes,
+            values=config.values,
+            cache=cache,
+            mode=mode,
+            waiting=waiting,
+            engine_options=config.engine_options,
             pins=config.pins,
-        )  # fmt: skip
+        )
         served = SessionServed(
             session, served_name(model) if name is None else name, credits=credits
         )
         with contextlib.closing(served):
             if not is_loopback(listener):
-                err.print(f"coexec: warning: other machines are answered at {host}, without "
-                          f"authentication or encryption; a proxy can add both",
-                          soft_wrap=True)  # fmt: skip
+                err.print(
+                    f"coexec: warning: other machines are answered at {host}, without "
+                    f"authentication or encryption; a proxy can add both",
+                    soft_wrap=True,
+                )
             facts = {
-                "name": served.name, "url": url_of(listener, served), "credits": served.credits,
-            }  # fmt: skip
+                "name": served.name,
+                "url": url_of(listener, served),
+                "credits": served.credits,
+            }
             serve(served, listener, limits, lambda: tell_address(facts, json))

@@ -20,8 +20,10 @@ def tell_address(facts: Mapping[str, Any], json: bool) -> None:
     if json:
         print_json(facts)
     else:
-        out.print(f"{facts['name']} is served at {facts['url']}, {facts['credits']} requests at a "
-                  f"time; Ctrl-C ends it")  # fmt: skip
+        out.print(
+            f"{facts['name']} is served at {facts['url']}, {facts['credits']} requests at a "
+            f"time; Ctrl-C ends it"
+        )
     sys.stdout.flush()
 
 
@@ -41,5 +43,6 @@ def check_serving() -> None:
     """
     for package in ("starlette", "uvicorn"):
         if importlib.util.find_spec(package) is None:
-            raise PackageError(f"coexec serve needs {package}, which is not installed; "
-                               f"{install('serve')}")  # fmt: skip
+            raise PackageError(
+                f"coexec serve needs {package}, which is not installed; {install('serve')}"
+            )

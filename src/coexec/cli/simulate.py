@@ -65,11 +65,19 @@ def command(
         raise UsageError(f"--requests {requests}: simulate at least 1")
     with progress(f"loading {model}") as tell:
         config = settings(
-            devices=devices, planner=planner, plan=plan, option=option, shape=shape, value=value,
-            inputs=inputs, cache=cache, progress=tell,
-        )  # fmt: skip
-        prepared = prepare(model, config) if platform is None else (
-            on_platform(model, platform, config))  # fmt: skip
+            devices=devices,
+            planner=planner,
+            plan=plan,
+            option=option,
+            shape=shape,
+            value=value,
+            inputs=inputs,
+            cache=cache,
+            progress=tell,
+        )
+        prepared = (
+            prepare(model, config) if platform is None else (on_platform(model, platform, config))
+        )
         system = prepared.system
     simulation = simulate(prepared.schedule, prepared.cost, system, requests)
     if trace is not None:
@@ -81,7 +89,8 @@ def command(
         return
     print(draw(simulation))
     each = format_seconds(simulation.makespan_s / requests)
-    out.print(f"simulated: {format_seconds(simulation.makespan_s)} for {requests} request(s), "
-              f"{each} each")  # fmt: skip
+    out.print(
+        f"simulated: {format_seconds(simulation.makespan_s)} for {requests} request(s), {each} each"
+    )
     if (joules := energy_line(simulation, system, requests)) is not None:
         out.print(f"energy: {joules} each")

@@ -55,8 +55,11 @@ class Standings:
     @property
     def fastest_s(self) -> float:
         """Least median seconds of all rows, of both figures."""
-        samples_s = (self.outcome.samples_s(name, figure) for name in self.outcome.laps
-                     for figure in REQUESTS)  # fmt: skip
+        samples_s = (
+            self.outcome.samples_s(name, figure)
+            for name in self.outcome.laps
+            for figure in REQUESTS
+        )
         return min(map(statistics.median, samples_s))
 
     def facts(self, row: Row) -> dict[str, Any]:
@@ -64,15 +67,22 @@ class Standings:
         of the same figure; both medians are in the document."""
         ran = self.same_as.get(row.name, row.name)
         facts: dict[str, Any] = {
-            "name": row.name, "same_as": self.same_as.get(row.name), "init_s": row.init_s,
-            "warm_up_s": row.warm_up_s, "predicted_s": row.predicted_s,
-        }  # fmt: skip
+            "name": row.name,
+            "same_as": self.same_as.get(row.name),
+            "init_s": row.init_s,
+            "warm_up_s": row.warm_up_s,
+            "predicted_s": row.predicted_s,
+        }
         for figure in REQUESTS:
             samples_s = self.outcome.samples_s(ran, figure)
             median_s, p90_s, p99_s = map(float, np.percentile(samples_s, [50, 90, 99]))
             base_s = float(np.median(self.outcome.samples_s(self.base, figure)))
-            facts |= {f"{figure}_s": median_s, f"{figure}_p90_s": p90_s, f"{figure}_p99_s": p99_s,
-                      f"{figure}_ratio": median_s / base_s}  # fmt: skip
+            facts |= {
+                f"{figure}_s": median_s,
+                f"{figure}_p90_s": p90_s,
+                f"{figure}_p99_s": p99_s,
+                f"{figure}_ratio": median_s / base_s,
+            }
         facts["requests_per_s"] = 1 / statistics.fmean(self.outcome.samples_s(ran, "loop"))
         return facts | {"peak_bytes": row.peak_bytes} | asdict(row.energy)
 

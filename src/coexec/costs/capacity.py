@@ -72,6 +72,8 @@ class CapacityCosts:
         """
         capacity = self.machines.get(machine)
         if capacity is None:
-            raise DeviceError(f"the capacity of machine {machine!r} is not known, only those of "
-                              f"{', '.join(self.machines)}; measure it or state it")  # fmt: skip
+            raise DeviceError(
+                f"the capacity of machine {machine!r} is not known, only those of "
+                f"{', '.join(self.machines)}; measure it or state it"
+            )
         return capacity.alpha * FLOPS_PER_MAC * work.macs / capacity.flops_per_s

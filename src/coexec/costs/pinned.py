@@ -55,16 +55,22 @@ def resolve(
     for pattern, device in pins.items():
         places = frozenset(p for p in system.places if device in (p.device, str(p)))
         if not places:
-            raise UsageError(f"pin {pattern}={device}: there is no device {device!r} in this plan, "
-                             f"only {', '.join(map(str, system.places))}")  # fmt: skip
+            raise UsageError(
+                f"pin {pattern}={device}: there is no device {device!r} in this plan, "
+                f"only {', '.join(map(str, system.places))}"
+            )
         matching = [t for t in graph.tasks if fnmatchcase(t.name, pattern)]
         if not matching:
-            raise UsageError(f"pin {pattern}={device} matches no task; coexec inspect MODEL "
-                             f"--tasks lists them, patterns are allowed")  # fmt: skip
+            raise UsageError(
+                f"pin {pattern}={device} matches no task; coexec inspect MODEL "
+                f"--tasks lists them, patterns are allowed"
+            )
         for task in matching:
             whole = graph.output_of(task).whole
             if all(math.isinf(cost.piece_s(graph, task, whole, place)) for place in places):
-                raise InfeasibleError(f"pin {pattern}={device}: {device} does not run task "
-                                      f"{task.name!r} ({task.kind})")  # fmt: skip
+                raise InfeasibleError(
+                    f"pin {pattern}={device}: {device} does not run task "
+                    f"{task.name!r} ({task.kind})"
+                )
             allowed[task.name] = places
     return allowed

@@ -22,11 +22,18 @@ BLOCK = 4
 """Number of channels in a block of memory: NC4HW4 on CPUs, RGBA pixels on GPUs."""
 
 _VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-_FUSED = frozenset({"Clip", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu",
-                    "Sigmoid", "Tanh"})  # fmt: skip
-_COPY_BOUND = frozenset({"copy_bytes_per_s", "unaligned_concat_bytes_per_s",
-                         "vector_conv_bytes_per_s", "matmul_bytes_per_s",
-                         "conv_weight_bytes_per_s"})  # fmt: skip
+_FUSED = frozenset(
+    {"Clip", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Tanh"}
+)
+_COPY_BOUND = frozenset(
+    {
+        "copy_bytes_per_s",
+        "unaligned_concat_bytes_per_s",
+        "vector_conv_bytes_per_s",
+        "matmul_bytes_per_s",
+        "conv_weight_bytes_per_s",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

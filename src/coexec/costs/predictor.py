@@ -22,8 +22,17 @@ from coexec.graph.graph import Operator, Task, Tensor
 from coexec.graph.region import Region
 from coexec.graph.task_samples import TaskParts
 
-__all__ = ["Describe", "KernelUnits", "LatencyPredictor", "PartShares", "TrainedUnits", "from_json",
-           "surest", "to_json", "train"]  # fmt: skip
+__all__ = [
+    "Describe",
+    "KernelUnits",
+    "LatencyPredictor",
+    "PartShares",
+    "TrainedUnits",
+    "from_json",
+    "surest",
+    "to_json",
+    "train",
+]
 
 Describe = Callable[[Sequence[Operator], Mapping[str, Tensor], str], Workload]
 """`OpenEngine.workload`: the work of an engine's kernels for the operators of a task."""
@@ -77,9 +86,12 @@ class LatencyPredictor:
         return None if part is None else self._predicted(*part, "", parts.task)
 
     def _predicted(
-        self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], compiled: str,
+        self,
+        operators: Sequence[Operator],
+        tensors: Mapping[str, Tensor],
+        compiled: str,
         task: Task,
-    ) -> Prediction | None:  # fmt: skip
+    ) -> Prediction | None:
         if task.opaque:
             return None
         workload = self.describe(operators, tensors, compiled)

@@ -22,10 +22,16 @@ def plain_workload(operators: Sequence[Operator], tensors: Mapping[str, Tensor])
     """Multiply-accumulates, elements of windows and bytes; each type of operator is a kind."""
     heads = [op.op_type for op in operators if op.op_type in _HEADS]
     kind = heads[0] if heads else operators[0].op_type
-    return Workload(kind, together(beside(operators, tensors), {
-        "macs": float(sum(operator_macs(op, tensors) for op in operators)),
-        "windows": float(sum(_windows(op, tensors) for op in operators)),
-    }))  # fmt: skip
+    return Workload(
+        kind,
+        together(
+            beside(operators, tensors),
+            {
+                "macs": float(sum(operator_macs(op, tensors) for op in operators)),
+                "windows": float(sum(_windows(op, tensors) for op in operators)),
+            },
+        ),
+    )
 
 
 def together(*parts: Mapping[str, float]) -> dict[str, float]:

@@ -29,9 +29,22 @@ from coexec.lowering.module import Module
 from coexec.model.main_memory import main_memory_bytes
 from coexec.timing.trace import Detail
 
-__all__ = ["AfterFork", "Bound", "BoxCopy", "Engine", "Held", "InFlight", "Launchable",
-           "NoOptions", "OpenEngine", "OwnSession", "Processor", "Program", "Timed",
-           "aligned_empty"]  # fmt: skip
+__all__ = [
+    "AfterFork",
+    "Bound",
+    "BoxCopy",
+    "Engine",
+    "InFlight",
+    "Launchable",
+    "NoOptions",
+    "OpaqueValue",
+    "OpenEngine",
+    "OwnSession",
+    "Processor",
+    "Program",
+    "Timed",
+    "aligned_empty",
+]  # fmt: skip
 
 AfterFork = Literal["works", "again", "lost"]
 """State of an engine's programs in a forked child process, which has only one of the threads.
@@ -69,7 +82,7 @@ class NoOptions:
     """Options of an engine that has none."""
 
 
-class Held:
+class OpaqueValue:
     """Holder in which a program stores an opaque output.
 
     An opaque value has no memory before it is computed, so none can be allocated for it.
@@ -191,7 +204,7 @@ class OpenEngine(ABC):
     the device can report when it computed."""
     runs_opaque: bool = False
     """Whether it runs opaque tasks. Its programs then get opaque inputs as the caller feeds them,
-    and a `Held` for each opaque output."""
+    and a `OpaqueValue` for each opaque output."""
 
     def __init__(self, device: Device, info: EngineInfo) -> None:
         """

@@ -89,9 +89,11 @@ def unusable(engine: str, device: str, version: str) -> str | None:
     failure = verdict(facts, command, lambda: _compute(device))
     if not failure:
         return None
-    return (f"engine {engine} is unusable on {device.partition('/')[0]}: a small model {failure} "
-            f"[{version}]; update or reinstall its package, after which coexec devices --fresh "
-            f"tries it again, or leave the engine out")  # fmt: skip
+    return (
+        f"engine {engine} is unusable on {device.partition('/')[0]}: a small model {failure} "
+        f"[{version}]; update or reinstall its package, after which coexec devices --fresh "
+        f"tries it again, or leave the engine out"
+    )
 
 
 def _folder() -> Path:
@@ -142,9 +144,14 @@ def _run(command: Sequence[str], env: Mapping[str, str]) -> tuple[int, str]:
     """Exit code and output of a process that finds the same modules as this one."""
     with tempfile.TemporaryFile() as output:  # processes of the driver may keep a pipe open
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            env=processes.variables(**env), timeout=_LIMIT_S, check=False,
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=processes.variables(**env),
+            timeout=_LIMIT_S,
+            check=False,
+        )
         output.seek(0)
         return done.returncode, output.read().decode(errors="replace")
 

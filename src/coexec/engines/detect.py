@@ -10,10 +10,17 @@ from pathlib import Path
 
 from coexec.keys import digest
 
-__all__ = ["Cluster", "clusters", "features", "is_whole_machine", "processor_features",
-           "processor_name", "usable_cores"]  # fmt: skip
+__all__ = [
+    "CoreCluster",
+    "clusters",
+    "features",
+    "is_whole_machine",
+    "processor_features",
+    "processor_name",
+    "usable_cores",
+]
 
-Cluster = tuple[tuple[int, ...], float | None]
+CoreCluster = tuple[tuple[int, ...], float | None]
 """Cores, and their maximum frequency in Hz; None if the system does not report it."""
 
 _SYSTEM = Path("/sys/devices/system/cpu")
@@ -25,8 +32,11 @@ def usable_cores(root: Path = _SYSTEM) -> tuple[int, ...]:
     A second hardware thread of a core shares its vector units; giving both to convolutions slows
     both down, so only the first counts.
     """
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(
-        range(os.cpu_count() or 1))  # fmt: skip
+    allowed = (
+        sorted(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else list(range(os.cpu_count() or 1))
+    )
     first: dict[tuple[int, ...], int] = {}
     for core in allowed:
         siblings = _read(root / f"cpu{core}/topology/thread_siblings_list")
@@ -46,7 +56,7 @@ def is_whole_machine(cores: Collection[int]) -> bool:
     return set(cores) == set(usable_cores()) and allowed in (None, os.cpu_count())
 
 
-def clusters(root: Path = _SYSTEM, cores: Iterable[int] | None = None) -> tuple[Cluster, ...]:
+def clusters(root: Path = _SYSTEM, cores: Iterable[int] | None = None) -> tuple[CoreCluster, ...]:
     """The usable cores grouped by speed, the fastest cluster first.
 
     Cores differ if their maximum frequency or the capacity that an ARM kernel reports differs.

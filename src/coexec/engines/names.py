@@ -18,8 +18,17 @@ from coexec.engines import detect
 from coexec.errors import DeviceError, DeviceNameError
 from coexec.units import format_numbers
 
-__all__ = ["Request", "cores_of", "cpu_name", "default_names", "number_of", "parse", "split_names",
-           "whole_cpu", "without_engine"]  # fmt: skip
+__all__ = [
+    "Request",
+    "cores_of",
+    "cpu_name",
+    "default_names",
+    "number_of",
+    "parse",
+    "split_names",
+    "whole_cpu",
+    "without_engine",
+]
 
 _CORES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _OLD = re.compile(r"gpu:\d+@(?P<cores>[\d,-]+)")
@@ -44,17 +53,23 @@ def parse(text: str) -> Request:
     """
     old = _OLD.fullmatch(text.strip())
     if old is not None:
-        raise DeviceNameError(f"device {text!r} is written in the way of an earlier version; it is "
-                          f"called cpu:{old['cores']}/opencl now")  # fmt: skip
+        raise DeviceNameError(
+            f"device {text!r} is written in the way of an earlier version; it is "
+            f"called cpu:{old['cores']}/opencl now"
+        )
     device, stroke, engines = text.strip().partition("/")
     kind, colon, number = device.partition(":")
     if not colon or not kind:
-        raise DeviceNameError(f"{text!r} is no device; write for example cpu:0-3, gpu:0 or "
-                          f"cpu:0/opencl; coexec devices lists this machine's")  # fmt: skip
+        raise DeviceNameError(
+            f"{text!r} is no device; write for example cpu:0-3, gpu:0 or "
+            f"cpu:0/opencl; coexec devices lists this machine's"
+        )
     named = tuple(name.strip() for name in engines.split("+")) if stroke else ()
     if "" in named or len(set(named)) != len(named):
-        raise DeviceNameError(f"device {text!r} does not name its engines, each once; write for "
-                          f"example {device}/opencl")  # fmt: skip
+        raise DeviceNameError(
+            f"device {text!r} does not name its engines, each once; write for "
+            f"example {device}/opencl"
+        )
     return Request(device, kind, number, named)
 
 
@@ -91,8 +106,9 @@ def number_of(request: Request) -> int:
         DeviceNameError: the name has no number.
     """
     if not request.rest.isdecimal():
-        raise DeviceNameError(f"device {request.device!r} has no number; write for example "
-                          f"{request.kind}:0")  # fmt: skip
+        raise DeviceNameError(
+            f"device {request.device!r} has no number; write for example {request.kind}:0"
+        )
     return int(request.rest)
 
 
@@ -111,8 +127,10 @@ def cores_of(request: Request) -> tuple[int, ...]:
         first, _, last = part.partition("-")
         stop = int(last or first)
         if stop < int(first) or stop - int(first) > 4096:
-            raise DeviceNameError(f"device {name!r}: {part!r} is not a range of cores; write the "
-                              f"lower one first, for example cpu:0-3")  # fmt: skip
+            raise DeviceNameError(
+                f"device {name!r}: {part!r} is not a range of cores; write the "
+                f"lower one first, for example cpu:0-3"
+            )
         cores += range(int(first), stop + 1)
     if len(set(cores)) != len(cores):
         raise DeviceNameError(f"device {name!r} names a core twice; name each one once")

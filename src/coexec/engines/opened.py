@@ -64,6 +64,7 @@ def engine_at(place: Place, devices: Mapping[str, OpenDevice] | Iterable[OpenDev
     """
     by_name = devices if isinstance(devices, Mapping) else {d.spec.name: d for d in devices}
     if place.device not in by_name:
-        raise DeviceError(f"the plan uses {place.device!r}, which is not open; open devices: "
-                          f"{', '.join(by_name)}")  # fmt: skip
+        raise DeviceError(
+            f"the plan uses {place.device!r}, which is not open; open devices: {', '.join(by_name)}"
+        )
     return by_name[place.device].engine(place.engine)

@@ -27,9 +27,11 @@ def parsed(engine: Engine, options: EngineOptions | None) -> Any:
     values = {}
     for name, text in texts.items():
         if name not in names:
-            raise UsageError(f"engine {engine.name} has no option {name!r}"
-                             f"{nearest(name, names)}; it has "
-                             f"{', '.join(names) or 'none'}")  # fmt: skip
+            raise UsageError(
+                f"engine {engine.name} has no option {name!r}"
+                f"{nearest(name, names)}; it has "
+                f"{', '.join(names) or 'none'}"
+            )
         values[name] = _value(f"{engine.name}.{name}", str(text), types[name])
     return engine.options(**values)
 

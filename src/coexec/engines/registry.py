@@ -54,9 +54,11 @@ def _entries() -> "Mapping[str, EntryPoint]":
 
     entries = {entry.name: entry for entry in entry_points(group=_GROUP)}
     if not entries:  # coexec's own engines are missing, so the package itself is not installed
-        raise DeviceError("coexec has no engines, because it is not installed in this Python: "
-                          "engines are found by what pip keeps of packages; python "
-                          "-m pip install coexec, or -e and the source's folder")  # fmt: skip
+        raise DeviceError(
+            "coexec has no engines, because it is not installed in this Python: "
+            "engines are found by what pip keeps of packages; python "
+            "-m pip install coexec, or -e and the source's folder"
+        )
     return entries
 
 
@@ -74,13 +76,17 @@ def load_engine(name: str) -> Engine:
     """
     entry = _entries().get(name)
     if entry is None:
-        raise DeviceError(f"there is no engine {name!r} here, only {', '.join(engine_names())}; "
-                          f"install the package that brings it")  # fmt: skip
+        raise DeviceError(
+            f"there is no engine {name!r} here, only {', '.join(engine_names())}; "
+            f"install the package that brings it"
+        )
     with _contract(name, "be imported"):
         engine = entry.load()()
     if not isinstance(engine, Engine) or engine.name != name:
-        raise DeviceError(f"engine {name!r} ({entry.value}) is no subclass of "
-                          f"coexec.engines.base.Engine with this name; {_REFERENCE}")  # fmt: skip
+        raise DeviceError(
+            f"engine {name!r} ({entry.value}) is no subclass of "
+            f"coexec.engines.base.Engine with this name; {_REFERENCE}"
+        )
     return engine
 
 
@@ -98,8 +104,10 @@ def _contract(name: str, what: str) -> Iterator[None]:
     except CoexecError:
         raise
     except Exception as error:
-        raise DeviceError(f"engine {name!r} cannot {what}: {type(error).__name__}: "
-                          f"{first_line(error)}; {_REFERENCE}") from error  # fmt: skip
+        raise DeviceError(
+            f"engine {name!r} cannot {what}: {type(error).__name__}: "
+            f"{first_line(error)}; {_REFERENCE}"
+        ) from error
 
 
 @cache
@@ -222,8 +230,10 @@ def describe(name: str, options: EngineOptions | None = None) -> Device:
     """
     request = parse(name)
     if request.kind not in kinds():
-        raise DeviceError(f"unknown device {name!r}: its kind {request.kind!r} is none of "
-                          f"{', '.join(kinds())}; coexec devices lists this machine's")  # fmt: skip
+        raise DeviceError(
+            f"unknown device {name!r}: its kind {request.kind!r} is none of "
+            f"{', '.join(kinds())}; coexec devices lists this machine's"
+        )
     device = _bare(request)
     engines = [load_engine(engine) for engine in request.engines] or _first_for(device)
     infos = tuple(_described(engine, device, options) for engine in engines)
@@ -266,13 +276,17 @@ def _first_for(device: Device) -> list[Engine]:
 
 def _described(engine: Engine, device: Device, options: EngineOptions | None) -> EngineInfo:
     if device.kind not in engine.kinds:
-        raise DeviceError(f"engine {engine.name!r} does not drive {device.name!r}, but "
-                          f"{', '.join(engine.kinds)}; leave the engine away")  # fmt: skip
+        raise DeviceError(
+            f"engine {engine.name!r} does not drive {device.name!r}, but "
+            f"{', '.join(engine.kinds)}; leave the engine away"
+        )
     with _contract(engine.name, f"describe {device.name}"):
         info = engine.describe(device, parsed(engine, options))
     if not isinstance(info, EngineInfo) or info.name != engine.name:
-        raise DeviceError(f"engine {engine.name!r} describes {device.name!r} as {info!r}, which "
-                          f"is no EngineInfo of its name; {_REFERENCE}")  # fmt: skip
+        raise DeviceError(
+            f"engine {engine.name!r} describes {device.name!r} as {info!r}, which "
+            f"is no EngineInfo of its name; {_REFERENCE}"
+        )
     return info
 
 
@@ -307,8 +321,9 @@ def _numbered(request: Request) -> Device:
     for driven in candidates:
         if driven.name == request.device:
             identity = next(iter(driven.by.values())).identity
-            return Device(request.device, request.kind, (), processor=driven.title,
-                          identity=identity)  # fmt: skip
+            return Device(
+                request.device, request.kind, (), processor=driven.title, identity=identity
+            )
     listed = ", ".join(f"{d.name} ({d.title})" for d in candidates) or "none"
     missing = "" if candidates else "".join(f". {reason}" for reason in _missing(request.kind))
     raise DeviceError(
@@ -346,8 +361,10 @@ def open_device(
         with _contract(name, f"be opened on {spec.name}"):
             opened = engine.open(spec, spec.engine(name), parsed(engine, options), folder)
         if not isinstance(opened, OpenEngine):
-            raise DeviceError(f"engine {name!r} opens {spec.name!r} as a {type(opened).__name__}, "
-                              f"which is no OpenEngine; {_REFERENCE}")  # fmt: skip
+            raise DeviceError(
+                f"engine {name!r} opens {spec.name!r} as a {type(opened).__name__}, "
+                f"which is no OpenEngine; {_REFERENCE}"
+            )
         return opened
 
     return OpenDevice(spec, opener)
@@ -373,9 +390,11 @@ def check_options(options: EngineOptions) -> None:
     """
     for name in options:
         if name not in engine_names():
-            raise UsageError(f"options are given for the engine {name!r}, which is none of "
-                             f"{', '.join(engine_names())}"
-                             f"{nearest(name, engine_names())}")  # fmt: skip
+            raise UsageError(
+                f"options are given for the engine {name!r}, which is none of "
+                f"{', '.join(engine_names())}"
+                f"{nearest(name, engine_names())}"
+            )
         parsed(load_engine(name), options)
 
 

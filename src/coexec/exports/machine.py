@@ -30,8 +30,11 @@ class ExportMachine:
 
     def to_json(self) -> dict[str, Any]:
         """The machine as lists and dictionaries for JSON. `from_json` reads it."""
-        return {"processor": self.processor, "cores": list(self.cores),
-                "devices": self.system.to_json()["devices"]}  # fmt: skip
+        return {
+            "processor": self.processor,
+            "cores": list(self.cores),
+            "devices": self.system.to_json()["devices"],
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], coexec: str) -> Self:
@@ -65,8 +68,11 @@ class ExportMachine:
         ]
         for device in self.system.devices:
             other_device = other.system.device.get(device.name)
-            differences += ([f"device {device.name}, not here"] if other_device is None
-                            else _differences(device, other_device, self.processor))  # fmt: skip
+            differences += (
+                [f"device {device.name}, not here"]
+                if other_device is None
+                else _differences(device, other_device, self.processor)
+            )
         return list(dict.fromkeys(differences))
 
 
@@ -91,8 +97,10 @@ def _differences(mine: Device, its: Device, named: str) -> Iterator[str]:
         elif engine.version != other_engine.version:
             yield f"{engine.name} {engine.version}, here {other_engine.version}"
         elif (engine.precision, engine.memory) != (other_engine.precision, other_engine.memory):
-            yield (f"{engine.name} in {engine.precision} and memory {engine.memory}, here "
-                   f"{other_engine.precision} and {other_engine.memory}")  # fmt: skip
+            yield (
+                f"{engine.name} in {engine.precision} and memory {engine.memory}, here "
+                f"{other_engine.precision} and {other_engine.memory}"
+            )
 
 
 def _hertz(device: Device) -> str:

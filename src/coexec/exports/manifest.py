@@ -19,8 +19,7 @@ from coexec.exports import MANIFEST
 from coexec.exports.machine import ExportMachine
 from coexec.model.folders import is_below
 
-__all__ = ["AGAIN", "PARTS", "PLAN", "FileFacts", "Manifest", "digest_of_bytes",
-           "file_below"]  # fmt: skip
+__all__ = ["AGAIN", "PARTS", "PLAN", "FileFacts", "Manifest", "digest_of_bytes", "file_below"]
 
 PLAN = "plan.json"
 PARTS = "parts"
@@ -61,12 +60,15 @@ class Manifest:
 
     def _body(self) -> dict[str, Any]:
         return {
-            "kind": _KIND, "format": _FORMAT, "coexec": self.machine.coexec, "model": self.model,
+            "kind": _KIND,
+            "format": _FORMAT,
+            "coexec": self.machine.coexec,
+            "model": self.model,
             "inputs": {name: dict(facts) for name, facts in self.inputs.items()},
             "engine_options": {name: dict(texts) for name, texts in self.engine_options.items()},
             "machine": self.machine.to_json(),
             "files": {name: asdict(facts) for name, facts in self.files.items()},
-        }  # fmt: skip
+        }
 
     def to_json(self) -> str:
         """The manifest as readable text. `read` reads it."""
@@ -95,22 +97,25 @@ class Manifest:
             if digest != (
                 actual_digest := digest_of_bytes(json.dumps(data, sort_keys=True).encode())
             ):
-                raise ValueError(f"it was changed since it was written: it says digest "
-                                 f"{digest!s:.40}, and has {actual_digest}")  # fmt: skip
+                raise ValueError(
+                    f"it was changed since it was written: it says digest "
+                    f"{digest!s:.40}, and has {actual_digest}"
+                )
             return cls(
                 _name(data["model"]),
                 {str(n): dict(facts) for n, facts in data["inputs"].items()},
                 {str(n): dict(options) for n, options in data["engine_options"].items()},
                 ExportMachine.from_json(data["machine"], str(data["coexec"])),
-                {_name(n): FileFacts(int(f["size_bytes"]), str(f["xxh3"]))
-                 for n, f in data["files"].items()},
-            )  # fmt: skip
+                {
+                    _name(n): FileFacts(int(f["size_bytes"]), str(f["xxh3"]))
+                    for n, f in data["files"].items()
+                },
+            )
         except StoreError:
             raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
-            raise StoreError(f"the manifest {str(path)!r} is damaged: {reason}; "
-                             f"{AGAIN}") from None  # fmt: skip
+            raise StoreError(f"the manifest {str(path)!r} is damaged: {reason}; {AGAIN}") from None
 
 
 def _name(given: Any) -> str:

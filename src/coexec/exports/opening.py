@@ -26,8 +26,17 @@ from coexec.selection.settings import Settings
 
 __all__ = ["resolve_export"]
 
-_FIXED = ("devices", "planner", "planner_options", "plan", "shapes", "values", "engine_options",
-          "pins", "mode")  # fmt: skip
+_FIXED = (
+    "devices",
+    "planner",
+    "planner_options",
+    "plan",
+    "shapes",
+    "values",
+    "engine_options",
+    "pins",
+    "mode",
+)
 """Settings that an export fixes."""
 
 
@@ -60,9 +69,13 @@ def resolve_export(source: Any, settings: Settings) -> tuple[Any, Settings]:
         _take_parts(folder, manifest, root, whole)
     if unlike := manifest.machine.against(machine):
         compiled = "" if manifest.machine.runs_on(machine) else "Its plan is compiled anew. "
-        warnings.warn(f"the export {str(folder)!r} was made on another machine: "
-                      f"{'; '.join(unlike)}. {compiled}Another plan may be faster here: "
-                      f"{_remedy(model)}", DegradedWarning, stacklevel=3)  # fmt: skip
+        warnings.warn(
+            f"the export {str(folder)!r} was made on another machine: "
+            f"{'; '.join(unlike)}. {compiled}Another plan may be faster here: "
+            f"{_remedy(model)}",
+            DegradedWarning,
+            stacklevel=3,
+        )
     export_settings = replace(
         settings, plan=plan, engine_options=manifest.engine_options, cache=cache
     )
@@ -73,9 +86,11 @@ def _refuse_beside(folder: Path, model: Path, settings: Settings) -> None:
     default = Settings()
     for field in fields(settings):
         if field.name in _FIXED and getattr(settings, field.name) != getattr(default, field.name):
-            raise UsageError(f"the export {str(folder)!r} has a plan with its devices and shapes, "
-                             f"and {field.name} is given; leave it out, or name the model itself: "
-                             f"{model}")  # fmt: skip
+            raise UsageError(
+                f"the export {str(folder)!r} has a plan with its devices and shapes, "
+                f"and {field.name} is given; leave it out, or name the model itself: "
+                f"{model}"
+            )
 
 
 def _remedy(model: Path) -> str:
@@ -87,21 +102,27 @@ def _check_model(folder: Path, manifest: Manifest, cache: Cache) -> None:
 
     A file is not read if the cache has its digest and the file has not changed since then."""
     if manifest.model not in manifest.files:
-        raise StoreError(f"the export {str(folder)!r} is damaged: its model {manifest.model!r} is "
-                         f"none of its files; {AGAIN}")  # fmt: skip
+        raise StoreError(
+            f"the export {str(folder)!r} is damaged: its model {manifest.model!r} is "
+            f"none of its files; {AGAIN}"
+        )
     for path, digest in file_digests(folder / manifest.model, cache).items():
         name = os.path.relpath(path, folder)
         listed = manifest.files.get(name)
         if listed is None or digest is None:
-            raise StoreError(f"the export {str(folder)!r} is damaged: its model needs {name!r}, "
-                             f"which is none of its files; {AGAIN}")  # fmt: skip
+            raise StoreError(
+                f"the export {str(folder)!r} is damaged: its model needs {name!r}, "
+                f"which is none of its files; {AGAIN}"
+            )
         _check(folder, name, digest, listed.xxh3)
 
 
 def _check(folder: Path, name: str, digest: str, listed: str) -> None:
     if digest != listed:
-        raise StoreError(f"the export {str(folder)!r} is damaged at {name!r}: its digest is "
-                         f"{digest}, and the manifest says {listed}; {AGAIN}")  # fmt: skip
+        raise StoreError(
+            f"the export {str(folder)!r} is damaged at {name!r}: its digest is "
+            f"{digest}, and the manifest says {listed}; {AGAIN}"
+        )
 
 
 def _digest(path: Path) -> str:
@@ -169,5 +190,8 @@ def _take_parts(folder: Path, manifest: Manifest, root: Path, whole: Cache) -> N
 def _parts(manifest: Manifest) -> Mapping[str, str]:
     """Digests of the compiled parts, by their path in a cache."""
     prefix = f"{PARTS}/"
-    return {name.removeprefix(prefix): facts.xxh3 for name, facts in manifest.files.items()
-            if name.startswith(prefix)}  # fmt: skip
+    return {
+        name.removeprefix(prefix): facts.xxh3
+        for name, facts in manifest.files.items()
+        if name.startswith(prefix)
+    }

@@ -52,11 +52,15 @@ def _refuse_others(folder: Path | str, target: Path, present: list[str]) -> None
     try:
         files = {MANIFEST, *Manifest.read(target).files}
     except StoreError:
-        raise UsageError(f"cannot export to {str(folder)!r}: it has files and is no sound export; "
-                         f"name a folder that is empty or not there") from None  # fmt: skip
+        raise UsageError(
+            f"cannot export to {str(folder)!r}: it has files and is no sound export; "
+            f"name a folder that is empty or not there"
+        ) from None
     if foreign := [name for name in present if name not in files]:
-        raise UsageError(f"cannot export to {str(folder)!r}: {foreign[0]!r} in it is none of the "
-                         f"export's; move it away, or name another folder")  # fmt: skip
+        raise UsageError(
+            f"cannot export to {str(folder)!r}: {foreign[0]!r} in it is none of the "
+            f"export's; move it away, or name another folder"
+        )
 
 
 def _files_below(folder: Path) -> Iterator[str]:
@@ -96,9 +100,12 @@ class ExportDraft:
         return path
 
     def finish(
-        self, model: str, inputs: Mapping[str, Mapping[str, Any]],
-        engine_options: Mapping[str, Mapping[str, str]], machine: ExportMachine,
-    ) -> Manifest:  # fmt: skip
+        self,
+        model: str,
+        inputs: Mapping[str, Mapping[str, Any]],
+        engine_options: Mapping[str, Mapping[str, str]],
+        machine: ExportMachine,
+    ) -> Manifest:
         """Write the manifest, after all other files.
 
         Raises:
@@ -138,8 +145,10 @@ def draft_beside(target: Path) -> Iterator[ExportDraft]:
 
 
 def _unwritable(target: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot export to {str(target)!r}: {error.strerror or error}; make room or "
-                      f"choose another place")  # fmt: skip
+    return UsageError(
+        f"cannot export to {str(target)!r}: {error.strerror or error}; make room or "
+        f"choose another place"
+    )
 
 
 def _replace(own: Path, target: Path) -> None:

@@ -15,8 +15,16 @@ from typing import NamedTuple
 from coexec.graph.region import Region
 from coexec.keys import digest
 
-__all__ = ["Graph", "Operator", "Piece", "Scalars", "Task", "Tensor", "piece_signature",
-           "tensor_part"]  # fmt: skip
+__all__ = [
+    "Graph",
+    "Operator",
+    "Piece",
+    "Scalars",
+    "Task",
+    "Tensor",
+    "piece_signature",
+    "tensor_part",
+]
 
 Scalars = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 """An attribute of an operator, or the values of a small constant input."""

@@ -10,8 +10,17 @@ _BY_VALUE = frozenset({"Pad", "Slice", "Resize", "Upsample", "Reshape", "Expand"
                        "Squeeze", "Unsqueeze", "TopK", "OneHot", "Range",
                        "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"})  # fmt: skip
 """Operators whose constant inputs decide shapes; those of other operators are weights."""
-_SIZES = {"Expand": (1,), "OneHot": (1,), "Range": (0, 1, 2), "Reshape": (1,), "Resize": (3,),
-          "Slice": (1, 2), "Split": (1,), "Tile": (1,), "TopK": (1,)}  # fmt: skip
+_SIZES = {
+    "Expand": (1,),
+    "OneHot": (1,),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (3,),
+    "Slice": (1, 2),
+    "Split": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+}
 """Positions of the constant inputs that are sizes or positions, by operator: they change with the
 sizes of the activations. The others (scales, axes, pads, steps) are the same at every size."""
 

@@ -73,10 +73,17 @@ def _text(task: Task, graph: Graph) -> str:
         return [numbers.setdefault(name, len(numbers)) if name else -1 for name in names]
 
     rows = [
-        (op.domain, op.op_type, op.version, _sorted(op.attributes), sorted(op.constants.items()),
-         numbered(op.inputs), numbered(op.outputs))
+        (
+            op.domain,
+            op.op_type,
+            op.version,
+            _sorted(op.attributes),
+            sorted(op.constants.items()),
+            numbered(op.inputs),
+            numbered(op.outputs),
+        )
         for op in task.operators
-    ]  # fmt: skip
+    ]
     ends = numbered(task.inputs), numbered(task.outputs)
     tensors = [graph.tensors.get(name) for name in numbers]
     shapes = [None if t is None else (t.shape, t.dtype, t.constant, t.opaque) for t in tensors]

@@ -66,8 +66,10 @@ class Power:
 
     def __post_init__(self) -> None:
         if not 0 <= self.idle_w <= self.busy_w < math.inf:
-            raise DeviceError(f"a device that draws {self.idle_w:g} W idle and {self.busy_w:g} W "
-                              f"busy: idle is at least 0 W, and busy at least idle")  # fmt: skip
+            raise DeviceError(
+                f"a device that draws {self.idle_w:g} W idle and {self.busy_w:g} W "
+                f"busy: idle is at least 0 W, and busy at least idle"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,11 @@ class Device:
         for engine in self.engines:
             if engine.name == name:
                 return engine
-        raise DeviceError(f"device {self.name!r} has no engine {name!r} here, only "
-                          f"{', '.join(e.name for e in self.engines)}; write "
-                          f"{self.name}/{name}, or make a new plan")  # fmt: skip
+        raise DeviceError(
+            f"device {self.name!r} has no engine {name!r} here, only "
+            f"{', '.join(e.name for e in self.engines)}; write "
+            f"{self.name}/{name}, or make a new plan"
+        )
 
     @property
     def request(self) -> str:
@@ -179,8 +183,10 @@ class System:
         for link in self.links:
             for end in (link.source, link.target):
                 if end not in names:
-                    raise DeviceError(f"the link {link.source} -> {link.target} ends at {end!r}, "
-                                      f"which is none of {', '.join(names)}")  # fmt: skip
+                    raise DeviceError(
+                        f"the link {link.source} -> {link.target} ends at {end!r}, "
+                        f"which is none of {', '.join(names)}"
+                    )
 
     @cached_property
     def device(self) -> Mapping[str, Device]:
@@ -260,8 +266,10 @@ def _refuse_twice(devices: Iterable[Device]) -> None:
         if other is not device:
             engines = dict.fromkeys(engine.name for d in (other, device) for engine in d.engines)
             both = f"; {device.name}/{'+'.join(engines)} is one device with both engines"
-            raise DeviceError(f"device {device.name!r} is named twice; name each one "
-                              f"once{both if len(engines) > 1 else ''}")  # fmt: skip
+            raise DeviceError(
+                f"device {device.name!r} is named twice; name each one "
+                f"once{both if len(engines) > 1 else ''}"
+            )
 
 
 def _refuse_shared_cores(devices: Sequence[Device]) -> None:

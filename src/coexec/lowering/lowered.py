@@ -17,8 +17,17 @@ from coexec.model.reference_session import is_plain
 from coexec.model.tensors import tensor_of
 from coexec.model.types import type_proto, type_text
 
-__all__ = ["BORDER", "LAYOUT", "Lowered", "as_it_is", "declared", "kind_of", "placeholder",
-           "read_lowered", "reads"]  # fmt: skip
+__all__ = [
+    "BORDER",
+    "LAYOUT",
+    "Lowered",
+    "as_it_is",
+    "declared",
+    "kind_of",
+    "placeholder",
+    "read_lowered",
+    "reads",
+]
 
 BORDER = "border:"
 """Prefix of the names of the outputs that a device adds to a model while it lowers it."""
@@ -90,8 +99,11 @@ class Lowered:
         names = set[str]()
         for node in self.nodes:
             if not _is_layout(node, self.dialect):
-                names.update(self.stands_for[v] for v in reads(node)
-                             if v in self.stands_for and self.layout(v) <= PLAIN)  # fmt: skip
+                names.update(
+                    self.stands_for[v]
+                    for v in reads(node)
+                    if v in self.stands_for and self.layout(v) <= PLAIN
+                )
         return frozenset(n for n in names if self.layout(self.native(n)) > PLAIN)
 
     def filled(self, name: str, channels: int) -> int:
@@ -121,9 +133,10 @@ class Lowered:
         return frozenset(
             value
             for value, name in self.stands_for.items()
-            if value not in self.blocked and value not in self.otherwise
+            if value not in self.blocked
+            and value not in self.otherwise
             and _has_more(self.tensors.get(value), self.tensors.get(BORDER + name))
-        )  # fmt: skip
+        )
 
     @cached_property
     def places(self) -> Mapping[str, tuple[int, ...]]:

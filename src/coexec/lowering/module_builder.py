@@ -203,9 +203,12 @@ class Body:
     # The module
 
     def module(
-        self, title: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor],
+        self,
+        title: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
         layouts: Mapping[str, Layout],
-    ) -> Module:  # fmt: skip
+    ) -> Module:
         """The added nodes as a module. ``layouts``: layouts of inputs and outputs by name."""
         results = {tensor.name for tensor in outputs}
         nodes, parts = self._live(results)
@@ -234,11 +237,15 @@ class Body:
             if not dialect.is_free((node.domain, node.op_type))
         ]
         return Module(
-            model.SerializeToString(), external, used, tuple(outputs),
-            tuple(kind_of(node) for node, _ in computing), tuple(part for _, part in computing),
+            model.SerializeToString(),
+            external,
+            used,
+            tuple(outputs),
+            tuple(kind_of(node) for node, _ in computing),
+            tuple(part for _, part in computing),
             {t.name: layout for t in (*used, *outputs) if (layout := layouts.get(t.name, PLAIN))},
             stored,
-        )  # fmt: skip
+        )
 
     def _live(self, wanted: set[str]) -> tuple[list[onnx.NodeProto], list[str]]:
         """The nodes that ``wanted`` needs, with the part that each works for: its own part, or the

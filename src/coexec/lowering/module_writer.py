@@ -13,7 +13,7 @@ from coexec.lowering.dialect import LAST, Layout
 from coexec.lowering.lowered import Lowered
 from coexec.lowering.module import Module
 from coexec.lowering.module_builder import Body
-from coexec.lowering.tensor_parts import Parts
+from coexec.lowering.tensor_parts import TensorParts
 
 __all__ = ["Writer"]
 
@@ -32,7 +32,7 @@ class Writer:
         """
         self._graph, self._low, self._plain = graph, low, plain
         self._body = Body(low, plain)
-        self._parts = Parts(graph, low, self._body)
+        self._parts = TensorParts(graph, low, self._body)
         self._inputs: list[Tensor] = []
         self._layouts: dict[str, Layout] = {}
         """Layouts of inputs and outputs, by name."""
@@ -124,9 +124,13 @@ class Writer:
         return cuts
 
     def _write(
-        self, low: Lowered, node: onnx.NodeProto, cut: OperatorRegion | None,
-        values: dict[str, tuple[str, Region | None]], made: Region | None,
-    ) -> None:  # fmt: skip
+        self,
+        low: Lowered,
+        node: onnx.NodeProto,
+        cut: OperatorRegion | None,
+        values: dict[str, tuple[str, Region | None]],
+        made: Region | None,
+    ) -> None:
         """Add ``node``, all of it or cut.
 
         Args:
@@ -185,9 +189,12 @@ class Writer:
         return self._parts.get(tensor, part_region, low.layout(name))
 
     def _rename_captured(
-        self, low: Lowered, node: onnx.NodeProto, values: _Values,
+        self,
+        low: Lowered,
+        node: onnx.NodeProto,
+        values: _Values,
         own: frozenset[str] = frozenset(),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Rename the outer values that the bodies of a node read.
 
         ``own``: values that the surrounding bodies have made, which keep their names.
@@ -195,9 +202,10 @@ class Writer:
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs):
                 inside = own.union(
-                    (t.name for t in body.initializer), (v.name for v in body.input),
+                    (t.name for t in body.initializer),
+                    (v.name for v in body.input),
                     (name for inner in body.node for name in inner.output),
-                )  # fmt: skip
+                )
                 for inner in body.node:
                     for position, name in enumerate(inner.input):
                         if name and name not in inside:

@@ -19,7 +19,7 @@ from coexec.lowering.lowered import Lowered, reads
 from coexec.lowering.module import Gather, GatheredBox, Module
 from coexec.lowering.module_writer import Writer
 from coexec.lowering.tensor_parts import part_name
-from coexec.plan.schedule import Part, Schedule, Segment, Supply, as_made
+from coexec.plan.schedule import Schedule, Segment, Supply, TaskRegion, as_made
 
 __all__ = ["changing_layout", "cut_pieces", "handed_on", "leaving_blocks"]
 
@@ -152,12 +152,17 @@ def _gather(
     whole = tensor.whole
     if layout > 0:
         whole = whole.with_axis(1, 0, low.filled(name, tensor.shape[1]))
-    return Gather(layout, tuple(
-        GatheredBox(part_name(name, s.made, layout, graph),
-               _inside(s.box, s.made, tensor.whole, whole),
-               _inside(s.box, region, tensor.whole, whole))
-        for s in supplies
-    ))  # fmt: skip
+    return Gather(
+        layout,
+        tuple(
+            GatheredBox(
+                part_name(name, s.made, layout, graph),
+                _inside(s.box, s.made, tensor.whole, whole),
+                _inside(s.box, region, tensor.whole, whole),
+            )
+            for s in supplies
+        ),
+    )
 
 
 def _inside(box: Region, outer: Region, tensor: Region, filled: Region) -> Region:
@@ -204,7 +209,7 @@ class _Exchange:
                     layouts.setdefault(tensor, set()).add(low.held(value, graph.tensors[tensor]))
         return layouts
 
-    def _common(self, reader: Segment, part: Part, supplies: Sequence[Supply]) -> Layout:
+    def _common(self, reader: Segment, part: TaskRegion, supplies: Sequence[Supply]) -> Layout:
         """The layout that reader and makers have in common, if all boxes end where blocks end; else
         one without blocks."""
         name, region = part

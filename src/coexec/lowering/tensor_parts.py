@@ -24,7 +24,7 @@ from coexec.lowering.dialect import (
 from coexec.lowering.lowered import Lowered
 from coexec.lowering.module_builder import Body
 
-__all__ = ["Parts", "part_name"]
+__all__ = ["TensorParts", "part_name"]
 
 _There = Mapping[str, Mapping[tuple[Region, Layout], str]]
 
@@ -37,7 +37,7 @@ def part_name(tensor: str, region: Region, layout: Layout, graph: Graph) -> str:
     return special.get(layout, f"{name} in blocks of {layout}")
 
 
-class Parts:
+class TensorParts:
     """The parts of the model's tensors that a module has so far, and their layouts."""
 
     def __init__(self, graph: Graph, low: Lowered, body: Body) -> None:
@@ -93,8 +93,9 @@ class Parts:
         if _is_filled(layout) and not self._in_blocks(tensor, region, layout):
             raise Uncut(f"{tensor}{region} does not end where blocks end")
         if self._graph.tensors[tensor].opaque:
-            raise PlanError(f"the segment needs {tensor}, and does not have it; add it to its "
-                            f"inputs or pieces")  # fmt: skip
+            raise PlanError(
+                f"the segment needs {tensor}, and does not have it; add it to its inputs or pieces"
+            )
         have = self._nearest([own for r, own in there if r == region], tensor, layout)
         if have is not None:
             made = there[region, have]
@@ -147,8 +148,9 @@ class Parts:
     def cropped(self, value: str, have: Region, want: Region, layout: Layout) -> str:
         """The region ``want`` of a value that holds ``have``, in the layout of the value."""
         ranges = zip(have.start, have.stop, want.start, want.stop, strict=True)
-        bounds = [(axis, c - a, d - a) for axis, (a, b, c, d) in enumerate(ranges)
-                  if (a, b) != (c, d)]  # fmt: skip
+        bounds = [
+            (axis, c - a, d - a) for axis, (a, b, c, d) in enumerate(ranges) if (a, b) != (c, d)
+        ]
         if layout == LAST or (layout > 0 and any(axis > 1 for axis, _, _ in bounds)):
             plain = self._left(value, self._body.tensor(value).shape[1], layout)
             return self._entered(self.cropped(plain, have, want, PLAIN), want.shape[1], layout)

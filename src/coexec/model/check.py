@@ -58,9 +58,11 @@ def _run_simplified(model: ir.Model, names: Sequence[str], inputs: Mapping[str, 
     try:
         return _run(plain_session(model), names, inputs)
     except ModelError as error:
-        raise ModelError(f"ONNX Runtime runs the given model and not the simplified one ({error}); "
-                         f"this is a bug of the simplification, please report it with the "
-                         f"model") from None  # fmt: skip
+        raise ModelError(
+            f"ONNX Runtime runs the given model and not the simplified one ({error}); "
+            f"this is a bug of the simplification, please report it with the "
+            f"model"
+        ) from None
 
 
 def _run(session: OrtSession, names: Sequence[str], inputs: Mapping[str, Any]) -> list[Any]:
@@ -76,8 +78,10 @@ def _other_shape(model: ir.Model, found: Sequence[Any]) -> str | None:
     for value, array in zip(model.graph.outputs, found, strict=True):
         static = value.shape is not None and value.shape.is_static()
         if static and isinstance(array, np.ndarray) and value.shape != array.shape:
-            return (f"with made-up inputs, output {value.name!r} has the shape "
-                    f"{list(array.shape)} and not {value.shape}")  # fmt: skip
+            return (
+                f"with made-up inputs, output {value.name!r} has the shape "
+                f"{list(array.shape)} and not {value.shape}"
+            )
     return None
 
 
@@ -88,6 +92,5 @@ def _difference(names: Sequence[str], found: Sequence[Any], expected: Sequence[A
         half = isinstance(b, np.ndarray) and is_narrow(b.dtype)
         allowed = HALF_TOLERANCE if half else TOLERANCE
         if worst > allowed:
-            return (f"output {name!r}: by {worst:.2g} of its largest value, {allowed:.0e} is "
-                    f"allowed")  # fmt: skip
+            return f"output {name!r}: by {worst:.2g} of its largest value, {allowed:.0e} is allowed"
     return None

@@ -231,8 +231,9 @@ def _unscaled(node: ir.Node) -> int:
     """Number of first axes that Resize leaves as they are, for all sizes."""
     opset = 0 if node.graph is None else node.graph.opset_imports.get("", 0)
     axes, scales = node.attributes.get("axes"), _scales(node, opset)
-    rank = 0 if node.inputs[0] is None or node.inputs[0].shape is None else (
-        len(node.inputs[0].shape))  # fmt: skip
+    rank = (
+        0 if node.inputs[0] is None or node.inputs[0].shape is None else (len(node.inputs[0].shape))
+    )
     if axes is not None:
         return min((a % rank for a in axes.as_ints()), default=rank)
     return next((i for i, s in enumerate(scales or [0.0]) if s != 1), rank)

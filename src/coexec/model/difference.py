@@ -8,8 +8,16 @@ import numpy as np
 from coexec.arrays import Array, is_float, numpy_type
 from coexec.graph.graph import Graph, Tensor
 
-__all__ = ["HALF_TOLERANCE", "TOLERANCE", "is_half", "is_narrow", "is_rounding", "tolerance_of",
-           "unlike", "worst_difference"]  # fmt: skip
+__all__ = [
+    "HALF_TOLERANCE",
+    "TOLERANCE",
+    "is_half",
+    "is_narrow",
+    "is_rounding",
+    "tolerance_of",
+    "unlike",
+    "worst_difference",
+]
 
 TOLERANCE = 1e-4
 """Allowed difference, relative to the largest value of an output."""
@@ -81,16 +89,20 @@ def unlike(found: Any, expected: Any, allowed: float, *, spreads: bool = False) 
     scale = float(np.abs(finite).max())
     if difference <= allowed * scale + least:
         return None
-    return (f"differs by {difference / max(scale, least):.2g} of its largest value, {allowed:.0e} "
-            f"is allowed")  # fmt: skip
+    return (
+        f"differs by {difference / max(scale, least):.2g} of its largest value, {allowed:.0e} "
+        f"is allowed"
+    )
 
 
 def _others(found: Any, expected: Array) -> str:
     """How a tensor without fractions differs."""
     found = np.asarray(found)
     if found.shape != expected.shape or found.dtype != expected.dtype:
-        return (f"is {found.dtype} of shape {list(found.shape)}, not {expected.dtype} of shape "
-                f"{list(expected.shape)}")  # fmt: skip
+        return (
+            f"is {found.dtype} of shape {list(found.shape)}, not {expected.dtype} of shape "
+            f"{list(expected.shape)}"
+        )
     return f"has {int((found != expected).sum())} other values among {expected.size}"
 
 

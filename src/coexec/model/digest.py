@@ -22,8 +22,15 @@ from coexec.cache import Cache, Entry
 from coexec.keys import digest
 from coexec.model.folders import is_below, unreadable
 
-__all__ = ["Shapes", "digest_of", "file_digests", "is_remembered", "named_files", "serialized",
-           "unreadable"]  # fmt: skip
+__all__ = [
+    "Shapes",
+    "digest_of",
+    "file_digests",
+    "is_remembered",
+    "named_files",
+    "serialized",
+    "unreadable",
+]
 
 _RACY_NS = 2_000_000_000
 """The times of some file systems count in steps of two seconds."""

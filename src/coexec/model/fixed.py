@@ -23,9 +23,12 @@ CHANNELS = frozenset({1, 3, 4})
 
 
 def fix(
-    model: ir.Model, shapes: Shapes, values: Mapping[str, Any] | None = None, *,
+    model: ir.Model,
+    shapes: Shapes,
+    values: Mapping[str, Any] | None = None,
+    *,
     all_known: bool = True,
-) -> None:  # fmt: skip
+) -> None:
     """Give the model's inputs fixed shapes, and make constants of those with fixed values.
 
     A dimension is unknown if it is a size below zero, "?", an empty text, no text or a name. A name
@@ -85,8 +88,10 @@ def _require_names(
             continue
         dims = f" and its dimensions {', '.join(map(repr, symbols))}" if symbols else ""
         what = "the input or dimension" if name not in symbols else "a shape for the dimension"
-        raise UsageError(f"--shape names {what} {name!r}, but {listed}{dims}; a dimension has one "
-                         f"size, as in --shape N=1")  # fmt: skip
+        raise UsageError(
+            f"--shape names {what} {name!r}, but {listed}{dims}; a dimension has one "
+            f"size, as in --shape N=1"
+        )
     for name in values:
         if name not in inputs and name not in model.graph.initializers:
             raise UsageError(f"--value names the input {name!r}, but {listed}")
@@ -158,8 +163,9 @@ def _constant(array: np.ndarray[Any, Any], value: ir.Value) -> ir.TensorProtocol
     """
     dtype, name = value.dtype, value.name or ""
     if dtype is None or dtype == ir.DataType.UNDEFINED:
-        raise ModelError(f"the type of input {name!r} is unknown; export the model with type "
-                         f"information")  # fmt: skip
+        raise ModelError(
+            f"the type of input {name!r} is unknown; export the model with type information"
+        )
     shape = _broadcast(array.shape, dims_of(value))
     require_memory(f"the value of {name!r}", math.prod(shape) * array.itemsize)
     if dtype == ir.DataType.STRING:

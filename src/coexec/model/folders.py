@@ -113,7 +113,11 @@ def unreadable(path: Path, error: OSError) -> ModelError:
     """The error for a model file that cannot be opened."""
     reason = "it does not exist" if isinstance(error, FileNotFoundError) else error.strerror
     if isinstance(error, IsADirectoryError):
-        reason = ("it is a folder; those that coexec export has written are taken by "
-                  "InferenceSession and coexec run, bench and serve")  # fmt: skip
-    return ModelError(f"cannot read the model {str(path)!r}: {reason}; give the path of an ONNX "
-                      f"file, or zoo:NAME for a built-in model")  # fmt: skip
+        reason = (
+            "it is a folder; those that coexec export has written are taken by "
+            "InferenceSession and coexec run, bench and serve"
+        )
+    return ModelError(
+        f"cannot read the model {str(path)!r}: {reason}; give the path of an ONNX "
+        f"file, or zoo:NAME for a built-in model"
+    )

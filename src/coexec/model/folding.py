@@ -45,8 +45,9 @@ _COUNTING = frozenset({"Abs", "Add", "And", "Cast", "Equal", "Expand", "Greater"
                        "Less", "LessOrEqual", "Max", "Min", "Mul", "Neg", "Not", "Or", "Range",
                        "ReduceProd", "Sub", "Tile", "Where"})  # fmt: skip
 """Operators that have only one possible result for whole numbers."""
-_ROUNDED = frozenset({"Abs", "Add", "Ceil", "Div", "Equal", "Floor", "Greater", "Less", "Mul",
-                      "Neg", "Sqrt", "Sub"})  # fmt: skip
+_ROUNDED = frozenset(
+    {"Abs", "Add", "Ceil", "Div", "Equal", "Floor", "Greater", "Less", "Mul", "Neg", "Sqrt", "Sub"}
+)
 """Operators whose results IEEE 754 defines."""
 _CHOOSING = frozenset({"Cast", "Clip", "Max", "Min"})
 """The same for finite numbers except -0.0; a Cast only for numbers that fit into 32 bits."""
@@ -197,13 +198,20 @@ def _results(
         for node in nodes:
             inputs = [None if value is None else copies[value] for value in node.inputs]
             count = len(node.outputs)
-            made.append(ir.Node("", node.op_type, inputs, node.attributes.values(),
-                                num_outputs=count))  # fmt: skip
+            made.append(
+                ir.Node("", node.op_type, inputs, node.attributes.values(), num_outputs=count)
+            )
             for old, new in zip(node.outputs, made[-1].outputs, strict=True):
                 new.name, new.type = f"made.{len(copies)}" if old.name else "", old.type
                 copies[old] = new
-        graph = ir.Graph([], [copies[v] for v in wanted], nodes=made, initializers=weights,
-                         name="constants", opset_imports=dict(model.opset_imports))  # fmt: skip
+        graph = ir.Graph(
+            [],
+            [copies[v] for v in wanted],
+            nodes=made,
+            initializers=weights,
+            name="constants",
+            opset_imports=dict(model.opset_imports),
+        )
         session = plain_session(ir.Model(graph, ir_version=model.ir_version), 1, optimised=False)
         return run_session(session, [copies[v].name or "" for v in wanted], {})
     except Exception:  # a run of the model reports the error

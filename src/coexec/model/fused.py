@@ -28,8 +28,19 @@ _MARK = "coexec.fused"
 """Key of the metadata of nodes; nodes with equal values are one task."""
 _CONTENT_BYTES = 1 << 16
 """From this size on, the values of weights decide no fusion; they are zeros meanwhile."""
-_MOVING = frozenset({"Cast", "DequantizeLinear", "Flatten", "Identity", "QuantizeLinear", "Reshape",
-                     "Squeeze", "Transpose", "Unsqueeze"})  # fmt: skip
+_MOVING = frozenset(
+    {
+        "Cast",
+        "DequantizeLinear",
+        "Flatten",
+        "Identity",
+        "QuantizeLinear",
+        "Reshape",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
 """Operators that compute nothing: the optimizer puts them around fused operators."""
 
 
@@ -75,9 +86,13 @@ def _optimised(model: ir.Model, folder: Path) -> onnx.GraphProto:
             continue
         most_bytes = max(most_bytes, tensor.nbytes)
         value.const_value = ir.ExternalTensor(
-            "zeros", 0, tensor.nbytes, tensor.dtype,
-            shape=ir.Shape(tensor.shape.numpy()), name=name,
-        )  # fmt: skip
+            "zeros",
+            0,
+            tensor.nbytes,
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=name,
+        )
     with (folder / "zeros").open("wb") as zeros:
         zeros.truncate(most_bytes)
     source, optimised = folder / "given.onnx", folder / "optimised.onnx"

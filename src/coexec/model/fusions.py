@@ -176,9 +176,12 @@ def _normalisation(node: ir.Node) -> Replacement | None:
     if not all(np.isfinite(array).all() for array in weights):
         return None
     return Replacement(
-        made.op_type, [made.inputs[0], *weights], attributes_of(made, "beta"), [made, node],
+        made.op_type,
+        [made.inputs[0], *weights],
+        attributes_of(made, "beta"),
+        [made, node],
         _read_by(made, weight),
-    )  # fmt: skip
+    )
 
 
 def _scaled(node: ir.Node, weight: Array, factor: Array) -> Array:
@@ -230,8 +233,9 @@ def _hard_sigmoid(node: ir.Node) -> Replacement | None:
     if pattern is None:
         return None
     attributes = {"alpha": ir.AttrFloat32("alpha", 1 / 6), "beta": ir.AttrFloat32("beta", 0.5)}
-    return Replacement("HardSigmoid", [pattern[0]], attributes, [*pattern[1], clip, node],
-                       _elements(pattern[0]))  # fmt: skip
+    return Replacement(
+        "HardSigmoid", [pattern[0]], attributes, [*pattern[1], clip, node], _elements(pattern[0])
+    )
 
 
 def _hard_swish_of_product(node: ir.Node) -> Replacement | None:
@@ -243,8 +247,9 @@ def _hard_swish_of_product(node: ir.Node) -> Replacement | None:
         clip = _before(limited, "Clip")
         pattern = None if clip is None else _limited(clip)
         if clip is not None and pattern is not None and pattern[0] is value:
-            return Replacement("HardSwish", [value], {}, [*pattern[1], clip, product, node],
-                               _elements(pattern[0]))  # fmt: skip
+            return Replacement(
+                "HardSwish", [value], {}, [*pattern[1], clip, product, node], _elements(pattern[0])
+            )
     return None
 
 
@@ -254,8 +259,10 @@ def _hard_swish(node: ir.Node) -> Replacement | None:
         sigmoid = _before(gate, "HardSigmoid")
         if sigmoid is None or value is None or sigmoid.inputs[0] is not value:
             continue
-        numbers = (sigmoid.attributes.get_float("alpha", 0.2),
-                   sigmoid.attributes.get_float("beta", 0.5))  # fmt: skip
+        numbers = (
+            sigmoid.attributes.get_float("alpha", 0.2),
+            sigmoid.attributes.get_float("beta", 0.5),
+        )
         if opset_of(node) >= _HARD_SWISH_SINCE and _is_close(numbers):
             return Replacement("HardSwish", [value], {}, [sigmoid, node], _elements(value))
     return None

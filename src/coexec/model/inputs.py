@@ -23,8 +23,9 @@ _DIVIDING = frozenset({"Div", "Mod"})
 _BY_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
 """Operators whose second input contains indices along one axis of the first, with its default."""
 _BY_ALL_AXES = frozenset({"GatherND", "ScatterND"})
-_SAME_VALUES = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose",
-                          "Unsqueeze"})  # fmt: skip
+_SAME_VALUES = frozenset(
+    {"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+)
 """Operators whose result has the values of their first input."""
 
 

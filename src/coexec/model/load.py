@@ -82,8 +82,9 @@ def load(
         if not check and any(task.opaque for task in loaded.graph.tasks):
             plain_session(source_model)  # only ONNX Runtime can check an opaque task
     except MemoryError as error:
-        raise ModelError(f"there is not enough memory for the model's tensors: {error}; give it "
-                         f"smaller shapes") from None  # fmt: skip
+        raise ModelError(
+            f"there is not enough memory for the model's tensors: {error}; give it smaller shapes"
+        ) from None
     except UnfitError as error:
         raise _explained(error, shapes, values) from error
     for text in loaded.doubts:
@@ -110,8 +111,10 @@ def _explained(error: UnfitError, shapes: Shapes, values: Mapping[str, Any]) -> 
         return error
     options = [options_of(shapes)] if shapes else []
     options += [f"--value {name}={str(value)[:40]}" for name, value in values.items()]
-    return ModelError(f"the model does not work with {' '.join(options)}: {error.reason}; give it "
-                      f"another --shape or --value")  # fmt: skip
+    return ModelError(
+        f"the model does not work with {' '.join(options)}: {error.reason}; give it "
+        f"another --shape or --value"
+    )
 
 
 class _Loaded(NamedTuple):
@@ -206,11 +209,14 @@ def _checked(given: ir.Model, how: _How, without: Collection[str]) -> _Loaded:
             raise _DiffersError(first_line(error)) from error
     doubts = []
     if wrong:
-        doubts.append(f"the model {how.name!r} declares {len(wrong)} wrong shapes: {wrong[0]}; "
-                      f"what the operators compute is used")  # fmt: skip
+        doubts.append(
+            f"the model {how.name!r} declares {len(wrong)} wrong shapes: {wrong[0]}; "
+            f"what the operators compute is used"
+        )
     if unchecked is not None and not random_nodes(model):
-        doubts.append(f"the simplified model {how.name!r} was not compared with the given one: "
-                      f"{unchecked}")  # fmt: skip
+        doubts.append(
+            f"the simplified model {how.name!r} was not compared with the given one: {unchecked}"
+        )
     return _Loaded(model, graph, doubts)
 
 
@@ -241,8 +247,10 @@ def _copy(model: ir.Model) -> ir.Model:
     try:
         return model.clone()
     except Exception as error:  # functions with values that nothing computes
-        raise ModelError(f"the model {model.graph.name!r} contradicts itself: {first_line(error)}; "
-                         f"check it with onnx.checker.check_model") from None  # fmt: skip
+        raise ModelError(
+            f"the model {model.graph.name!r} contradicts itself: {first_line(error)}; "
+            f"check it with onnx.checker.check_model"
+        ) from None
 
 
 def save(model: Model, cache: Cache) -> Model:
@@ -289,5 +297,6 @@ def restore(entry: Entry, cache: Cache, digest: str, name: str) -> Model:
         whole = entry.files["whole.txt"].decode()
         return Model(model, build_graph(model, name or model.graph.name or "model", whole), digest)
     except Exception as error:
-        raise StoreError(f"the cached model {digest} is damaged ({error}); it is made "
-                         f"again") from None  # fmt: skip
+        raise StoreError(
+            f"the cached model {digest} is damaged ({error}); it is made again"
+        ) from None

@@ -47,5 +47,7 @@ def require_memory(what: str, needed_bytes: int) -> None:
     """Raise ModelError unless the machine has that much memory, whether it is free now or not."""
     have = main_memory_bytes()
     if have is not None and needed_bytes > have:
-        raise ModelError(f"{what} needs at least {format_bytes(needed_bytes)} of memory, and this "
-                         f"machine has {format_bytes(have)}; give it smaller shapes")  # fmt: skip
+        raise ModelError(
+            f"{what} needs at least {format_bytes(needed_bytes)} of memory, and this "
+            f"machine has {format_bytes(have)}; give it smaller shapes"
+        )

@@ -88,8 +88,9 @@ def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(f"{what} is not a valid ONNX model: {_reason(error)}; export or download "
-                         f"it again") from None  # fmt: skip
+        raise ModelError(
+            f"{what} is not a valid ONNX model: {_reason(error)}; export or download it again"
+        ) from None
 
 
 def _reason(error: BaseException) -> str:
@@ -147,8 +148,10 @@ def _check_operators(model: ir.Model) -> None:
                 f"import; add the domain's version to its opset imports"
             )
         if not 0 < version < _ANY_VERSION:
-            raise ModelError(f"{at} is of version {version} of domain {node.domain!r}, which is "
-                             f"no version; export the model or download it again")  # fmt: skip
+            raise ModelError(
+                f"{at} is of version {version} of domain {node.domain!r}, which is "
+                f"no version; export the model or download it again"
+            )
 
 
 def _first_output(node: ir.Node) -> str:

@@ -73,9 +73,13 @@ def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]
             # ONNX Runtime needs aligned memory; a file may have the values at any offset.
             weights[name] = np.require(tensor.numpy(), requirements=["C", "A"])
             value.const_value = ir.ExternalTensor(
-                "weights", 0, tensor.nbytes, tensor.dtype,
-                shape=ir.Shape(tensor.shape.numpy()), name=name,
-            )  # fmt: skip
+                "weights",
+                0,
+                tensor.nbytes,
+                tensor.dtype,
+                shape=ir.Shape(tensor.shape.numpy()),
+                name=name,
+            )
         elif _is_external(tensor):
             value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
     proto = ir.to_proto(hollow)

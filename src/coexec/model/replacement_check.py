@@ -90,8 +90,14 @@ def _results(
         outputs.append(added[-1].outputs[0])
         outputs[-1].name = f"result.{number}"
         outputs[-1].type = replacement.covers[-1].outputs[0].type
-    graph = ir.Graph(inputs, outputs, nodes=nodes, initializers=weights, name="compared",
-                     opset_imports=dict(opsets))  # fmt: skip
+    graph = ir.Graph(
+        inputs,
+        outputs,
+        nodes=nodes,
+        initializers=weights,
+        name="compared",
+        opset_imports=dict(opsets),
+    )
     session = plain_session(ir.Model(graph, ir_version=10), threads=1)
     results: list[Array] = run_session(session, [value.name or "" for value in outputs], feeds)
     return results
@@ -99,8 +105,9 @@ def _results(
 
 def _copy(node: ir.Node, copies: dict[ir.Value, ir.Value]) -> ir.Node:
     inputs = [None if value is None else copies[value] for value in node.inputs]
-    made = ir.Node(node.domain, node.op_type, inputs, node.attributes.values(),
-                   num_outputs=len(node.outputs))  # fmt: skip
+    made = ir.Node(
+        node.domain, node.op_type, inputs, node.attributes.values(), num_outputs=len(node.outputs)
+    )
     copies.update(zip(node.outputs, made.outputs, strict=True))
     return made
 
@@ -135,8 +142,20 @@ def _kind(value: ir.Value) -> np.dtype[np.floating]:
     return value.dtype.numpy()
 
 
-_ROWS = ("ordinary", "zero", "negative", "large", "small", "denormal", "NaN inside", "NaN first",
-         "NaN last", "infinity last", "-infinity inside", "-infinity")  # fmt: skip
+_ROWS = (
+    "ordinary",
+    "zero",
+    "negative",
+    "large",
+    "small",
+    "denormal",
+    "NaN inside",
+    "NaN first",
+    "NaN last",
+    "infinity last",
+    "-infinity inside",
+    "-infinity",
+)
 
 
 def hostile(shape: Sequence[int], kind: np.dtype[np.floating], seed: int = 0) -> Array:
@@ -179,8 +198,9 @@ def differing_row(found: Array, expected: Array) -> int | None:
     for row, (a, b) in enumerate(zip(found, expected, strict=True)):
         one, other = a.astype(np.float64), b.astype(np.float64)
         finite = np.isfinite(other)
-        if not np.array_equal(np.where(finite, 0, other), np.where(np.isfinite(one), 0, one),
-                              equal_nan=True):  # fmt: skip
+        if not np.array_equal(
+            np.where(finite, 0, other), np.where(np.isfinite(one), 0, one), equal_nan=True
+        ):
             return row
         scale = float(np.abs(other[finite]).max(initial=0.0))
         if (np.abs(one[finite] - other[finite]) > allowed * scale).any():

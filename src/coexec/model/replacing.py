@@ -12,9 +12,17 @@ import onnx_ir as ir
 
 from coexec.arrays import Array
 
-__all__ = ["Replacement", "Rule", "attributes_of", "constant", "inputs_of", "opset_of",
-           "own_weight", "replace",
-           "static_shape"]  # fmt: skip
+__all__ = [
+    "Replacement",
+    "Rule",
+    "attributes_of",
+    "constant",
+    "inputs_of",
+    "opset_of",
+    "own_weight",
+    "replace",
+    "static_shape",
+]
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,8 +34,14 @@ def separate_dequantised(model: ir.Model) -> None:
         readers = [n for n in value.consumers() if n.graph is model.graph]
         kept = value.is_graph_output() or len(readers) < len(list(value.consumers()))
         for number, reader in enumerate(readers if kept else readers[1:]):
-            own = ir.Node("", node.op_type, node.inputs, node.attributes.values(),
-                          name=f"{node.name}.{number}", version=node.version)  # fmt: skip
+            own = ir.Node(
+                "",
+                node.op_type,
+                node.inputs,
+                node.attributes.values(),
+                name=f"{node.name}.{number}",
+                version=node.version,
+            )
             copy = own.outputs[0]
             copy.name = f"{value.name}.{number}"
             copy.shape, copy.type = value.shape, value.type

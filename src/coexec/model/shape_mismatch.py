@@ -16,5 +16,6 @@ class UnfitError(ModelError):
             error: its first line is the reason.
         """
         self.reason = error if isinstance(error, str) else first_line(error)
-        super().__init__(f"{what}: {self.reason}; check it with onnx.checker.check_model(path, "
-                         f"full_check=True)")  # fmt: skip
+        super().__init__(
+            f"{what}: {self.reason}; check it with onnx.checker.check_model(path, full_check=True)"
+        )

@@ -193,8 +193,11 @@ def _looked_at(rule: Rule, node: ir.Node) -> Replacement | ir.Value | None:
 
 
 def _remove_unused(model: ir.Model) -> None:
-    for remove in (passes.RemoveUnusedNodesPass, passes.RemoveUnusedFunctionsPass,
-                   passes.RemoveUnusedOpsetsPass):  # fmt: skip
+    for remove in (
+        passes.RemoveUnusedNodesPass,
+        passes.RemoveUnusedFunctionsPass,
+        passes.RemoveUnusedOpsetsPass,
+    ):
         remove()(model)
 
 
@@ -211,7 +214,15 @@ PASSES: Mapping[str, _Pass] = {
     "remove what is unused": _remove_unused,
 }
 """Passes by name, in their order."""
-_REWRITES = frozenset({"Pad into pool", "HardSwish of a product", "HardSigmoid", "HardSwish",
-                       "activate before Concat", "merge activations",
-                       "separate dequantised"})  # fmt: skip
+_REWRITES = frozenset(
+    {
+        "Pad into pool",
+        "HardSwish of a product",
+        "HardSigmoid",
+        "HardSwish",
+        "activate before Concat",
+        "merge activations",
+        "separate dequantised",
+    }
+)
 """Passes that shape a model for coexec's engines."""

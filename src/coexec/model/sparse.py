@@ -69,6 +69,7 @@ def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
         else:
             array[tuple(indices.T)] = values
     except Exception as error:
-        raise ModelError(f"{what} cannot be made dense: {error}; export it as a dense "
-                         f"weight") from None  # fmt: skip
+        raise ModelError(
+            f"{what} cannot be made dense: {error}; export it as a dense weight"
+        ) from None
     return numpy_helper.from_array(array, name)

@@ -17,8 +17,17 @@ from coexec.errors import StoreError
 from coexec.model.external import embed_in_bodies
 from coexec.model.model import require_whole
 
-__all__ = ["Stored", "detached", "import_lowered", "is_kept", "is_large", "share", "stored_tensor",
-           "stored_weights", "written"]  # fmt: skip
+__all__ = [
+    "Stored",
+    "detached",
+    "import_lowered",
+    "is_kept",
+    "is_large",
+    "share",
+    "stored_tensor",
+    "stored_weights",
+    "written",
+]
 
 _LARGE_BYTES = 1024
 """Weights from this size on have a file of their own; smaller ones lie in the protobuf."""
@@ -101,9 +110,13 @@ def written(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if not isinstance(tensor, Stored):
         return detached(tensor)
     return ir.ExternalTensor(
-        tensor.stored_as, 0, tensor.nbytes, tensor.dtype,
-        shape=ir.Shape(tensor.shape.numpy()), name=tensor.name or "",
-    )  # fmt: skip
+        tensor.stored_as,
+        0,
+        tensor.nbytes,
+        tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=tensor.name or "",
+    )
 
 
 def import_lowered(path: Path, cache: Cache) -> tuple[Entry, Mapping[str, ir.TensorProtocol]]:

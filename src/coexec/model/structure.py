@@ -140,13 +140,16 @@ def check_proto(
         small: the content that ``proto`` was decoded from, if weights were left out.
     """
     if not proto.HasField("graph"):
-        raise ModelError(f"{what} ({proto.ByteSize()} bytes) is not an ONNX model: it has no "
-                         f"graph; export or download it again")  # fmt: skip
+        raise ModelError(
+            f"{what} ({proto.ByteSize()} bytes) is not an ONNX model: it has no "
+            f"graph; export or download it again"
+        )
     checked = isinstance(proto, StrictModelProto)
     broken = None if checked else next(_broken_texts(proto, 0, what), None)
     if broken is not None:
-        raise ModelError(f"{what} is damaged: {broken!r} is no text in UTF-8; export or download "
-                         f"it again")  # fmt: skip
+        raise ModelError(
+            f"{what} is damaged: {broken!r} is no text in UTF-8; export or download it again"
+        )
     _check_functions(proto, what)
     raw_bytes = () if small is None or small.raw_bytes is None else small.raw_bytes
     _Check(what, None if path is None else ModelFolders(path)).model(proto, raw_bytes)
@@ -159,8 +162,10 @@ def _broken_texts(message: Any, depth: int, what: str) -> Iterator[bytes]:
         ModelError: messages are nested too deeply.
     """
     if depth > _MOST_NESTED:
-        raise ModelError(f"{what} has bodies of nodes in bodies of nodes, {depth} messages deep, "
-                         f"{_MOST_NESTED} are possible; export it again")  # fmt: skip
+        raise ModelError(
+            f"{what} has bodies of nodes in bodies of nodes, {depth} messages deep, "
+            f"{_MOST_NESTED} are possible; export it again"
+        )
     if isinstance(message, TensorProto):  # to list its fields would copy its values
         fields: list[Any] = [message.name, message.external_data]
     else:
@@ -211,16 +216,19 @@ def _check_functions(proto: "onnx.ModelProto", what: str) -> None:
         order = tuple(TopologicalSorter(calls).static_order())
     except CycleError as error:
         names = " calls ".join(repr(name) for _, name, _ in error.args[1][::-1])
-        raise ModelError(f"{what} has functions that call themselves: {names}; export it "
-                         f"again") from None  # fmt: skip
+        raise ModelError(
+            f"{what} has functions that call themselves: {names}; export it again"
+        ) from None
     sizes: dict[_Function, int] = {}
     for function in order:
         sizes[function] = len(nodes[function]) + sum(sizes[called] for called in calls[function])
     count = sum(sizes.get((n.domain, n.op_type, n.overload), 1) for n in _inner(proto.graph.node))
     if count > _MOST_NODES:
-        raise ModelError(f"{what} has {count:.2g} nodes with functions in the place of their "
-                         f"calls, {_MOST_NODES} are possible; export it without functions that "
-                         f"call each other")  # fmt: skip
+        raise ModelError(
+            f"{what} has {count:.2g} nodes with functions in the place of their "
+            f"calls, {_MOST_NODES} are possible; export it without functions that "
+            f"call each other"
+        )
 
 
 class _Scope(NamedTuple):
@@ -281,8 +289,10 @@ class _Check:
         for index, node in enumerate(nodes):
             for name in node.output:
                 if name and (name in makers or name in given):
-                    raise ModelError(f"{self._what} computes {name!r} twice, or computes an input "
-                                     f"or weight; export it again")  # fmt: skip
+                    raise ModelError(
+                        f"{self._what} computes {name!r} twice, or computes an input "
+                        f"or weight; export it again"
+                    )
                 makers[name] = index
         makers.pop("", None)
         return makers
@@ -293,8 +303,10 @@ class _Check:
         names = (v.name for v in graph.output)
         lost = next((n for n in names if not n or not _is_known(n, levels)), None)
         if lost is not None:
-            raise ModelError(f"{self._what}: the graph {graph.name!r} has the output {lost!r}, "
-                             f"which nothing computes; export it again")  # fmt: skip
+            raise ModelError(
+                f"{self._what}: the graph {graph.name!r} has the output {lost!r}, "
+                f"which nothing computes; export it again"
+            )
 
     def _require_order(
         self, graph: "onnx.GraphProto", needs: list[set[str]], made: Mapping[str, int]
@@ -308,8 +320,10 @@ class _Check:
         except CycleError as error:
             nodes = [graph.node[i] for i in error.args[1]]
             names = " before ".join(f"{n.op_type} {n.name!r}" for n in nodes[:6])
-            raise ModelError(f"{self._what} has nodes that wait for each other in a circle: "
-                             f"{names}; export the model again") from None  # fmt: skip
+            raise ModelError(
+                f"{self._what} has nodes that wait for each other in a circle: "
+                f"{names}; export the model again"
+            ) from None
 
     def _weights(self, scope: _Scope, read: set[str]) -> None:
         """Check the weights that are read. Others are left out before an engine computes

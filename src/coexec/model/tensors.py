@@ -56,8 +56,11 @@ def tensor_of(value: ir.Value) -> Tensor:
 def why_opaque(value: ir.Value) -> str:
     """Why ``value`` cannot be planned, in plain words; "" if it is plain."""
     kind = type_of(value)
-    name = f"{value.name!r}" if value.producer() is None else (
-        f"{value.name!r} ({_operator(value.producer())})")  # fmt: skip
+    name = (
+        f"{value.name!r}"
+        if value.producer() is None
+        else (f"{value.name!r} ({_operator(value.producer())})")
+    )
     if not kind:
         return f"the type of {name} is not known before the model runs"
     if not kind.startswith("tensor("):

@@ -7,8 +7,17 @@ from contextlib import contextmanager
 import onnx
 import onnx_ir as ir
 
-__all__ = ["LEFT_ALONE", "hidden", "hide_maps", "show_maps", "type_of", "type_proto", "type_text",
-           "without_maps", "without_types"]  # fmt: skip
+__all__ = [
+    "LEFT_ALONE",
+    "hidden",
+    "hide_maps",
+    "show_maps",
+    "type_of",
+    "type_proto",
+    "type_text",
+    "without_maps",
+    "without_types",
+]
 
 _HIDDEN = "coexec.type"
 """Key in the metadata of a value whose type onnx_ir cannot hold."""

@@ -15,9 +15,12 @@ from coexec.arrays import Array, numpy_type
 __all__ = ["FOREIGN", "has_foreign", "ort_value", "run_session"]
 
 FOREIGN: Mapping[str, int] = {
-    "bfloat16": 16, "float8_e4m3fn": 17, "float8_e4m3fnuz": 18, "float8_e5m2": 19,
+    "bfloat16": 16,
+    "float8_e4m3fn": 17,
+    "float8_e4m3fnuz": 18,
+    "float8_e5m2": 19,
     "float8_e5m2fnuz": 20,
-}  # fmt: skip
+}
 """Types that ONNX Runtime reads and writes in memory of the caller, but does not return as arrays:
 the number in ONNX by the name in ml_dtypes."""
 _BY_TYPE = {f"tensor({name.replace('_', '')})": name for name in FOREIGN}

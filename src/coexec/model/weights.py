@@ -47,8 +47,10 @@ def require_values(
     """
     dims, kind = tuple(tensor.dims), tensor.data_type
     if min(dims, default=0) < 0 or kind not in _TYPES:
-        raise ModelError(f"{_named(tensor)} and type {kind} does not hold what it should; "
-                         f"export the model or download it again")  # fmt: skip
+        raise ModelError(
+            f"{_named(tensor)} and type {kind} does not hold what it should; "
+            f"export the model or download it again"
+        )
     count = math.prod(dims)
     bits, field, entries = _STORED.get(kind, (0, "", 0))
     if tensor.data_location == _EXTERNAL:
@@ -69,8 +71,10 @@ def _named(tensor: "onnx.TensorProto") -> str:
 
 def _require_count(tensor: "onnx.TensorProto", have: int, need: int, unit: str) -> None:
     if have != need:
-        raise ModelError(f"{_named(tensor)} does not hold what it should: {have} {unit}, {need} "
-                         f"are needed; export the model or download it again")  # fmt: skip
+        raise ModelError(
+            f"{_named(tensor)} does not hold what it should: {have} {unit}, {need} "
+            f"are needed; export the model or download it again"
+        )
 
 
 def _require_file(

@@ -10,9 +10,9 @@ from typing import Literal
 
 from coexec.hardware.hardware import Device, EngineInfo, Link, Power, System
 
-__all__ = ["Network", "connected", "machine"]
+__all__ = ["NetworkKind", "connected", "machine"]
 
-Network = Literal["ports", "half-duplex ports", "shared"]
+NetworkKind = Literal["ports", "half-duplex ports", "shared"]
 """The resource that carries one message at a time: each direction of each machine's port, each
 port, or one medium that all machines share, such as Wi-Fi."""
 
@@ -26,7 +26,7 @@ def machine(name: str, memory_bytes: int | None = None, power: Power | None = No
 def connected(
     machines: Sequence[Device],
     bandwidth_bytes_per_s: float | Mapping[str, float],
-    network: Network = "ports",
+    network: NetworkKind = "ports",
     latency_s: float = 0.0,
 ) -> System:
     """A system of machines with a link between each two of them.
@@ -37,10 +37,16 @@ def connected(
         latency_s: from the end of sending to arrival; occupies nothing.
     """
     links = [
-        Link(a, b, latency_s, _between(bandwidth_bytes_per_s, a, b), "none",
-             media=_media(network, a, b))
+        Link(
+            a,
+            b,
+            latency_s,
+            _between(bandwidth_bytes_per_s, a, b),
+            "none",
+            media=_media(network, a, b),
+        )
         for a, b in permutations([m.name for m in machines], 2)
-    ]  # fmt: skip
+    ]
     return System(tuple(machines), tuple(links))
 
 
@@ -50,7 +56,7 @@ def _between(bandwidth: float | Mapping[str, float], source: str, target: str) -
     return bandwidth
 
 
-def _media(network: Network, source: str, target: str) -> tuple[str, ...]:
+def _media(network: NetworkKind, source: str, target: str) -> tuple[str, ...]:
     if network == "shared":
         return ("shared medium",)
     if network == "ports":

@@ -131,9 +131,14 @@ class _PipelineClock:
     """
 
     def __init__(
-        self, flow: Sequence[Action], cost: ShareCosts, system: System, gates: "_Gates",
-        arrivals_s: Sequence[float], credits: int,
-    ) -> None:  # fmt: skip
+        self,
+        flow: Sequence[Action],
+        cost: ShareCosts,
+        system: System,
+        gates: "_Gates",
+        arrivals_s: Sequence[float],
+        credits: int,
+    ) -> None:
         self._flow, self._system, self._gates = flow, system, gates
         self._arrivals_s, self._credits = arrivals_s, credits
         self._machine = {name: i for i, name in enumerate(system.names)}
@@ -172,8 +177,12 @@ class _PipelineClock:
             if not self._readers[index]:
                 self._answer(frame, end_s)
         spans = tuple(sorted(self._spans, key=lambda span: span.start_s))
-        return PipelineRun(Trace(self._system.names, spans), tuple(self._sent),
-                           tuple(self._let_in_s), tuple(self._answered_s))  # fmt: skip
+        return PipelineRun(
+            Trace(self._system.names, spans),
+            tuple(self._sent),
+            tuple(self._let_in_s),
+            tuple(self._answered_s),
+        )
 
     def _free(self, node: int, at_s: float) -> None:
         """Record that one of the node's predecessors, or its gate, has ended at ``at_s``."""
@@ -235,9 +244,10 @@ class _Gates:
         self._stage = [action.what.stage for action in flow]
         self._entering = _entering(flow)
         inside = [
-            i for i, action in enumerate(flow)
+            i
+            for i, action in enumerate(flow)
             if isinstance(action.what, Computation) or action.what.purpose == "gather"
-        ]  # fmt: skip
+        ]
         self._inside = set(inside)
         self._left = [
             {s: sum(self._stage[i] == s for i in inside) for s in set(self._stage)}

@@ -12,7 +12,7 @@ from coexec.graph.region import Region
 from coexec.graph.stitch import missing
 from coexec.hardware.hardware import Place
 from coexec.plan.plan import Plan
-from coexec.plan.schedule import Part, Schedule, Segment, Supply, Transfer, as_made
+from coexec.plan.schedule import Schedule, Segment, Supply, TaskRegion, Transfer, as_made
 
 __all__ = ["derive", "in_steps", "stepwise"]
 
@@ -38,7 +38,7 @@ def stepwise(graph: Graph, place_of: Mapping[str, Place]) -> Schedule:
     place."""
     segments = []
     maker: dict[str, int] = {}
-    supplies: dict[tuple[int, Part], tuple[Supply, ...]] = {}
+    supplies: dict[tuple[int, TaskRegion], tuple[Supply, ...]] = {}
     for index, task in enumerate(graph.tasks):
         piece = graph.whole_piece(task)
         reads = tuple((name, graph.tensors[name].whole) for name in task.inputs)
@@ -74,7 +74,7 @@ class _Edge:
 
     source: Piece | None
     target: Piece
-    part: Part
+    part: TaskRegion
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +243,9 @@ def _segments(
 
 def _supplies(
     segments: Sequence[Segment], graph: Graph, wiring: _Wiring
-) -> dict[tuple[int, Part], tuple[Supply, ...]]:
+) -> dict[tuple[int, TaskRegion], tuple[Supply, ...]]:
     segment_of = {piece: s.index for s in segments for piece in s.pieces}
-    supplies: dict[tuple[int, Part], tuple[Supply, ...]] = {}
+    supplies: dict[tuple[int, TaskRegion], tuple[Supply, ...]] = {}
     for segment in segments:
         inside = set(segment.pieces)
         for piece in segment.pieces:
@@ -266,7 +266,7 @@ def _made(piece: Piece, name: str, graph: Graph) -> Region:
 
 def _reads(
     piece: Piece, wiring: _Wiring, inside: set[Piece]
-) -> Iterable[tuple[Part, Sequence[_Edge]]]:
+) -> Iterable[tuple[TaskRegion, Sequence[_Edge]]]:
     """Parts that a piece reads from outside its segment, with their edges: one part for a tensor of
     which everything is outside, else one part for each edge."""
     by_tensor: dict[str, list[_Edge]] = {}
@@ -283,7 +283,9 @@ def _reads(
             yield from ((edge.part, [edge]) for edge in outside)
 
 
-def _writes(piece: Piece, graph: Graph, wiring: _Wiring, inside: set[Piece]) -> Iterable[Part]:
+def _writes(
+    piece: Piece, graph: Graph, wiring: _Wiring, inside: set[Piece]
+) -> Iterable[TaskRegion]:
     task = graph.task[piece.task]
     read = {e.part[0] for e in wiring.outgoing[piece] if e.target not in inside}
     for name in task.outputs:
@@ -292,9 +294,11 @@ def _writes(piece: Piece, graph: Graph, wiring: _Wiring, inside: set[Piece]) -> 
 
 
 def _transfers(
-    segments: Sequence[Segment], supplies: Mapping[tuple[int, Part], Sequence[Supply]],
-    graph: Graph, tensor_caching: bool,
-) -> Iterable[Transfer]:  # fmt: skip
+    segments: Sequence[Segment],
+    supplies: Mapping[tuple[int, TaskRegion], Sequence[Supply]],
+    graph: Graph,
+    tensor_caching: bool,
+) -> Iterable[Transfer]:
     """Transfers of all segments. A region that one segment makes exactly as it is read moves once
     to each place that reads it, or once for each segment without ``tensor_caching``. A region that
     is stitched from several boxes moves for each segment."""

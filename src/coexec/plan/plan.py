@@ -57,9 +57,14 @@ class Plan:
 
     @classmethod
     def of_places(
-        cls, model: str, order: Mapping[Place, tuple[Piece, ...]], provenance: Provenance,
-        fused: frozenset[Piece] = frozenset(), *, as_given: bool = False,
-    ) -> Self:  # fmt: skip
+        cls,
+        model: str,
+        order: Mapping[Place, tuple[Piece, ...]],
+        provenance: Provenance,
+        fused: frozenset[Piece] = frozenset(),
+        *,
+        as_given: bool = False,
+    ) -> Self:
         """A plan in which each device uses one engine."""
         engine_of = {piece: place.engine for place, pieces in order.items() for piece in pieces}
         by_device = {place.device: pieces for place, pieces in order.items()}
@@ -112,8 +117,10 @@ class Plan:
         try:
             data = json.loads(text)
             if data["format"] != _FORMAT:
-                raise PlanError(f"the plan has format {data['format']!r}, this version reads "
-                                f"{_FORMAT}; make it again with coexec plan")  # fmt: skip
+                raise PlanError(
+                    f"the plan has format {data['format']!r}, this version reads "
+                    f"{_FORMAT}; make it again with coexec plan"
+                )
             rows = {str(d): [(_piece(r), r) for r in o] for d, o in data["order"].items()}
             order = {d: tuple(piece for piece, _ in o) for d, o in rows.items()}
             pieces = [pair for o in rows.values() for pair in o]
@@ -134,8 +141,12 @@ class Plan:
             ) from None
 
     def _row(self, piece: Piece) -> dict[str, Any]:
-        row = {"task": piece.task, "start": piece.region.start, "stop": piece.region.stop,
-               "engine": self.engine_of[piece]}  # fmt: skip
+        row = {
+            "task": piece.task,
+            "start": piece.region.start,
+            "stop": piece.region.stop,
+            "engine": self.engine_of[piece],
+        }
         return row | ({"fused": True} if piece in self.fused else {})
 
 
@@ -198,20 +209,26 @@ def verify_plan(plan: Plan, graph: Graph, system: System) -> None:
                 f"{','.join(map(str, plan.places))} or make a new plan"
             )
     if plan.as_given and len(plan.places) > 1:
-        raise PlanError(f"the plan runs the model as it was given, which one place does, and names "
-                        f"{', '.join(map(str, plan.places))}; make a new one with "
-                        f"coexec plan")  # fmt: skip
+        raise PlanError(
+            f"the plan runs the model as it was given, which one place does, and names "
+            f"{', '.join(map(str, plan.places))}; make a new one with "
+            f"coexec plan"
+        )
     pieces: dict[str, list[Region]] = {task.name: [] for task in graph.tasks}
     for order in plan.order.values():
         for before, piece in pairwise(order):
             if piece in plan.fused and plan.engine_of[before] != plan.engine_of[piece]:
-                raise PlanError(f"the plan fuses {piece}, which {plan.engine_of[piece]} computes, "
-                                f"with {before}, which {plan.engine_of[before]} does; make a new "
-                                f"one with coexec plan")  # fmt: skip
+                raise PlanError(
+                    f"the plan fuses {piece}, which {plan.engine_of[piece]} computes, "
+                    f"with {before}, which {plan.engine_of[before]} does; make a new "
+                    f"one with coexec plan"
+                )
         for piece in order:
             if piece.task not in pieces:
-                raise PlanError(f"the plan computes {piece.task!r}, which {graph.name!r} does "
-                                f"not have; make a new one with coexec plan")  # fmt: skip
+                raise PlanError(
+                    f"the plan computes {piece.task!r}, which {graph.name!r} does "
+                    f"not have; make a new one with coexec plan"
+                )
             pieces[piece.task].append(piece.region)
     for task in graph.tasks:
         _verify_cover(task, pieces, graph)
@@ -229,21 +246,27 @@ def _verify_cover(task: Task, pieces: Mapping[str, Sequence[Region]], graph: Gra
     for region in regions:
         fits = len(region.start) == len(whole.start)
         if not fits or not whole.contains(region) or (region.size == 0 and whole.size > 0):
-            raise PlanError(f"the plan computes {region} of {task.name!r}, whose output is "
-                            f"{whole}; make a new one with coexec plan")  # fmt: skip
+            raise PlanError(
+                f"the plan computes {region} of {task.name!r}, whose output is "
+                f"{whole}; make a new one with coexec plan"
+            )
         if region != whole:
             needed_inputs(graph, task, region)  # raises if the task cannot be divided like this
     if len(set(regions)) < len(regions):
         twice = next(r for r in regions if regions.count(r) > 1)
-        raise PlanError(f"the plan computes {twice} of {task.name!r} twice; let one device do it, "
-                        f"and the others read it")  # fmt: skip
+        raise PlanError(
+            f"the plan computes {twice} of {task.name!r} twice; let one device do it, "
+            f"and the others read it"
+        )
     gaps = missing(whole, regions)
     if gaps and regions:
         gaps = tuple(box for need in _needed(task, pieces, graph) for box in missing(need, regions))
     if gaps or not regions:
-        raise PlanError(f"the plan leaves out {', '.join(map(str, gaps)) or whole} of the output "
-                        f"of {task.name!r}, which is {whole}; make a new one with "
-                        f"coexec plan")  # fmt: skip
+        raise PlanError(
+            f"the plan leaves out {', '.join(map(str, gaps)) or whole} of the output "
+            f"of {task.name!r}, which is {whole}; make a new one with "
+            f"coexec plan"
+        )
 
 
 def _needed(task: Task, pieces: Mapping[str, Sequence[Region]], graph: Graph) -> Iterable[Region]:

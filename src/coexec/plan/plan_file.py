@@ -31,9 +31,11 @@ class ModelFacts:
 
     @classmethod
     def of(
-        cls, graph: Graph, shapes: Mapping[str, Any] | None = None,
+        cls,
+        graph: Graph,
+        shapes: Mapping[str, Any] | None = None,
         versions: Mapping[str, str] | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """The facts of the model that ``graph`` was made from."""
         inputs = {name: graph.tensors[name].shape for name in graph.inputs}
         return cls(graph.name, inputs, shapes or {}, versions or {})
@@ -54,8 +56,11 @@ class ModelFacts:
 
     def against(self, other: Self) -> tuple[str, str] | None:
         """Texts by which a user distinguishes both; None if they look the same."""
-        unlike = [name for name in {**self.inputs, **other.inputs}
-                  if self.inputs.get(name) != other.inputs.get(name)]  # fmt: skip
+        unlike = [
+            name
+            for name in {**self.inputs, **other.inputs}
+            if self.inputs.get(name) != other.inputs.get(name)
+        ]
         if self.name != other.name or unlike:
             return self._text(unlike), other._text(unlike)
         if self.versions != other.versions:
@@ -63,8 +68,10 @@ class ModelFacts:
         return None
 
     def _text(self, names: list[str]) -> str:
-        shown = [f"{name} {list(self.inputs[name])}" if name in self.inputs else f"no {name}"
-                 for name in names[:_SHOWN]]  # fmt: skip
+        shown = [
+            f"{name} {list(self.inputs[name])}" if name in self.inputs else f"no {name}"
+            for name in names[:_SHOWN]
+        ]
         return f"{self.name!r}" + (f" with {', '.join(shown)}" if shown else "")
 
 
@@ -110,9 +117,11 @@ class PlanFile:
         except PlanError as error:
             raise PlanError(f"{title}: {error}") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PlanError(f"{title}: this is not a plan: made_for has {type(error).__name__}: "
-                            f"{error}; make one with coexec plan MODEL "
-                            f"--output plan.json") from None  # fmt: skip
+            raise PlanError(
+                f"{title}: this is not a plan: made_for has {type(error).__name__}: "
+                f"{error}; make one with coexec plan MODEL "
+                f"--output plan.json"
+            ) from None
 
     def require(self, graph: Graph, versions: Mapping[str, str]) -> None:
         """Refuse a plan of another model, or of other shapes.
@@ -130,10 +139,12 @@ class PlanFile:
         if texts is None:
             texts = (f"tasks {self.plan.model}", f"{graph.name!r} has tasks {graph.fingerprint}")
         output = self.path or "plan.json"
-        raise PlanError(f"{self.title} was made for another model or other shapes: for {texts[0]}, "
-                        f"and here: {texts[1]}; give it the model and the shapes that it was made "
-                        f"for, or make a new one with coexec plan MODEL "
-                        f"--output {output}")  # fmt: skip
+        raise PlanError(
+            f"{self.title} was made for another model or other shapes: for {texts[0]}, "
+            f"and here: {texts[1]}; give it the model and the shapes that it was made "
+            f"for, or make a new one with coexec plan MODEL "
+            f"--output {output}"
+        )
 
 
 def _shape(sizes: Any) -> Shape:

@@ -14,18 +14,18 @@ from coexec.graph.stitch import in_sequence
 from coexec.hardware.hardware import Place
 
 __all__ = [
-    "Part",
     "Progress",
     "Schedule",
     "Segment",
     "Supply",
+    "TaskRegion",
     "Transfer",
     "as_made",
     "by_device",
     "ended_before",
 ]
 
-Part = tuple[str, Region]
+TaskRegion = tuple[str, Region]
 """A region of a named tensor."""
 
 
@@ -41,9 +41,9 @@ class Segment:
     device: str
     engine: str
     pieces: tuple[Piece, ...]
-    reads: tuple[Part, ...]
+    reads: tuple[TaskRegion, ...]
     """Parts from outside: inputs of the model and results of other segments."""
-    writes: tuple[Part, ...]
+    writes: tuple[TaskRegion, ...]
     """Parts that other segments or the caller need."""
     after: tuple[int, ...]
     """Segments that must have ended before: the previous segment on its device, and those whose
@@ -101,7 +101,7 @@ class Schedule:
     segments: tuple[Segment, ...]
     """All segments, in an order in which they could run one after the other."""
     transfers: tuple[Transfer, ...]
-    supplies: Mapping[tuple[int, Part], tuple[Supply, ...]] = field(default_factory=dict)
+    supplies: Mapping[tuple[int, TaskRegion], tuple[Supply, ...]] = field(default_factory=dict)
     """By segment and part that it reads: the boxes that make up the part, without overlap. Inputs
     of the model have no boxes."""
 
@@ -122,8 +122,9 @@ class Schedule:
             whole = all(s.box == s.made for s in supplies) and region == tensor.whole
             in_place = whole and in_sequence((s.made for s in supplies), region)
             if not (fed or as_made(supplies, region) or in_place):
-                own_elements = sum(s.box.size for s in supplies
-                          if self.segments[s.segment].place == segment.place)  # fmt: skip
+                own_elements = sum(
+                    s.box.size for s in supplies if self.segments[s.segment].place == segment.place
+                )
                 parts.append(
                     (name, region.size * tensor.item_bytes, own_elements * tensor.item_bytes)
                 )

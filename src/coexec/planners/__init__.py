@@ -71,8 +71,10 @@ class Planner:
             problem = Problem(graph, cost, system)
             solution = self.solve(problem, **options)
             if not isinstance(solution, Solution | Division):
-                raise PlanError(f"planner {self.name!r} returns a {type(solution).__name__}, which "
-                                f"is no Solution; {_REFERENCE}")  # fmt: skip
+                raise PlanError(
+                    f"planner {self.name!r} returns a {type(solution).__name__}, which "
+                    f"is no Solution; {_REFERENCE}"
+                )
             used = made_with(self.solve, options, solution)
             if isinstance(solution, Division):
                 plan = planned(problem, solution, self.name, used)
@@ -161,8 +163,9 @@ def find_planner(name: str, *others: str) -> Planner:
     """
     if name not in PLANNERS:
         names = sorted((*others, *PLANNERS))
-        raise UsageError(f"there is no planner {name!r}{nearest(name, names)}; there are "
-                         f"{', '.join(names)}")  # fmt: skip
+        raise UsageError(
+            f"there is no planner {name!r}{nearest(name, names)}; there are {', '.join(names)}"
+        )
     return PLANNERS[name]
 
 
@@ -187,13 +190,17 @@ def _loaded(entry: "EntryPoint") -> Callable[..., Any]:
     try:
         solve = entry.load()
     except Exception as error:
-        raise UsageError(f"planner {entry.name!r} ({entry.value}) cannot be imported: "
-                         f"{type(error).__name__}: {first_line(error)}; "
-                         f"{_REFERENCE}") from error  # fmt: skip
+        raise UsageError(
+            f"planner {entry.name!r} ({entry.value}) cannot be imported: "
+            f"{type(error).__name__}: {first_line(error)}; "
+            f"{_REFERENCE}"
+        ) from error
     if not callable(solve):
-        raise UsageError(f"planner {entry.name!r} ({entry.value}) is a {type(solve).__name__}, and "
-                         f"no function solve(problem, *, option=default); "
-                         f"{_REFERENCE}")  # fmt: skip
+        raise UsageError(
+            f"planner {entry.name!r} ({entry.value}) is a {type(solve).__name__}, and "
+            f"no function solve(problem, *, option=default); "
+            f"{_REFERENCE}"
+        )
 
     @functools.wraps(solve)
     def guarded(problem: Problem, **options: Any) -> Any:
@@ -202,7 +209,9 @@ def _loaded(entry: "EntryPoint") -> Callable[..., Any]:
         except CoexecError:
             raise
         except Exception as error:
-            raise PlanError(f"planner {entry.name!r} failed ({type(error).__name__}: "
-                            f"{first_line(error)}); {_REFERENCE}") from error  # fmt: skip
+            raise PlanError(
+                f"planner {entry.name!r} failed ({type(error).__name__}: "
+                f"{first_line(error)}); {_REFERENCE}"
+            ) from error
 
     return guarded

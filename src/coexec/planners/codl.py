@@ -33,9 +33,16 @@ _LEAST_S = 1e-12
 
 
 def solve(
-    problem: Problem, *, dimension: str = "hybrid", chains: bool = True, steps: int = 0,
-    delta: float = 0.2, longest: int = 30, channel_block: int = CHANNEL_BLOCK, width: int = 0,
-) -> Division:  # fmt: skip
+    problem: Problem,
+    *,
+    dimension: str = "hybrid",
+    chains: bool = True,
+    steps: int = 0,
+    delta: float = 0.2,
+    longest: int = 30,
+    channel_block: int = CHANNEL_BLOCK,
+    width: int = 0,
+) -> Division:
     """Divide each task by rows or output channels, whichever is faster, and chain tasks that are
     divided by rows.
 
@@ -68,14 +75,21 @@ def solve(
     if dimension not in _DIMENSIONS:
         raise UsageError(f"dimension is {dimension!r}; it wants one of {', '.join(_DIMENSIONS)}")
     if min(longest, channel_block) < 1 or min(steps, delta, width) < 0:
-        raise UsageError(f"longest and channel_block are at least 1, steps, delta and width at "
-                         f"least 0, not {longest}, {channel_block}, {steps}, {delta:g} and "
-                         f"{width}")  # fmt: skip
+        raise UsageError(
+            f"longest and channel_block are at least 1, steps, delta and width at "
+            f"least 0, not {longest}, {channel_block}, {steps}, {delta:g} and "
+            f"{width}"
+        )
     quick = len(problem.devices) > 2 or len(problem.tasks) > _KEPT
     steps = steps or (STEPS if quick else FINE_STEPS)
     width = width or min(_MOST_KEPT, max(1, _KEPT // max(1, len(problem.tasks))))
-    search = _Search(problem, Sharing(problem, steps, channel_block), delta,
-                     longest if chains else 1, _DIMENSIONS[dimension])  # fmt: skip
+    search = _Search(
+        problem,
+        Sharing(problem, steps, channel_block),
+        delta,
+        longest if chains else 1,
+        _DIMENSIONS[dimension],
+    )
     steps_found = quickest(problem, search.moves, width)
     divided = Division.of(problem, pieces_of(problem, steps_found))
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
@@ -86,9 +100,13 @@ def solve(
 
 class _Search:
     def __init__(
-        self, problem: Problem, sharing: Sharing, delta: float, longest: int,
+        self,
+        problem: Problem,
+        sharing: Sharing,
+        delta: float,
+        longest: int,
         dimensions: Sequence[Dimension],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._problem, self._sharing = problem, sharing
         self._delta, self._longest, self._dimensions = delta, longest, dimensions
         self._forks = forks(problem)

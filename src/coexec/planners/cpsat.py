@@ -114,9 +114,13 @@ def _formulate(problem: Problem, start: Solution) -> Formulation:
     """The problem in whole ticks; a solution takes no longer than ``start``."""
     tick_s = 10.0 ** math.floor(math.log10(max(1e-9, makespan_s(problem, *start[:2])) / _TICKS))
     formulation = Formulation(
-        problem, problem.tasks, Timeline(problem), Constraints(tick_s, whole=True),
-        problem.bounds.chain.tails_s, fused=True,
-    )  # fmt: skip
+        problem,
+        problem.tasks,
+        Timeline(problem),
+        Constraints(tick_s, whole=True),
+        problem.bounds.chain.tails_s,
+        fused=True,
+    )
     formulation.keep_order()
     valuation = formulation.solution(*start[:2])
     formulation.within(valuation.moments[formulation.end_of_all])

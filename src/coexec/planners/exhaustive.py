@@ -163,8 +163,13 @@ class _Orders:
     def _dominated(self, timeline: Timeline, done: frozenset[int]) -> bool:
         """Whether an earlier state with the same tasks done is later than this state in no respect;
         if not, this state is stored."""
-        pending = {p for task in self._problem.tasks if task not in done
-                   for p in self._problem.predecessors[task] if p in done}  # fmt: skip
+        pending = {
+            p
+            for task in self._problem.tasks
+            if task not in done
+            for p in self._problem.predecessors[task]
+            if p in done
+        }
         state = (
             *timeline.free_s,
             *(timeline.end_s[task] for task in sorted(pending)),

@@ -42,8 +42,9 @@ def schedule(problem: Problem) -> list[Slot]:
     slots: dict[int, Slot] = {}
     busy: list[list[Slot]] = [[] for _ in problem.devices]
     for task in sorted(problem.tasks, key=lambda i: (-ranks_s[i], i)):
-        options = [_earliest(problem, task, device, slots, busy[device])
-                   for device in problem.devices]  # fmt: skip
+        options = [
+            _earliest(problem, task, device, slots, busy[device]) for device in problem.devices
+        ]
         slots[task] = best = min(options, key=lambda slot: slot.end_s)
         busy[best.device].append(best)
         busy[best.device].sort()

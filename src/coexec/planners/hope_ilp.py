@@ -282,8 +282,12 @@ class _Solver:
         The objective is the end of all plus ``weight`` times the sum of the ends of tasks.
         """
         highs = _silent(self._highspy)
-        options = {"threads": 1, "time_limit": self.left_s,
-                   "mip_rel_gap": 0.0, "mip_abs_gap": 1.0 if weight else 1e-6}  # fmt: skip
+        options = {
+            "threads": 1,
+            "time_limit": self.left_s,
+            "mip_rel_gap": 0.0,
+            "mip_abs_gap": 1.0 if weight else 1e-6,
+        }
         if max_nodes is not None:
             options["mip_max_nodes"] = max_nodes
         for name, value in options.items():

@@ -68,16 +68,21 @@ class Bounds:
         devices = range(len(self.launches_s))
         ends_s: list[list[float]] = []
         for task, before in enumerate(self.predecessors):
-            ends_s.append([
-                self.net_s[task][b] + max([
-                    min(self.launches_s[b], self.latency_s[task][b]),
-                    *(
-                        min(ends_s[p][a] + self.comm_s(p, task, a, b) for a in devices)
-                        for p in before
-                    ),
-                ])
-                for b in devices
-            ])  # fmt: skip
+            ends_s.append(
+                [
+                    self.net_s[task][b]
+                    + max(
+                        [
+                            min(self.launches_s[b], self.latency_s[task][b]),
+                            *(
+                                min(ends_s[p][a] + self.comm_s(p, task, a, b) for a in devices)
+                                for p in before
+                            ),
+                        ]
+                    )
+                    for b in devices
+                ]
+            )
         return max((min(row) for row in ends_s), default=0.0)
 
     @property

@@ -208,9 +208,13 @@ def _behind_s(
 
 
 def _least_s(
-    evaluator: Evaluator, queues: Queues, device: int, at: int, run: Evaluation,
+    evaluator: Evaluator,
+    queues: Queues,
+    device: int,
+    at: int,
+    run: Evaluation,
     rest_s: Sequence[float],
-) -> float:  # fmt: skip
+) -> float:
     """Lower bound of the makespan with launch ``at`` of a device and the next one fused: the
     longest path through both.
 

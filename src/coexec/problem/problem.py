@@ -155,9 +155,14 @@ class Problem(IndexedGraph):
         pairs = permutations(self.devices, 2)
         crossing_s = min((self.links[a][b].sync_latency_s for a, b in pairs), default=0.0)
         return Bounds(
-            self.latency_s, self.net_s, self.launches_s, self.predecessors, self.precedes,
-            self.comm_s, crossing_s,
-        )  # fmt: skip
+            self.latency_s,
+            self.net_s,
+            self.launches_s,
+            self.predecessors,
+            self.precedes,
+            self.comm_s,
+            crossing_s,
+        )
 
     @property
     def bound_s(self) -> float:

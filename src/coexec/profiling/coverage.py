@@ -110,9 +110,13 @@ class Outlook:
 
 
 def outlook(
-    graph: Graph, steps: Sequence[Step], stored: Mapping[str, Measurement], predictor: Predictor,
-    key: str, launch_s: float,
-) -> Outlook:  # fmt: skip
+    graph: Graph,
+    steps: Sequence[Step],
+    stored: Mapping[str, Measurement],
+    predictor: Predictor,
+    key: str,
+    launch_s: float,
+) -> Outlook:
     """The outlook for ``steps``, with predictions by ``predictor`` for those not in ``stored``."""
     samples: dict[str, list[Sample]] = {}
     for measurement in stored.values():

@@ -50,8 +50,10 @@ class EnergyCounter:
         try:
             return int(self.path.read_text())
         except PermissionError:
-            raise DeviceError(f"the energy counter {self.path} may be read by root only; allow it "
-                              f"with: sudo chmod a+r {self.path}") from None  # fmt: skip
+            raise DeviceError(
+                f"the energy counter {self.path} may be read by root only; allow it "
+                f"with: sudo chmod a+r {self.path}"
+            ) from None
         except (OSError, ValueError) as error:
             raise DeviceError(f"the energy counter {self.path} cannot be read: {error}") from None
 
@@ -64,8 +66,10 @@ class EnergyCounter:
         if now_uj >= before_uj:
             return now_uj - before_uj
         if before_uj > self.range_uj:
-            raise DeviceError(f"the energy counter {self.path} went back from {before_uj} to "
-                              f"{now_uj}, and its range is {self.range_uj}")  # fmt: skip
+            raise DeviceError(
+                f"the energy counter {self.path} went back from {before_uj} to "
+                f"{now_uj}, and its range is {self.range_uj}"
+            )
         return now_uj + self.range_uj - before_uj
 
 
@@ -78,9 +82,11 @@ class EnergyMeter:
             DeviceError: there are no counters.
         """
         if not counters:
-            raise DeviceError("this machine shows no energy counters: there is neither a package "
-                              "in /sys/class/powercap nor amd_energy in /sys/class/hwmon, as in "
-                              "most virtual machines")  # fmt: skip
+            raise DeviceError(
+                "this machine shows no energy counters: there is neither a package "
+                "in /sys/class/powercap nor amd_energy in /sys/class/hwmon, as in "
+                "most virtual machines"
+            )
         self.counters = tuple(counters)
 
     @classmethod

@@ -30,9 +30,14 @@ class EngineTimes:
     """Times of the devices' first engines, each measured on first use if it is not in the store."""
 
     def __init__(
-        self, devices: Sequence[OpenDevice], store: ProfileStore, waiting: Waiting,
-        key: Callable[[OpenEngine], str], fresh: bool, progress: Progress,
-    ) -> None:  # fmt: skip
+        self,
+        devices: Sequence[OpenDevice],
+        store: ProfileStore,
+        waiting: Waiting,
+        key: Callable[[OpenEngine], str],
+        fresh: bool,
+        progress: Progress,
+    ) -> None:
         """
         Args:
             waiting: whether cores will stay awake while devices wait for each other.
@@ -68,9 +73,11 @@ class EngineTimes:
 
     def _fed_s(self, source: OpenEngine, target: OpenEngine) -> float:
         (seconds,) = self._between(
-            source, target, ["feeding, divided layers"],
+            source,
+            target,
+            ["feeding, divided layers"],
             lambda: [feeding(source, target, self._waiting)],
-        )  # fmt: skip
+        )
         return seconds
 
     def layout_changes(self, compiler: Compiler) -> Mapping[tuple[Place, Place], LayoutChange]:
@@ -78,8 +85,11 @@ class EngineTimes:
 
         Links between different memories were measured with the layout changes in them.
         """
-        near = [(a, b) for a, b in permutations(self._engines, 2)
-                if a.memory == b.memory and self._key(a) != self._key(b)]  # fmt: skip
+        near = [
+            (a, b)
+            for a, b in permutations(self._engines, 2)
+            if a.memory == b.memory and self._key(a) != self._key(b)
+        ]
         if not near:
             return {}
         tensors = compiler.changing_layout([e.place for e in self._engines], self._devices)
@@ -97,23 +107,32 @@ class EngineTimes:
         """Seconds of a layout change: a constant for a tensor besides the handover, and seconds per
         byte."""
         whole_s, byte_s = self._between(
-            source, target, ["changing layout", "changing layout, a byte"],
+            source,
+            target,
+            ["changing layout", "changing layout, a byte"],
             lambda: changing_layout(source, target, self._waiting),
-        )  # fmt: skip
+        )
         return max(0.0, whole_s - self.link(source, target).sync_latency_s), byte_s
 
     def _own_layout_s(self, own: OpenEngine, other: OpenEngine) -> float:
         """Seconds per byte to stitch an engine's own results with those of another engine."""
         (byte_s,) = self._between(
-            other, own, ["changing layout of its own, a byte"],
+            other,
+            own,
+            ["changing layout of its own, a byte"],
             lambda: [own_layout(own, other, self._waiting)],
-        )  # fmt: skip
+        )
         return byte_s
 
     def link(self, source: OpenEngine, target: OpenEngine) -> Link:
         """The measured link: the time to use a result of ``source`` on ``target``."""
-        link = partial(Link, source.device.name, target.device.name,
-                       source_engine=source.info.name, target_engine=target.info.name)  # fmt: skip
+        link = partial(
+            Link,
+            source.device.name,
+            target.device.name,
+            source_engine=source.info.name,
+            target_engine=target.info.name,
+        )
         if source.memory == target.memory:
             (latency_s,) = self._between(
                 source, target, ["handover"], lambda: [wake_up(source, target, self._waiting)]
@@ -122,15 +141,20 @@ class EngineTimes:
             busy: Busy = "target" if source.dialect.inner is None else "source"
             return link(latency_s, busy=busy)
         latency_s, byte_s = self._between(
-            source, target, ["crossing", "crossing, a byte"],
+            source,
+            target,
+            ["crossing", "crossing, a byte"],
             lambda: crossing(source, target, self._waiting),
-        )  # fmt: skip
+        )
         return link(latency_s, 1 / byte_s if byte_s else math.inf)
 
     def _between(
-        self, source: OpenEngine, target: OpenEngine, names: Sequence[str],
+        self,
+        source: OpenEngine,
+        target: OpenEngine,
+        names: Sequence[str],
         measure: Callable[[], Sequence[Measurement]],
-    ) -> list[float]:  # fmt: skip
+    ) -> list[float]:
         """Seconds for each name, measured between two engines in this mode of waiting."""
         key = f"{self._key(source)} -> {self._key(target)}"
         how = "" if self._waiting == "passive" else ", awake"

@@ -31,9 +31,14 @@ from coexec.runtime.recorder import RealRecorder
 from coexec.timing.trace import Span
 
 __all__ = [
-    "changing_layout", "crossing", "feeding", "launch_overhead", "own_layout", "stitching",
+    "changing_layout",
+    "crossing",
+    "feeding",
+    "launch_overhead",
+    "own_layout",
+    "stitching",
     "wake_up",
-]  # fmt: skip
+]
 
 _CHAIN = 40
 _RUNS = 10
@@ -92,8 +97,10 @@ def _stitch_s(engine: OpenEngine, height: int) -> Measurement:
     tensor = Tensor("stitched", (1, _CHANNELS, height, height), "float32")
     layout = engine.dialect.block
     target = engine.allocate(tensor)
-    halves = [tensor.whole.with_axis(2, 0, height // 2),
-              tensor.whole.with_axis(2, height // 2, height)]  # fmt: skip
+    halves = [
+        tensor.whole.with_axis(2, 0, height // 2),
+        tensor.whole.with_axis(2, height // 2, height),
+    ]
     boxes = [(as_it_lies(np.zeros(half.shape, np.float32), layout), half) for half in halves]
     seconds = []
     for _ in range(3 * _RUNS):
@@ -231,9 +238,13 @@ def _straight(
 
 
 def _extra_s(
-    source: OpenEngine, target: OpenEngine, waiting: Waiting, channels: int, height: int,
+    source: OpenEngine,
+    target: OpenEngine,
+    waiting: Waiting,
+    channels: int,
+    height: int,
     kernel: int,
-) -> Measurement:  # fmt: skip
+) -> Measurement:
     """Additional seconds of two successive convolutions if the second is on another device."""
     model = _convolutions(height, kernel, channels)
     tasks = [task.name for task in model.graph.tasks]

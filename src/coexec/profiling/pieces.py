@@ -24,7 +24,7 @@ from coexec.planners.methods.splitting.shares import (
 )
 from coexec.profiling.activity import Quiet
 from coexec.profiling.store import Measurement
-from coexec.profiling.sweep import Effort, Part, feeds_of, medians_s, others_share, sweep
+from coexec.profiling.sweep import Effort, SweepItem, feeds_of, medians_s, others_share, sweep
 from coexec.runtime.compiler import Compiler
 
 __all__ = ["Cutting", "cuttings", "known_pieces", "measure_pieces", "signature_of_piece"]
@@ -84,9 +84,13 @@ def known_pieces(graph: Graph, stored: Mapping[str, Measurement]) -> dict[Piece,
 
 
 def measure_pieces(
-    compiler: Compiler, devices: Sequence[OpenDevice], place_of: Mapping[str, Place],
-    cutting: Cutting, measured: Place, quiet: Quiet | None = None,
-) -> dict[str, Measurement]:  # fmt: skip
+    compiler: Compiler,
+    devices: Sequence[OpenDevice],
+    place_of: Mapping[str, Place],
+    cutting: Cutting,
+    measured: Place,
+    quiet: Quiet | None = None,
+) -> dict[str, Measurement]:
     """Measurements of the parts of tasks that run at ``measured``, by signature.
 
     Args:
@@ -100,13 +104,14 @@ def measure_pieces(
     order: dict[Place, list[Piece]] = {}
     for piece in pieces:
         order.setdefault(place_of[piece.task], []).append(piece)
-    plan = Plan.of_places(graph.fingerprint, {p: tuple(own) for p, own in order.items()},
-                          Provenance("in steps"))  # fmt: skip
+    plan = Plan.of_places(
+        graph.fingerprint, {p: tuple(own) for p, own in order.items()}, Provenance("in steps")
+    )
     schedule = in_steps(plan, graph)
     tasks = [graph.task[segment.pieces[0].task] for segment in schedule.segments]
-    part = Part(tasks, compiler.compile(schedule, devices))
+    part = SweepItem(tasks, compiler.compile(schedule, devices))
     feeds = next(feeds_of(part, compiler.model))
-    runs = sweep(part, devices, feeds, _EFFORT, lambda done, total: None, quiet)  # fmt: skip
+    runs = sweep(part, devices, feeds, _EFFORT, lambda done, total: None, quiet)
     samples: dict[str, list[float]] = {}
     for segment, seconds in zip(schedule.segments, medians_s(runs), strict=True):
         (piece,) = segment.pieces

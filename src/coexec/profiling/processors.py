@@ -70,8 +70,11 @@ class Load(NamedTuple):
     """Processor time of all programs in the period."""
 
     def plus(self, other: "Load") -> "Load":
-        return Load(self.others_s + other.others_s, self.all_s + other.all_s,
-                    self.processors.plus(other.processors))  # fmt: skip
+        return Load(
+            self.others_s + other.others_s,
+            self.all_s + other.all_s,
+            self.processors.plus(other.processors),
+        )
 
     @property
     def share(self) -> float:

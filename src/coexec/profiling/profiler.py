@@ -28,7 +28,15 @@ from coexec.profiling.coverage import Outlook, Step, only_operators, outlook, st
 from coexec.profiling.engines import EngineTimes
 from coexec.profiling.pieces import cuttings, known_pieces, measure_pieces, signature_of_piece
 from coexec.profiling.store import Measurement, ProfileStore
-from coexec.profiling.sweep import Effort, Part, Progress, feeds_of, others_share, part_of, sweep
+from coexec.profiling.sweep import (
+    Effort,
+    Progress,
+    SweepItem,
+    feeds_of,
+    others_share,
+    part_of,
+    sweep,
+)
 from coexec.profiling.trained import trained_predictor
 from coexec.runtime.compiler import Compiler
 
@@ -140,9 +148,12 @@ class Profiler:
             place_of = home | dict.fromkeys(runs, engine.place)
             for number, cutting in enumerate(all_cuttings, start=1):
                 stored = {} if self._fresh else self._store.read(key)
-                parts = (signature_of_piece(graph.task[name], region)
-                         for name in runs if len(cutting[name]) > 1
-                         for region in cutting[name])  # fmt: skip
+                parts = (
+                    signature_of_piece(graph.task[name], region)
+                    for name in runs
+                    if len(cutting[name]) > 1
+                    for region in cutting[name]
+                )
                 if not stored.keys() >= set(parts):
                     measured = measure_pieces(
                         compiler, self._devices, place_of, cutting, engine.place, self._quiet
@@ -162,8 +173,10 @@ class Profiler:
             if reason is None:
                 return engine.place
             reasons.append(f"{engine.place}: {reason}")
-        raise InfeasibleError(f"no device runs task {task.name!r} ({task.kind}): "
-                              f"{'; '.join(reasons)}; add a CPU device")  # fmt: skip
+        raise InfeasibleError(
+            f"no device runs task {task.name!r} ({task.kind}): "
+            f"{'; '.join(reasons)}; add a CPU device"
+        )
 
     def _times(self, tasks: "_Tasks") -> _Times:
         """Times of the tasks that the engine runs: measured, or predicted if that is enough."""
@@ -226,7 +239,7 @@ class Profiler:
         return measurements or self._swept(tasks.part, tasks, step_of, warn=True)
 
     def _swept(
-        self, part: Part, tasks: "_Tasks", step_of: Mapping[str, Step], warn: bool
+        self, part: SweepItem, tasks: "_Tasks", step_of: Mapping[str, Step], warn: bool
     ) -> dict[str, Measurement] | None:
         """Measurements by signature; None if no made-up inputs suit, with a warning if ``warn``."""
         graph, place = tasks.graph, tasks.engine.place
@@ -235,9 +248,15 @@ class Profiler:
         reason = ""
         for feeds in feeds_of(part, tasks.model):
             try:
-                runs = sweep(part, self._devices, feeds, self._effort,
-                             partial(self._progress, what), self._quiet,
-                             installing=partial(self._progress, f"{what}, compiled"))  # fmt: skip
+                runs = sweep(
+                    part,
+                    self._devices,
+                    feeds,
+                    self._effort,
+                    partial(self._progress, what),
+                    self._quiet,
+                    installing=partial(self._progress, f"{what}, compiled"),
+                )
                 other_share = others_share(runs)
                 if not self._launches_apart:
                     return _medians([run.seconds for run in runs], own, other_share)
@@ -251,8 +270,9 @@ class Profiler:
             warnings.warn(
                 f"{graph.name!r} does not run with made-up inputs ({reason}); its tasks cannot be "
                 f"measured, and plans for {place} rest on estimates",
-                ModelWarning, stacklevel=2,
-            )  # fmt: skip
+                ModelWarning,
+                stacklevel=2,
+            )
         return None
 
     def system(self) -> System:
@@ -276,9 +296,12 @@ class _Tasks:
     """The tasks of a model on one place; compiled on first use."""
 
     def __init__(
-        self, compiler: Compiler, devices: Sequence[OpenDevice], engine: OpenEngine,
+        self,
+        compiler: Compiler,
+        devices: Sequence[OpenDevice],
+        engine: OpenEngine,
         home: Mapping[str, Place],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``home``: place of a task if the engine does not run it, by task."""
         self.engine = engine
         self.model, self.graph = compiler.model, compiler.model.graph
@@ -288,11 +311,11 @@ class _Tasks:
         """The tasks that the engine runs."""
 
     @cached_property
-    def part(self) -> Part:
+    def part(self) -> SweepItem:
         """All tasks of the model; those that the engine does not run are at their ``home``."""
         place_of = {**self._home, **{t.name: self.engine.place for t in self.own}}
         schedule = stepwise(self.graph, place_of)
-        return Part(self.graph.tasks, self._compiler.compile(schedule, self._devices))
+        return SweepItem(self.graph.tasks, self._compiler.compile(schedule, self._devices))
 
     @property
     def operators(self) -> Mapping[str, str]:

@@ -170,9 +170,15 @@ class _SampleNetwork:
             return None
         weights = [self._weight(shape, math.prod(shape[1:])), self._weight((channels,), 100)]
         self._node(
-            "Conv", [image.name, *weights], result.name, group=groups, pads=[*conv.pads] * 2,
-            strides=[conv.stride] * 2, dilations=[conv.dilation] * 2, kernel_shape=conv.kernel,
-        )  # fmt: skip
+            "Conv",
+            [image.name, *weights],
+            result.name,
+            group=groups,
+            pads=[*conv.pads] * 2,
+            strides=[conv.stride] * 2,
+            dilations=[conv.dilation] * 2,
+            kernel_shape=conv.kernel,
+        )
         if result.shape == image.shape and self._rng.random() < 0.3:
             result = self._added(result, image)
         return self._activated(result)
@@ -198,8 +204,14 @@ class _SampleNetwork:
         height, width = conv.sizes(image)
         if min(height, width) < 1:
             return None
-        name = self._node(kind, [image.name], self._next(), kernel_shape=[edge] * 2,
-                          strides=[stride] * 2, pads=[*conv.pads] * 2)  # fmt: skip
+        name = self._node(
+            kind,
+            [image.name],
+            self._next(),
+            kernel_shape=[edge] * 2,
+            strides=[stride] * 2,
+            pads=[*conv.pads] * 2,
+        )
         return _Image(name, image.channels, height, width)
 
     def elementwise(self, image: _Image) -> _Image | None:
@@ -231,8 +243,14 @@ class _SampleNetwork:
         if not result.fits or macs > _MOST_MACS / 4 or 4 * math.prod(shape) > _MOST_BYTES:
             return None
         weights = [self._weight(shape, math.prod(shape[1:])), self._weight((channels,), 100)]
-        self._node("ConvTranspose", [image.name, *weights], result.name, strides=[2, 2],
-                   pads=[pad] * 4, kernel_shape=[edge] * 2)  # fmt: skip
+        self._node(
+            "ConvTranspose",
+            [image.name, *weights],
+            result.name,
+            strides=[2, 2],
+            pads=[pad] * 4,
+            kernel_shape=[edge] * 2,
+        )
         return self._activated(result)
 
     def _head(self, image: _Image) -> None:

@@ -19,11 +19,19 @@ __all__ = ["Measurement", "ProfileStore"]
 _FILE = "profiles-4.sqlite"
 _PATIENCE_S = 10.0
 """Seconds to wait for other processes."""
-_REFUSED = frozenset({
-    sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH,
-    sqlite3.SQLITE_NOMEM,
-})  # fmt: skip
+_REFUSED = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_AUTH,
+        sqlite3.SQLITE_NOMEM,
+    }
+)
 """Errors of sqlite that do not mean that the content of the file is damaged."""
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 """Temporary errors."""
@@ -168,13 +176,12 @@ class ProfileStore:
 
     def read(self, device: str) -> dict[str, Measurement]:
         """All measurements on a device, by signature."""
-        return {
-            signature: Measurement(
-                seconds, spread, samples, family, Work(macs, moved_bytes), others
-            )
-            for _, signature, seconds, spread, samples, family, macs, moved_bytes, others
-            in self._rows("measurement", device)
-        }  # fmt: skip
+        measurements = {}
+        for _, signature, *figures in self._rows("measurement", device):
+            seconds, spread, samples, family, macs, moved_bytes, others = figures
+            work = Work(macs, moved_bytes)
+            measurements[signature] = Measurement(seconds, spread, samples, family, work, others)
+        return measurements
 
     def read_predictor(self, device: str) -> dict[str, str]:
         """The predictor of a device: numbers as text, by kind of kernel; empty without one."""
@@ -199,10 +206,13 @@ class ProfileStore:
 
     def write(self, device: str, measured: Mapping[str, Measurement]) -> None:
         """Add or replace measurements, all or none."""
-        self._insert("measurement", [
-            (device, s, m.seconds, m.spread, m.samples, m.family, *m.work, m.others)
-            for s, m in measured.items()
-        ])  # fmt: skip
+        self._insert(
+            "measurement",
+            [
+                (device, s, m.seconds, m.spread, m.samples, m.family, *m.work, m.others)
+                for s, m in measured.items()
+            ],
+        )
 
     def write_predictor(self, device: str, kinds: Mapping[str, str]) -> None:
         """Replace the predictor of a device, all rows or none: numbers as text, by kind."""
@@ -236,9 +246,12 @@ def _make_tables(db: sqlite3.Connection) -> None:
 
 
 def _insert(
-    db: sqlite3.Connection, table: str, rows: Sequence[tuple[str | float, ...]], before: str,
+    db: sqlite3.Connection,
+    table: str,
+    rows: Sequence[tuple[str | float, ...]],
+    before: str,
     values: Sequence[str],
-) -> None:  # fmt: skip
+) -> None:
     with db:
         if before:
             db.execute(before, values)

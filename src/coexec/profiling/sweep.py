@@ -31,9 +31,17 @@ from coexec.runtime.recorder import RealRecorder
 from coexec.timing.trace import Detail, Span, Trace
 
 __all__ = [
-    "Effort", "Part", "Progress", "SegmentTimes", "feeds_of", "measure_in_place", "medians_s",
-    "others_share", "part_of", "sweep",
-]  # fmt: skip
+    "Effort",
+    "Progress",
+    "SegmentTimes",
+    "SweepItem",
+    "feeds_of",
+    "measure_in_place",
+    "medians_s",
+    "others_share",
+    "part_of",
+    "sweep",
+]
 
 _ENOUGH = 3
 """Least number of runs for a median."""
@@ -56,7 +64,7 @@ class Effort:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class SweepItem:
     """Some tasks of a model, or pieces of them, in order, each compiled as a segment of its own."""
 
     tasks: Sequence[Task]
@@ -102,7 +110,7 @@ def medians_s(runs: Sequence[SegmentTimes]) -> list[float]:
     return [statistics.median(column) for column in columns]
 
 
-def part_of(whole: Part, chosen: Sequence[int]) -> Part | None:
+def part_of(whole: SweepItem, chosen: Sequence[int]) -> SweepItem | None:
     """A part with only the tasks at the positions ``chosen``.
 
     Tensors that they read of other tasks become inputs. Outputs of the model stay outputs, because
@@ -122,7 +130,7 @@ def part_of(whole: Part, chosen: Sequence[int]) -> Part | None:
     )
     outputs = tuple(tensor for tensor in compiled.outputs if tensor.name in made)
     part = CompiledPlan(tuple(inputs.values()), outputs, {}, {}, segments, (), modules)
-    return Part([whole.tasks[i] for i in chosen], part)
+    return SweepItem([whole.tasks[i] for i in chosen], part)
 
 
 def _is_any(tensor: Tensor) -> bool:
@@ -132,7 +140,7 @@ def _is_any(tensor: Tensor) -> bool:
     )
 
 
-def feeds_of(part: Part, model: Model) -> Iterator[dict[str, Any]]:
+def feeds_of(part: SweepItem, model: Model) -> Iterator[dict[str, Any]]:
     """Inputs of ``part``, to be tried one after the other."""
     for feeds in model.candidates():
         between = (t for t in part.compiled.inputs if t.name not in feeds)
@@ -140,10 +148,15 @@ def feeds_of(part: Part, model: Model) -> Iterator[dict[str, Any]]:
 
 
 def sweep(
-    part: Part, devices: Sequence[OpenDevice], feeds: Mapping[str, Any], effort: Effort,
-    progress: Callable[[int, int], None], quiet: Quiet | None = None,
-    processors: Callable[[], ProcessorTime] = processor_time, installing: Installing | None = None,
-) -> list[SegmentTimes]:  # fmt: skip
+    part: SweepItem,
+    devices: Sequence[OpenDevice],
+    feeds: Mapping[str, Any],
+    effort: Effort,
+    progress: Callable[[int, int], None],
+    quiet: Quiet | None = None,
+    processors: Callable[[], ProcessorTime] = processor_time,
+    installing: Installing | None = None,
+) -> list[SegmentTimes]:
     """Times of the segments in each run. Runs are repeated until the sum of the times is stable.
 
     Runs in which the host of a virtual machine took processor time count only if there are too few
@@ -177,13 +190,13 @@ def measure_in_place(
 ) -> dict[str, float]:
     """Median seconds of each task, by name, for a schedule with one segment per task, in order."""
     graph, feeds = schedule.graph, next(compiler.model.candidates())
-    part = Part(graph.tasks, compiler.compile(schedule, devices))
+    part = SweepItem(graph.tasks, compiler.compile(schedule, devices))
     effort = Effort(least=runs, most=runs)
     measured = sweep(part, devices, feeds, effort, lambda done, total: None)
     return dict(zip((t.name for t in graph.tasks), medians_s(measured), strict=True))
 
 
-def _taken(trace: Trace, part: Part) -> SegmentTimes:
+def _taken(trace: Trace, part: SweepItem) -> SegmentTimes:
     """Times of the segments of one run; a segment is a task, or a piece of one.
 
     A device with a clock of its own reports the times of its kernels, which do not have the noise

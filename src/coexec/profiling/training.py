@@ -130,8 +130,14 @@ class _SampledNetwork:
         seconds_by_task = measured_as(stored)
         if any(task.signature not in seconds_by_task for task in graph.tasks):
             with tempfile.TemporaryDirectory(prefix="coexec-samples-") as folder:
-                profiler = Profiler([device], store, effort=_EFFORT, predictor=lambda task: None,
-                                    purpose=purpose, launches_apart=True)  # fmt: skip
+                profiler = Profiler(
+                    [device],
+                    store,
+                    effort=_EFFORT,
+                    predictor=lambda task: None,
+                    purpose=purpose,
+                    launches_apart=True,
+                )
                 profiler.cost(Compiler(self._model, Cache(Path(folder))))
             stored = store.read(key)
             seconds_by_task = measured_as(stored)

@@ -19,7 +19,7 @@ from coexec.lowering.dialect import as_it_lies, where_it_lies
 from coexec.lowering.module import Gather, GatheredBox
 from coexec.memory.reuse import Lifetime, share
 from coexec.plan.schedule import ended_before
-from coexec.runtime.loaded_plan import Installation
+from coexec.runtime.loaded_plan import LoadedPlan
 
 __all__ = ["Allocation", "allocated"]
 
@@ -57,7 +57,7 @@ class _Buffer:
     gathers: list[Reading] = field(default_factory=list)
 
 
-def allocated(installed: Installation) -> Allocation:
+def allocated(installed: LoadedPlan) -> Allocation:
     """Memory for all values of a plan, except those written directly to the caller's arrays."""
     returned = {t.name for t in installed.returned}
     maker_by_value = {t.name: (s.index, t) for s, m in installed.parts() for t in m.outputs}
@@ -123,7 +123,7 @@ def _copies(gather: Gather, target: Array, static: Mapping[str, Any]) -> list[Bo
     return copies
 
 
-def _leaving(installed: Installation) -> set[str]:
+def _leaving(installed: LoadedPlan) -> set[str]:
     """Names of the values that are downloaded in each run."""
     compiled = installed.compiled
     downloaded = {value for parts in compiled.parts.values() for value, _ in parts}
@@ -137,7 +137,7 @@ def _leaving(installed: Installation) -> set[str]:
 
 
 def _buffers(
-    installed: Installation,
+    installed: LoadedPlan,
     made: Mapping[str, tuple[int, Tensor]],
     readings: Mapping[Reading, Tensor],
 ) -> list[_Buffer]:
@@ -174,7 +174,7 @@ def _buffers(
 
 
 def _note_use(
-    installed: Installation, made: Mapping[str, tuple[int, Tensor]], of: Mapping[str, _Buffer]
+    installed: LoadedPlan, made: Mapping[str, tuple[int, Tensor]], of: Mapping[str, _Buffer]
 ) -> None:
     """Add to each buffer the segments that write and read its values.
 
@@ -197,9 +197,11 @@ def _note_use(
 
 
 def _side_by_side(
-    boxes: Sequence[GatheredBox], tensor: Tensor, made: Mapping[str, tuple[int, Tensor]],
-    installed: Installation,
-) -> bool:  # fmt: skip
+    boxes: Sequence[GatheredBox],
+    tensor: Tensor,
+    made: Mapping[str, tuple[int, Tensor]],
+    installed: LoadedPlan,
+) -> bool:
     """Whether these values, each as a whole, lie one behind the other in ``tensor``, at addresses
     that are aligned as their engines require."""
     if not in_sequence((box.put for box in boxes), tensor.whole):
@@ -214,7 +216,7 @@ def _side_by_side(
     return True
 
 
-def _arrays(installed: Installation, buffers: list[_Buffer]) -> Iterable[Array]:
+def _arrays(installed: LoadedPlan, buffers: list[_Buffer]) -> Iterable[Array]:
     """An array for each buffer. Buffers that are never alive at the same time share memory."""
     lives = [
         Lifetime(b.tensor.size_bytes, tuple(sorted(b.writers)), tuple(sorted(b.readers)))

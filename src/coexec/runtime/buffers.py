@@ -7,7 +7,7 @@ from coexec.engines.base import Bound, OpenEngine
 from coexec.plan.schedule import Segment
 from coexec.runtime.allocation import allocated
 from coexec.runtime.launching import SegmentsInFlight, wait_rules
-from coexec.runtime.loaded_plan import Installation
+from coexec.runtime.loaded_plan import LoadedPlan
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.transfers import Landed, Transfers
 
@@ -31,7 +31,7 @@ class Buffers:
     incomplete and a device may still write: the next run gets new ones.
     """
 
-    def __init__(self, installation: Installation) -> None:
+    def __init__(self, installation: LoadedPlan) -> None:
         self._installed = installation
         self._allocation = allocated(installation)
         self._rules = wait_rules(installation, self._allocation)
@@ -80,10 +80,13 @@ class Buffers:
         moved = (n for n in inputs if not self._stays(n, engine))
         return _Changing(
             engine,
-            tuple((n, (index, n) not in allocation.gathers) for n in moved
-                  if (index, n) not in allocation.in_place),
+            tuple(
+                (n, (index, n) not in allocation.gathers)
+                for n in moved
+                if (index, n) not in allocation.in_place
+            ),
             tuple(name for name in outputs if name not in allocation.static),
-        )  # fmt: skip
+        )
 
     def _stays(self, value: str, engine: OpenEngine) -> bool:
         """Whether ``engine`` reads a value from the same tensor in every run."""

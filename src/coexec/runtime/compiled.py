@@ -18,7 +18,7 @@ from coexec.errors import StoreError
 from coexec.graph.graph import Piece, Tensor
 from coexec.graph.region import Region
 from coexec.lowering.module import Gather, GatheredBox, Module
-from coexec.plan.schedule import Part, Schedule, Segment, Transfer
+from coexec.plan.schedule import Schedule, Segment, TaskRegion, Transfer
 
 __all__ = ["CompiledPlan", "load_compiled", "save_compiled", "without_modules"]
 
@@ -33,7 +33,7 @@ class CompiledPlan:
     outputs: tuple[Tensor, ...]
     constants: Mapping[str, Array]
     """Outputs of the model that no segment computes, because they were folded to constants."""
-    parts: Mapping[str, tuple[Part, ...]]
+    parts: Mapping[str, tuple[TaskRegion, ...]]
     """For each output that is computed in pieces: the values that hold them, and their regions."""
     segments: tuple[Segment, ...]
     transfers: tuple[Transfer, ...]
@@ -49,8 +49,12 @@ def without_modules(schedule: Schedule) -> CompiledPlan:
     return CompiledPlan(
         tuple(graph.tensors[n] for n in graph.inputs),
         tuple(graph.tensors[n] for n in graph.outputs),
-        {}, {}, schedule.segments, schedule.transfers, (),
-    )  # fmt: skip
+        {},
+        {},
+        schedule.segments,
+        schedule.transfers,
+        (),
+    )
 
 
 def save_compiled(compiled: CompiledPlan, extra: Mapping[str, Any]) -> Entry:
@@ -131,11 +135,12 @@ def load_compiled(entry: Entry, weights: Weights) -> tuple[CompiledPlan, dict[st
             {t.name: _constant(packed[t.name], t) for t in outputs if t.name in packed},
             {n: tuple((v, _region(r)) for v, r in ps) for n, ps in data["parts"].items()},
             tuple(_segment(row) for row in data["segments"]),
-            tuple(Transfer(**(row | {"region": _region(row["region"])}))
-                  for row in data["transfers"]),
+            tuple(
+                Transfer(**(row | {"region": _region(row["region"])})) for row in data["transfers"]
+            ),
             modules,
             {name: _gather(row) for name, row in data["gathers"].items()},
-        )  # fmt: skip
+        )
         return compiled, data["extra"]
     except Exception as error:  # a damaged file can lead to any error
         raise StoreError(f"the compiled plan is damaged ({error}); it is made again") from None

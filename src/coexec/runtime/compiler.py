@@ -22,7 +22,7 @@ from coexec.lowering.pieces import changing_layout, cut_pieces, handed_on, leavi
 from coexec.model.model import Model
 from coexec.model.stored import import_lowered, is_kept, is_large, stored_weights
 from coexec.plan.derive import stepwise
-from coexec.plan.schedule import Part, Schedule
+from coexec.plan.schedule import Schedule, TaskRegion
 from coexec.runtime.compiled import CompiledPlan
 
 __all__ = ["Compiler"]
@@ -52,7 +52,7 @@ class Compiler:
         borders = _borders(schedule, tasks_apart)
         lowered = self._lower(schedule.places, devices, borders)
         modules, gathers = cut_pieces(schedule, lowered, self._plain)
-        parts: dict[str, list[Part]] = {}
+        parts: dict[str, list[TaskRegion]] = {}
         for segment in schedule.segments:
             for name, region in segment.writes:
                 part = tensor_part(name, region, graph)

@@ -116,9 +116,11 @@ class _Keeper:
             words = [str(number) for number in (core, board, read_end)]
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _KEEPER, *words],
-                pass_fds=(board, read_end), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                pass_fds=(board, read_end),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+            )
         except OSError:
             os.close(self._rings)
             raise

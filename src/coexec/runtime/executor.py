@@ -33,10 +33,10 @@ from coexec.runtime import process_fork
 from coexec.runtime.buffers import Buffers
 from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.core_spinner import Awake
-from coexec.runtime.loaded_plan import Installation, Installing
+from coexec.runtime.loaded_plan import Installing, LoadedPlan
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.run import Run
-from coexec.runtime.run_lock import Turn
+from coexec.runtime.run_lock import RunLock
 from coexec.runtime.runner import Cancelled
 from coexec.runtime.workers import LOOK_S, Workers, bind_thread
 
@@ -83,7 +83,7 @@ class Executor:
         self._compiled = compiled
         self._devices = tuple(devices)
         self._caching, self._launch_ahead = tensor_caching, launch_ahead
-        self._installed: Installation | None = self._install(installing)
+        self._installed: LoadedPlan | None = self._install(installing)
         self._buffers: Buffers | None = Buffers(self._installed)
         self._progress = Progress(compiled.segments)
         self._callers = self._served_by_caller(self._installed)
@@ -91,7 +91,7 @@ class Executor:
         self._callers_cores = cores.pop(self._callers, set())
         self._engines: Sequence[OpenEngine] = tuple(self._installed.engines.values())
         self._timed = [engine for engine in self._engines if isinstance(engine, Timed)]
-        self._turn = Turn()
+        self._turn = RunLock()
         self._latest: Run | None = None
         self._refusal: CoexecError | None = None
         """Error that all later requests raise; None while the executor works."""
@@ -214,12 +214,12 @@ class Executor:
                 return
             run.advance(job, self._callers)
 
-    def _install(self, installing: Installing | None = None) -> Installation:
-        return Installation(
+    def _install(self, installing: Installing | None = None) -> LoadedPlan:
+        return LoadedPlan(
             self._compiled, self._devices, self._caching, self._launch_ahead, installing
         )
 
-    def _served_by_caller(self, installed: Installation) -> str:
+    def _served_by_caller(self, installed: LoadedPlan) -> str:
         """The device whose jobs the caller's own thread does.
 
         It is the device that ends last, which saves two hand-overs between threads. A device whose
@@ -229,7 +229,7 @@ class Executor:
         run = [s.device for s in segments if s.index not in installed.ahead]
         return next(reversed(run or [s.device for s in segments]), "")
 
-    def _keep_awake(self, installed: Installation) -> Awake:
+    def _keep_awake(self, installed: LoadedPlan) -> Awake:
         return Awake(installed.shared_cores if self._waiting == "active" else ())
 
     def _refuse(self) -> None:
@@ -276,14 +276,15 @@ class Executor:
     def after_fork(self) -> None:
         """Drop the threads and the programs that need threads, in a forked child."""
         if self._latest is not None and not self._latest.stopped:
-            self._latest.fail(ClosedError("the process was forked during this run; its child "
-                                          "has to run again"))  # fmt: skip
+            self._latest.fail(
+                ClosedError("the process was forked during this run; its child has to run again")
+            )
         if any(engine.after_fork != "works" for engine in self._engines):
             process_fork.keep_for_ever(
                 (self._installed, self._devices, self._latest, self._buffers)
             )
             self._installed = None
-        self._turn, self._latest, self._buffers = Turn(), None, None
+        self._turn, self._latest, self._buffers = RunLock(), None, None
         self._workers.forget()
         self._awake = None
         lost = [engine.place for engine in self._engines if engine.after_fork == "lost"]

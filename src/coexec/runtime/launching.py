@@ -18,7 +18,7 @@ from coexec.hardware.hardware import MAIN, Place
 from coexec.lowering.module import Module
 from coexec.plan.schedule import Segment
 from coexec.runtime.allocation import Allocation
-from coexec.runtime.loaded_plan import Installation
+from coexec.runtime.loaded_plan import LoadedPlan
 
 __all__ = ["SegmentsInFlight", "WaitRules", "wait_rules"]
 
@@ -37,7 +37,7 @@ class WaitRules:
     thread of the reader's device moves such values."""
 
 
-def wait_rules(installed: Installation, allocation: Allocation) -> WaitRules:
+def wait_rules(installed: LoadedPlan, allocation: Allocation) -> WaitRules:
     """The wait rules of a plan, which depend on the memories of its values."""
     segments, ahead = installed.compiled.segments, installed.ahead
     latest: dict[Place, int] = {}
@@ -66,7 +66,7 @@ def _puts_together(allocation: Allocation, segment: Segment, module: Module) -> 
     return not readings.isdisjoint(allocation.gathers.keys() - by_device)
 
 
-def _moves(installed: Installation, segment: Segment, module: Module) -> bool:
+def _moves(installed: LoadedPlan, segment: Segment, module: Module) -> bool:
     """Whether a segment reads a value that lies in another memory than its engine's."""
     memory, home = installed.engines[segment.place].memory, installed.home
     elsewhere = (

@@ -12,7 +12,7 @@ from coexec.lowering.module import Module
 from coexec.plan.schedule import Segment
 from coexec.runtime.compiled import CompiledPlan
 
-__all__ = ["Installation", "Installing"]
+__all__ = ["Installing", "LoadedPlan"]
 
 _SMALL_BYTES = 2**15
 """Smaller outputs are copied: that is quicker than to allocate new memory in each run."""
@@ -22,7 +22,7 @@ Installing = Callable[[int, int], None]
 """Function that is called with the number of compiled segments and the number of all segments."""
 
 
-class Installation:
+class LoadedPlan:
     """Compiled programs and open engines of a plan. All runs share them; no run changes them."""
 
     def __init__(

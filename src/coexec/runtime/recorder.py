@@ -113,10 +113,19 @@ class RealRecorder(Recorder):
         read_at = None if target is None else target.place
         device = self._callers if read_at is None else read_at.device
         self._transfers.append(
-            Span(transfer_name(value, made_at, read_at), device, began, end_s, "transfer",
-                 segment=reader, tensor=value, size_bytes=array.nbytes,
-                 source=made_at, target=read_at)
-        )  # fmt: skip
+            Span(
+                transfer_name(value, made_at, read_at),
+                device,
+                began,
+                end_s,
+                "transfer",
+                segment=reader,
+                tensor=value,
+                size_bytes=array.nbytes,
+                source=made_at,
+                target=read_at,
+            )
+        )
         if reader in self._start_s:
             self._start_s[reader] = end_s
 
@@ -196,5 +205,11 @@ def _moved(detail: Detail, origin_s: float) -> Detail:
 
 
 def _layout(detail: Detail, origin_s: float) -> Span:
-    return Span(f"{detail.name} {detail.result}".strip(), detail.device, detail.start_s - origin_s,
-                detail.end_s - origin_s, "layout", tensor=detail.result)  # fmt: skip
+    return Span(
+        f"{detail.name} {detail.result}".strip(),
+        detail.device,
+        detail.start_s - origin_s,
+        detail.end_s - origin_s,
+        "layout",
+        tensor=detail.result,
+    )

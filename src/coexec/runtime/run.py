@@ -11,7 +11,7 @@ from coexec.engines.base import InFlight, Launchable
 from coexec.errors import CoexecError, ExecutionError, InputError, TerminatedError, UnfinishedError
 from coexec.plan.schedule import Progress, Segment
 from coexec.runtime.buffers import Buffers
-from coexec.runtime.loaded_plan import Installation
+from coexec.runtime.loaded_plan import LoadedPlan
 from coexec.runtime.process_fork import COMPUTING
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.runner import Cancelled
@@ -36,7 +36,7 @@ class Run:
 
     def __init__(
         self,
-        installed: Installation,
+        installed: LoadedPlan,
         buffers: Buffers,
         progress: Progress,
         feeds: Mapping[str, Any],
@@ -118,8 +118,12 @@ class Run:
         except Exception as error:
             if self._is_callers(error, place.device):
                 raise
-            self.fail(ExecutionError(f"{place} failed while it fetched {value!r}: {error}; the run "
-                                     f"was stopped, no result is returned"))  # fmt: skip
+            self.fail(
+                ExecutionError(
+                    f"{place} failed while it fetched {value!r}: {error}; the run "
+                    f"was stopped, no result is returned"
+                )
+            )
 
     def _step(self, node: int, name: str) -> int | None:
         """Run or launch one segment, and pass on the segments that it makes ready.
@@ -259,7 +263,9 @@ def _explained(error: Exception, segment: Segment) -> Exception:
     tasks = ", ".join(piece.task for piece in segment.pieces[:3])
     more = len(segment.pieces) - 3
     where = tasks + (f" and {more} more" if more > 0 else "")
-    wrapped = ExecutionError(f"{segment.device} failed in segment {segment.index} ({where}): "
-                             f"{error}; the run was stopped, no result is returned")  # fmt: skip
+    wrapped = ExecutionError(
+        f"{segment.device} failed in segment {segment.index} ({where}): "
+        f"{error}; the run was stopped, no result is returned"
+    )
     wrapped.__cause__ = error if not isinstance(error, CoexecError) else error.__cause__
     return wrapped

@@ -5,10 +5,10 @@ from contextlib import suppress
 
 from coexec.errors import UnfinishedError
 
-__all__ = ["Turn"]
+__all__ = ["RunLock"]
 
 
-class Turn:
+class RunLock:
     """A lock that survives an exception at any bytecode of its holder.
 
     A signal handler may raise after an ordinary lock was acquired and before the statement that

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from coexec.arrays import Array, numpy_type
-from coexec.engines.base import Held, OpenEngine
+from coexec.engines.base import OpaqueValue, OpenEngine
 from coexec.graph.graph import Tensor
 from coexec.graph.region import Region
 from coexec.hardware.hardware import MAIN, Memory
 from coexec.lowering.dialect import as_it_lies, where_it_lies
 from coexec.runtime.allocation import Allocation
-from coexec.runtime.loaded_plan import Installation
+from coexec.runtime.loaded_plan import LoadedPlan
 from coexec.runtime.recorder import Recorder
 
 __all__ = ["Landed", "Transfers"]
@@ -34,7 +34,7 @@ class Transfers:
 
     def __init__(
         self,
-        installed: Installation,
+        installed: LoadedPlan,
         allocation: Allocation,
         landed: Landed,
         feeds: Mapping[str, Any],
@@ -54,9 +54,10 @@ class Transfers:
         self._recorder = recorder
         home = installed.home
         self.returned = {
-            t.name: Held() if t.opaque else home[t.name].allocate(t) for t in installed.returned
+            t.name: OpaqueValue() if t.opaque else home[t.name].allocate(t)
+            for t in installed.returned
         }
-        """By output, the caller's array, or the `Held` of an opaque output."""
+        """By output, the caller's array, or the `OpaqueValue` of an opaque output."""
         self._moved: Landed = {}
 
     def tensor(self, value: str) -> Any:

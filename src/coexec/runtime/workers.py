@@ -124,8 +124,11 @@ def _serve(name: str, cores: Collection[int], queue: _Queue) -> None:
     except BaseException as error:
         # Another thread raised it in this one. Errors of segments are caught in the run.
         if run is not None:
-            run.fail(UnfinishedError(f"the thread of {name} was ended by "
-                                     f"{type(error).__name__}; run again"))  # fmt: skip
+            run.fail(
+                UnfinishedError(
+                    f"the thread of {name} was ended by {type(error).__name__}; run again"
+                )
+            )
 
 
 def bind_thread(cores: Collection[int]) -> None:

@@ -36,8 +36,8 @@ from coexec.selection.comparison import ReferenceAnswers, is_exact, known
 from coexec.selection.configurations import Configuration, configurations
 from coexec.selection.contender import Contender, single_device_contenders
 from coexec.selection.deadline import Deadline, OutOfTimeError
-from coexec.selection.opened_model import GivenModel
-from coexec.selection.planning_context import Workbench, opened_cache
+from coexec.selection.opened_model import OpenedModel
+from coexec.selection.planning_context import PlanningContext, opened_cache
 from coexec.selection.prepared import Candidate, Prepared, Requests
 from coexec.selection.race import REQUESTS, Outcome
 from coexec.selection.race_confidence import MOST_RACES, doubt
@@ -62,9 +62,11 @@ _LEAST_RACE_S = 1.0
 """A race may always take at least this many seconds."""
 _BOTH = "both"
 _OPTIONS = {
-    "planners": "hope_greedy,heft,anneal,codl", "shortlist": _SHORTLIST, "requests": _BOTH,
+    "planners": "hope_greedy,heft,anneal,codl",
+    "shortlist": _SHORTLIST,
+    "requests": _BOTH,
     "seconds": _SECONDS,
-}  # fmt: skip
+}
 
 
 class Auto:
@@ -75,7 +77,7 @@ class Auto:
     ) -> None:
         """
         Args:
-            source: as for `Workbench`.
+            source: as for `PlanningContext`.
             alone: try only single devices, which need no profile. If other configurations were left
                 out because of it, a later call without it makes a new choice.
             settings: the planner has these options: "planners", comma-separated, for configurations
@@ -117,11 +119,11 @@ class Auto:
         """The earlier choice, from the cache."""
         return None if self._settings.fresh else self._remembered(self._key)
 
-    def _open(self, names: Sequence[str]) -> Workbench:
+    def _open(self, names: Sequence[str]) -> PlanningContext:
         settings = replace(
             self._settings, devices=names, cache=self._cache, progress=self._report_planning
         )
-        return Workbench(self._source, settings)
+        return PlanningContext(self._source, settings)
 
     def _report(self, what: str, done: int, total: int) -> None:
         if self._settings.progress is not None:
@@ -137,7 +139,7 @@ class Auto:
         self._deadline.check(_PLANNING)
 
     @property
-    def given(self) -> GivenModel:
+    def given(self) -> OpenedModel:
         """The model."""
         return self._first.given
 
@@ -228,8 +230,15 @@ class Auto:
         chosen devices.
         """
         of = self._settings
-        options = (self._planners, sorted(of.pins.items()), sorted(of.engine_options.items()),
-                   of.waiting, self._shortlist, self._requests, self._both)  # fmt: skip
+        options = (
+            self._planners,
+            sorted(of.pins.items()),
+            sorted(of.engine_options.items()),
+            of.waiting,
+            self._shortlist,
+            self._requests,
+            self._both,
+        )
         machine = (of.devices, detect.clusters(), self._first.fingerprint, installed())
         return digest(self._first.given.digest, machine, options)
 
@@ -289,13 +298,16 @@ class Auto:
     def _doubt_of(self, order: Sequence[Contender], outcome: Outcome[int]) -> str | None:
         """Why the choice should be raced again."""
         winner, *losers = order
-        raced = [(entry.candidate, entry.rounds_s) for entry in losers
-                 if entry.rounds_s and entry.candidate.refused is None]  # fmt: skip
+        raced = [
+            (entry.candidate, entry.rounds_s)
+            for entry in losers
+            if entry.rounds_s and entry.candidate.refused is None
+        ]
         return doubt(
             winner.candidate, winner.rounds_s, raced, self._before, outcome.stolen, outcome.others
         )
 
-    def _remember(self, work: Workbench, plan: Plan, candidates: Iterable[Candidate]) -> None:
+    def _remember(self, work: PlanningContext, plan: Plan, candidates: Iterable[Candidate]) -> None:
         data = {
             "plan": plan.to_json(),
             "devices": work.fingerprint,
@@ -329,8 +341,16 @@ class Auto:
                 return None  # now there is time for configurations that were not tried
             self._doubt, self._busy, self._races = data["doubt"], data["busy"], data["races"]
             return replace(prepared, candidates=candidates)
-        except (OSError, ValueError, KeyError, TypeError, IndexError, PlanError, StoreError,
-                DeviceError):  # fmt: skip
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            IndexError,
+            PlanError,
+            StoreError,
+            DeviceError,
+        ):
             return None
 
 
@@ -342,24 +362,32 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     for name in options:
         if name not in _OPTIONS:
-            raise UsageError(f"planner auto has no option {name!r}{nearest(name, _OPTIONS)}; "
-                             f"it has {', '.join(_OPTIONS)}")  # fmt: skip
+            raise UsageError(
+                f"planner auto has no option {name!r}{nearest(name, _OPTIONS)}; "
+                f"it has {', '.join(_OPTIONS)}"
+            )
     chosen: dict[str, Any] = {**_OPTIONS, **options}
     if not isinstance(chosen["shortlist"], int) or chosen["shortlist"] < 1:
-        raise UsageError(f"option shortlist of planner auto is {chosen['shortlist']!r}; it wants "
-                         f"a number from 1 on")  # fmt: skip
+        raise UsageError(
+            f"option shortlist of planner auto is {chosen['shortlist']!r}; it wants "
+            f"a number from 1 on"
+        )
     seconds = chosen["seconds"]
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        raise UsageError(f"option seconds of planner auto is {seconds!r}; it is how long the "
-                         f"choice may take, a number above 0")  # fmt: skip
+        raise UsageError(
+            f"option seconds of planner auto is {seconds!r}; it is how long the "
+            f"choice may take, a number above 0"
+        )
     if "planners" in options:  # the default planners exist: they need no import to be checked
         from coexec.planners import find_planner
 
         for planner in _names(chosen["planners"]):
             find_planner(planner)
     if chosen["requests"] not in (_BOTH, *REQUESTS):
-        raise UsageError(f"option requests of planner auto is {chosen['requests']!r}; it is one "
-                         f"of {', '.join((_BOTH, *REQUESTS))}")  # fmt: skip
+        raise UsageError(
+            f"option requests of planner auto is {chosen['requests']!r}; it is one "
+            f"of {', '.join((_BOTH, *REQUESTS))}"
+        )
     return chosen
 
 

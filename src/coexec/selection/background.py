@@ -20,7 +20,7 @@ from coexec.errors import CoexecError, ExecutionError
 from coexec.processes import Child, Parent
 from coexec.profiling.activity import Quiet, Traffic
 from coexec.selection.planning_context import opened_cache
-from coexec.selection.prepare import Asked
+from coexec.selection.prepare import PlanRequest
 from coexec.selection.settings import Settings
 
 __all__ = ["TRAFFIC", "Job", "cancel", "submit"]
@@ -152,7 +152,7 @@ def _serve() -> None:
     _step_back()
     try:
         settings = replace(settings, quiet=Quiet(traffic, _PATIENCE_S))
-        Asked(source, settings).prepare(again)
+        PlanRequest(source, settings).prepare(again)
         answer: CoexecError | None = None
     except CoexecError as error:
         answer = error

@@ -16,7 +16,7 @@ from coexec.arrays import Array
 from coexec.errors import CoexecError
 from coexec.plan.plan import Plan
 from coexec.processes import Child, Parent
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import PACING, Lap, turn
 from coexec.selection.settings import Settings
 
@@ -30,7 +30,7 @@ _WARM_UP = 2
 class RivalProcess:
     """A plan that another process runs, turn by turn."""
 
-    def __init__(self, work: Workbench, plan: Plan, feeds: Mapping[str, Array]) -> None:
+    def __init__(self, work: PlanningContext, plan: Plan, feeds: Mapping[str, Array]) -> None:
         """Start the plan in a new process and run it until it is warm.
 
         Raises:
@@ -89,7 +89,7 @@ def _serve() -> None:
 
 
 def _started(source: Any, settings: Settings, plan: Plan) -> Any:
-    work = Workbench(source, settings)
+    work = PlanningContext(source, settings)
     return work.start(work.prepared(plan))
 
 

@@ -30,7 +30,7 @@ from coexec.errors import CoexecError, ModelError, first_line
 from coexec.model.difference import is_rounding, unlike, worst_difference
 from coexec.plan.plan import Plan
 from coexec.runtime.runner import Runner
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 
 __all__ = [
@@ -125,7 +125,7 @@ class _Expected:
 class ReferenceAnswers:
     """ONNX Runtime's own answers for one model, computed when they are first needed."""
 
-    def __init__(self, work: Workbench) -> None:
+    def __init__(self, work: PlanningContext) -> None:
         self._work = work
         self._plain: Any = None
 
@@ -256,8 +256,10 @@ def compared(
     Raises:
         CoexecError: the plan does not start.
     """
-    results = [_compared(plan, None if prepared.beside else runner, reference)
-               for plan in (prepared, *prepared.beside)]  # fmt: skip
+    results = [
+        _compared(plan, None if prepared.beside else runner, reference)
+        for plan in (prepared, *prepared.beside)
+    ]
     return next((result for result in results if result.reason is not None), results[0])
 
 
@@ -309,15 +311,18 @@ def _keep(prepared: Prepared, result: Agreement) -> Agreement:
     return result
 
 
-def _compare(work: Workbench, runner: Runner, reference: ReferenceAnswers) -> Agreement:
+def _compare(work: PlanningContext, runner: Runner, reference: ReferenceAnswers) -> Agreement:
     rules = _rules(work)
     alike, undecided = 0, ""
     for answer in reference.answers:
         try:
             outputs = runner.run(answer.feeds)
         except CoexecError as error:
-            return replace(rules, differs=f"it fails with {answer.what}, for which ONNX Runtime "
-                                          f"has an answer: {first_line(error)}")  # fmt: skip
+            return replace(
+                rules,
+                differs=f"it fails with {answer.what}, for which ONNX Runtime "
+                f"has an answer: {first_line(error)}",
+            )
         differences = dict(rules.why_unlike(outputs, answer.outputs, answer.feeds))
         if differences:
             name, text = _beyond_rounding(differences, outputs, answer, reference, rules.allowed)
@@ -331,9 +336,12 @@ def _compare(work: Workbench, runner: Runner, reference: ReferenceAnswers) -> Ag
 
 
 def _beyond_rounding(
-    differences: Mapping[str, str], found: Mapping[str, Array], answer: _Expected,
-    reference: ReferenceAnswers, allowed: float,
-) -> tuple[str, str]:  # fmt: skip
+    differences: Mapping[str, str],
+    found: Mapping[str, Array],
+    answer: _Expected,
+    reference: ReferenceAnswers,
+    allowed: float,
+) -> tuple[str, str]:
     """The first output that differs by more than ONNX Runtime's own rounding explains, and how.
 
     If the name is empty, the text is the reason why these inputs do not decide; if the text is
@@ -351,8 +359,10 @@ def _beyond_rounding(
         if own is not None:
             worst = worst_difference(found[name], expected)
             if not is_rounding(worst, worst_difference(plain[name], expected)):
-                return "", (f"ONNX Runtime's own answers with and without its optimisations "
-                            f"differ, as output {name!r} {own}")  # fmt: skip
+                return "", (
+                    f"ONNX Runtime's own answers with and without its optimisations "
+                    f"differ, as output {name!r} {own}"
+                )
         elif moved is None or not _is_choice(found[name], moved[name], expected, allowed):
             return name, text
         else:
@@ -369,12 +379,12 @@ def _is_choice(found: Any, moved: Any, expected: Any, allowed: float) -> bool:
     return unlike(moved, expected, allowed) is not None
 
 
-def _rules(work: Workbench) -> Agreement:
+def _rules(work: PlanningContext) -> Agreement:
     """The rules by which outputs of plans on these devices count as alike."""
     return Agreement(allowed=work.tolerance, spreads=_has(work, _SPREADING))
 
 
-def _has(work: Workbench, kinds: Collection[str]) -> bool:
+def _has(work: PlanningContext, kinds: Collection[str]) -> bool:
     """Whether the model has an operator of these kinds."""
     return any(op.op_type in kinds for task in work.graph.tasks for op in task.operators)
 

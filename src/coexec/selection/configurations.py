@@ -43,8 +43,13 @@ def _of_names(names: Sequence[str]) -> list[Configuration]:
         joined = cpu_name(sorted(core for name in free for core in describe(name).cores))
         named += [(joined,), (joined, *non_cpu)]
     named += [(name,) for name in names]
-    return named + [other for engine in _further_engines() for c in named
-                    for other in [_with(engine, c)] if other != c]  # fmt: skip
+    return named + [
+        other
+        for engine in _further_engines()
+        for c in named
+        for other in [_with(engine, c)]
+        if other != c
+    ]
 
 
 def _of_machine() -> list[Configuration]:

@@ -10,7 +10,7 @@ from coexec.errors import CoexecError
 from coexec.plan.plan import Plan
 from coexec.selection.comparison import ReferenceAnswers, why_not
 from coexec.selection.configurations import Configuration
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Candidate
 from coexec.selection.race import Outcome, Requests
 from coexec.selection.race_confidence import spread
@@ -22,7 +22,7 @@ class Contender(NamedTuple):
     """A candidate with the plan and the workbench to run it."""
 
     candidate: Candidate
-    work: Workbench
+    work: PlanningContext
     plan: Plan
     rounds_s: Sequence[float] = ()
     """Seconds in each round of the race, of the requests that decide (`Requests`)."""
@@ -78,7 +78,7 @@ class Contender(NamedTuple):
             self.work.release()  # some engines can use only one set of cores at a time
 
 
-def single_device_contenders(work: Workbench, names: Configuration) -> list[Contender]:
+def single_device_contenders(work: PlanningContext, names: Configuration) -> list[Contender]:
     """Contenders that run the whole model on one device.
 
     If the engine has a session of its own, there are two: that session, and the model as rewritten

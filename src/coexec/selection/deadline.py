@@ -21,9 +21,12 @@ class Deadline:
     """The moment at which planning has to end."""
 
     def __init__(
-        self, seconds: float = math.inf, *, now_s: Callable[[], float] = time.monotonic,
+        self,
+        seconds: float = math.inf,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
         paused_s: Callable[[], float] = lambda: 0.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """
         Args:
             seconds: time limit from now on.

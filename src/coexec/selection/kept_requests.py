@@ -39,9 +39,12 @@ class _KeptRequest:
     def fits(self, inputs: Sequence[Tensor]) -> bool:
         """Whether a plan for ``inputs`` takes these feeds."""
         return all(
-            t.name in self.feeds and self.feeds[t.name].shape == t.shape
-            and self.feeds[t.name].dtype == np.dtype(t.dtype) for t in inputs if not t.opaque
-        ) and not any(t.opaque for t in inputs)  # fmt: skip
+            t.name in self.feeds
+            and self.feeds[t.name].shape == t.shape
+            and self.feeds[t.name].dtype == np.dtype(t.dtype)
+            for t in inputs
+            if not t.opaque
+        ) and not any(t.opaque for t in inputs)
 
 
 class KeptRequests:

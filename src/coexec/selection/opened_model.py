@@ -35,20 +35,26 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.model.model import Model
     from coexec.selection.settings import Settings
 
-__all__ = ["ZOO", "GivenModel"]
+__all__ = ["ZOO", "OpenedModel"]
 
 ZOO = "zoo:"
 _TRIES = 3
 """Number of times that a model is read if its files change during reading."""
 
 
-class GivenModel:
+class OpenedModel:
     """A model with the shapes and values that the user fixes. It is read on first use."""
 
     def __init__(
-        self, source: Any, shapes: Shapes, cache: Cache, values: Mapping[str, Any] | None = None,
-        examples: Mapping[str, Any] | None = None, *, assume: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        source: Any,
+        shapes: Shapes,
+        cache: Cache,
+        values: Mapping[str, Any] | None = None,
+        examples: Mapping[str, Any] | None = None,
+        *,
+        assume: bool = False,
+    ) -> None:
         """
         Args:
             source: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
@@ -65,10 +71,16 @@ class GivenModel:
         self._given_shapes = shapes
 
     @classmethod
-    def of(cls, source: Any, settings: "Settings", cache: Cache) -> "GivenModel":
+    def of(cls, source: Any, settings: "Settings", cache: Cache) -> "OpenedModel":
         """The model with the shapes and values of ``settings``."""
-        return cls(source, settings.shapes, cache, settings.values, settings.examples,
-                   assume=settings.assume)  # fmt: skip
+        return cls(
+            source,
+            settings.shapes,
+            cache,
+            settings.values,
+            settings.examples,
+            assume=settings.assume,
+        )
 
     @cached_property
     def shapes(self) -> Shapes:
@@ -108,9 +120,13 @@ class GivenModel:
         else:
             shapes = {n: tuple(s) for n, s in json.loads(entry.files["shapes.json"]).items()}
         if shapes:
-            warnings.warn(f"sizes that the model leaves open: {options_of(shapes)}. They are the "
-                          f"first usual ones with which it runs; give others in the same way, or "
-                          f"--inputs FILE.npz", AssumedWarning, stacklevel=2)  # fmt: skip
+            warnings.warn(
+                f"sizes that the model leaves open: {options_of(shapes)}. They are the "
+                f"first usual ones with which it runs; give others in the same way, or "
+                f"--inputs FILE.npz",
+                AssumedWarning,
+                stacklevel=2,
+            )
         return shapes
 
     @cached_property
@@ -123,7 +139,7 @@ class GivenModel:
         return digest(content, FORM)
 
     @property
-    def is_told_quickly(self) -> bool:
+    def has_cached_digest(self) -> bool:
         """Whether `digest` can be computed without reading the model's content."""
         from coexec.model.digest import is_remembered
 
@@ -153,8 +169,10 @@ class GivenModel:
                 del self.digest  # computed again: the files may have changed while they were read
             if self.digest == before:
                 return self._with_examples(save(model, self._cache))
-        raise ModelError(f"the model {str(self.source)!r} changes while it is read; wait until "
-                         f"it is written completely")  # fmt: skip
+        raise ModelError(
+            f"the model {str(self.source)!r} changes while it is read; wait until "
+            f"it is written completely"
+        )
 
     def _with_examples(self, model: "Model") -> "Model":
         """``model`` with the example inputs.
@@ -180,9 +198,13 @@ class GivenModel:
         from coexec.model.load import load
 
         return load(
-            self.resolved(), shapes=self.shapes, values=self._values, name=self._name(),
-            examples=self._examples, **how,
-        )  # fmt: skip
+            self.resolved(),
+            shapes=self.shapes,
+            values=self._values,
+            name=self._name(),
+            examples=self._examples,
+            **how,
+        )
 
     def _name(self) -> str:
         if isinstance(self.source, str | os.PathLike):

@@ -91,16 +91,22 @@ class Verdict:
     def __str__(self) -> str:
         more = f"; more time would try {', '.join(self.untried)}" if self.untried else ""
         if self.unfinished is not None:
-            return (f"the time was over while {self.unfinished}; keep ONNX Runtime, or give it "
-                    f"more time")  # fmt: skip
+            return (
+                f"the time was over while {self.unfinished}; keep ONNX Runtime, or give it "
+                f"more time"
+            )
         assert self.ratio is not None and self.ort_s is not None and self.plan_s is not None
         times = f"{format_seconds(self.ort_s)} to {format_seconds(self.plan_s)}"
         if not self.is_faster:
-            return (f"nothing tried is clearly faster than ONNX Runtime; keep it (the best takes "
-                    f"{1 / self.ratio:.2f} of its time: {times}){more}")  # fmt: skip
+            return (
+                f"nothing tried is clearly faster than ONNX Runtime; keep it (the best takes "
+                f"{1 / self.ratio:.2f} of its time: {times}){more}"
+            )
         best = self.candidates[0]
-        return (f"{self.ratio:.2f} times as fast as ONNX Runtime: {times} "
-                f"{REQUESTS[self.requests]}, on {', '.join(best.devices)}{more}")  # fmt: skip
+        return (
+            f"{self.ratio:.2f} times as fast as ONNX Runtime: {times} "
+            f"{REQUESTS[self.requests]}, on {', '.join(best.devices)}{more}"
+        )
 
 
 def optimize(source: Any, settings: Settings, seconds: float, tell: Tell | None = None) -> Verdict:
@@ -228,8 +234,9 @@ def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
                 return outcome.complete(), load.share
     finally:
         work.release()  # some engines compute on one set of cores at a time
-    raise ExecutionError(f"the model runs with no made-up inputs ({reason}); give it some by "
-                         f"--inputs FILE.npz")  # fmt: skip
+    raise ExecutionError(
+        f"the model runs with no made-up inputs ({reason}); give it some by --inputs FILE.npz"
+    )
 
 
 def _judged(chosen: Prepared, outcome: Outcome[str], others: float, auto: Auto) -> Verdict:
@@ -247,11 +254,16 @@ def _judged(chosen: Prepared, outcome: Outcome[str], others: float, auto: Auto) 
     )
     is_slower = any(outcome.ratio(_OURS, _ORT, figure) > 1 / CLEARLY for figure in REQUESTS)
     return Verdict(
-        ort_s=ort_s, plan_s=plan_s, ratio=ratio, requests=requests,
+        ort_s=ort_s,
+        plan_s=plan_s,
+        ratio=ratio,
+        requests=requests,
         is_faster=clearly and not is_slower,
         plan_file=text_of(chosen.plan, chosen.graph, chosen.origin.shapes),
-        candidates=chosen.candidates, others=others, doubt=auto.doubt,
-    )  # fmt: skip
+        candidates=chosen.candidates,
+        others=others,
+        doubt=auto.doubt,
+    )
 
 
 def _serve() -> None:

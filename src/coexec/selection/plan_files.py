@@ -31,8 +31,10 @@ def plan_of(given: Any) -> PlanFile | None:
     if isinstance(given, Plan):
         return PlanFile(given)
     if not isinstance(given, str | os.PathLike):
-        raise UsageError(f"plan={given!r} is a {type(given).__name__}; give the path of a file "
-                         f"that coexec plan --output has written, or a coexec.Plan")  # fmt: skip
+        raise UsageError(
+            f"plan={given!r} is a {type(given).__name__}; give the path of a file "
+            f"that coexec plan --output has written, or a coexec.Plan"
+        )
     path = os.fspath(given)
     try:
         with Path(path).open("rb") as file:
@@ -42,8 +44,10 @@ def plan_of(given: Any) -> PlanFile | None:
         if isinstance(error, PlanError):
             raise
         reason = getattr(error, "strerror", None) or str(error)
-        raise PlanError(f"cannot read the plan {path!r}: {reason}; make one with "
-                        f"coexec plan MODEL --output {path}") from None  # fmt: skip
+        raise PlanError(
+            f"cannot read the plan {path!r}: {reason}; make one with "
+            f"coexec plan MODEL --output {path}"
+        ) from None
 
 
 def text_of(plan: Plan, graph: "Graph", shapes: Mapping[str, Any]) -> str:

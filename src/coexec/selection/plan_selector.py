@@ -30,15 +30,15 @@ from coexec.selection import background
 from coexec.selection.background import Job
 from coexec.selection.comparison import accept, compared, is_exact, refuse
 from coexec.selection.kept_requests import ENOUGH, KeptRequests
-from coexec.selection.opened_model import GivenModel
+from coexec.selection.opened_model import OpenedModel
 from coexec.selection.planning_context import check_planner, opened_cache
-from coexec.selection.prepare import Asked
+from coexec.selection.prepare import PlanRequest
 from coexec.selection.prepared import Prepared
 from coexec.selection.settings import Settings
 from coexec.selection.throughput import started
 from coexec.units import format_seconds
 
-__all__ = ["Running", "Serving", "Shapes"]
+__all__ = ["PlanSelector", "Running", "Shapes"]
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Shapes of the inputs that are dynamic in the model, with the input's name."""
@@ -87,14 +87,14 @@ class _State:
     """A plan to compare when there are enough requests, because made-up inputs do not run."""
 
 
-class Serving:
+class PlanSelector:
     """The plans of one session. May be used by several threads."""
 
     def __init__(self, source: Any, settings: Settings) -> None:
         """
         Args:
             source: a path, "zoo:NAME" or bytes; without planning in the background, also any other
-                source that `Workbench` takes.
+                source that `PlanningContext` takes.
         """
         self.source, self._settings = source, settings
         self._states: OrderedDict[Shapes, _State] = OrderedDict()
@@ -129,11 +129,11 @@ class Serving:
         return None if state is None else state.reason
 
     @property
-    def is_told_quickly(self) -> bool:
+    def has_cached_digest(self) -> bool:
         """Whether an earlier plan can be found in the cache without reading the whole model."""
-        return GivenModel.of(self.source, self._settings, self.cache).is_told_quickly
+        return OpenedModel.of(self.source, self._settings, self.cache).has_cached_digest
 
-    def check(self) -> Asked | None:
+    def check(self) -> PlanRequest | None:
         """The plan that the settings request, for the shapes that the settings fix.
 
         None in a forked child that cannot use the engines of its parent: then no plan starts.
@@ -143,7 +143,7 @@ class Serving:
             UsageError: an option that does not exist.
         """
         try:
-            return Asked(self.source, self._settings)
+            return PlanRequest(self.source, self._settings)
         except ForkedError:
             return None
 
@@ -156,7 +156,7 @@ class Serving:
         if self._settings.planner != AUTO:
             check_planner(self._settings.planner, self._settings.planner_options)
 
-    def start_known(self, shapes: Shapes, asked: Asked) -> bool:
+    def start_known(self, shapes: Shapes, asked: PlanRequest) -> bool:
         """Start the earlier choice for these shapes, and return whether there was one."""
         prepared = asked.known
         if prepared is None:
@@ -179,7 +179,7 @@ class Serving:
         """
         state = self._state(shapes)
         try:
-            self._take(state, Asked(self.source, self._of(shapes)).prepare())
+            self._take(state, PlanRequest(self.source, self._of(shapes)).prepare())
         except (DeviceError, ExecutionError, ModelError) as error:
             self._give_up(state, error)
         else:
@@ -283,9 +283,14 @@ class Serving:
             running.runner.close()
 
     def _submit(
-        self, shapes: Shapes, state: _State, after_s: float, *, again: bool = False,
+        self,
+        shapes: Shapes,
+        state: _State,
+        after_s: float,
+        *,
+        again: bool = False,
         only_look: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Make a plan in the background, unless it is in the cache.
 
         ``only_look``: only search the cache. ``again``: make the choice again.
@@ -330,7 +335,7 @@ class Serving:
     def _found(self, shapes: Shapes, state: _State) -> bool:
         """Use the plan in the cache, and return whether there was a plan or an error."""
         try:
-            prepared = Asked(self.source, replace(self._of(shapes), fresh=False)).known
+            prepared = PlanRequest(self.source, replace(self._of(shapes), fresh=False)).known
         except CoexecError as error:
             self._cannot(shapes, state, error)
             return True
@@ -364,8 +369,12 @@ class Serving:
             self._unwatch(state)
             _log.warning("%s: nothing was planned in the background: %s", name, error)
         elif self._found(shapes, state):
-            _log.info("%s: decided in %s in the background, kept in %s", name,
-                      format_seconds(took_s), root)  # fmt: skip
+            _log.info(
+                "%s: decided in %s in the background, kept in %s",
+                name,
+                format_seconds(took_s),
+                root,
+            )
         else:
             state.reason, state.decided = f"its plan could not be kept in {root}", True
             self._unwatch(state)
@@ -452,7 +461,7 @@ def _told(prepared: Prepared) -> str:
     """Description of a choice, for the log."""
     plan = prepared.plan
     if prepared.beside:
-        names = [name for each in (prepared, *prepared.beside) for name in each.work.asked]
+        names = [name for each in (prepared, *prepared.beside) for name in each.work.device_names]
         return f"{', '.join(names)} answer requests beside each other from now on"
     if plan.as_given:
         return f"{', '.join(map(str, plan.places))} alone is the fastest"

@@ -28,7 +28,7 @@ from coexec.runtime.compiled import CompiledPlan, load_compiled, save_compiled, 
 from coexec.runtime.executor import Executor
 from coexec.runtime.own_session import WholeModel
 from coexec.runtime.runner import Runner
-from coexec.selection.opened_model import GivenModel
+from coexec.selection.opened_model import OpenedModel
 from coexec.selection.plan_files import versions_here
 from coexec.selection.prepared import Prepared
 from coexec.selection.settings import Settings
@@ -39,10 +39,10 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.model.model import Model
     from coexec.runtime.compiler import Compiler
 
-__all__ = ["Workbench", "check_planner", "make_plan", "opened_cache"]
+__all__ = ["PlanningContext", "check_planner", "make_plan", "opened_cache"]
 
 
-class Workbench:
+class PlanningContext:
     """One model on one set of devices. Each property is computed on first use."""
 
     def __init__(self, source: Any, settings: Settings | None = None) -> None:
@@ -58,7 +58,7 @@ class Workbench:
         """
         self.settings = settings = settings or Settings()
         self.cache = opened_cache(settings.cache)
-        self.given = GivenModel.of(source, settings, self.cache)
+        self.given = OpenedModel.of(source, settings, self.cache)
         check_options(settings.engine_options)
         self.devices: tuple[OpenDevice, ...] = open_devices(
             settings.devices or default_names(), settings.engine_options, self.cache.root
@@ -79,7 +79,7 @@ class Workbench:
         return tuple(d.spec.name for d in self.devices)
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def device_names(self) -> tuple[str, ...]:
         """The names by which a user requests the devices with their engines."""
         return tuple(d.spec.request for d in self.devices)
 
@@ -112,10 +112,14 @@ class Workbench:
 
         with ProfileStore(self.cache.root) as store:
             profiler = Profiler(
-                self.devices, store, fresh=self.settings.fresh, effort=self.settings.effort,
-                progress=self.settings.progress, waiting=self.settings.waiting,
+                self.devices,
+                store,
+                fresh=self.settings.fresh,
+                effort=self.settings.effort,
+                progress=self.settings.progress,
+                waiting=self.settings.waiting,
                 quiet=self.settings.quiet,
-            )  # fmt: skip
+            )
             if self.settings.pieces:
                 profiler.measure_pieces(self.compiler)
             return profiler.cost(self.compiler), profiler.system()
@@ -193,9 +197,11 @@ class Workbench:
 
         verify_plan(plan, self.model.graph, self._described)
         if plan.as_given and not engine_at(plan.places[0], self.devices).has_own_session:
-            raise PlanError(f"the plan runs the model as it was given on {plan.places[0]}, whose "
-                            f"engine only runs what coexec makes of it; make a new plan with "
-                            f"coexec plan")  # fmt: skip
+            raise PlanError(
+                f"the plan runs the model as it was given on {plan.places[0]}, whose "
+                f"engine only runs what coexec makes of it; make a new plan with "
+                f"coexec plan"
+            )
         return derive(plan, self.model.graph)
 
     def compiled(self, plan: Plan) -> CompiledPlan:
@@ -207,14 +213,14 @@ class Workbench:
 
     def prepared_by(self, planner: str, options: Mapping[str, Any]) -> Prepared:
         """The plan of a planner, compiled; from the cache if a valid entry exists."""
-        plan_key = self._asked(planner, options)
+        plan_key = self._plan_key(planner, options)
         if not self.settings.fresh and (prepared := self._found(plan_key)) is not None:
             return prepared
         return self._made(plan_key, self.plan(planner, options))
 
     def found(self, planner: str, options: Mapping[str, Any]) -> Prepared | None:
         """The plan of a planner, compiled, from the cache; None without a valid entry."""
-        return None if self.settings.fresh else self._found(self._asked(planner, options))
+        return None if self.settings.fresh else self._found(self._plan_key(planner, options))
 
     def found_plan(self, plan: Plan) -> Prepared | None:
         """``plan`` compiled, from the cache; None without a valid entry."""
@@ -233,8 +239,9 @@ class Workbench:
         except UsageError as error:
             if self.settings.shapes != file.shapes or not file.shapes:
                 raise
-            raise PlanError(f"{file.title} was made for a model with the shapes "
-                            f"{dict(file.shapes)}: {error}") from None  # fmt: skip
+            raise PlanError(
+                f"{file.title} was made for a model with the shapes {dict(file.shapes)}: {error}"
+            ) from None
         file.require(graph, versions_here())
         return self._made(_text(file.plan), file.plan)
 
@@ -255,7 +262,7 @@ class Workbench:
         for device in self.devices:
             device.close()
 
-    def _asked(self, planner: str, options: Mapping[str, Any]) -> str:
+    def _plan_key(self, planner: str, options: Mapping[str, Any]) -> str:
         return repr((planner, sorted(options.items()), sorted(self.settings.pins.items())))
 
     def _key(self, asked: str) -> str:
@@ -285,7 +292,7 @@ def _text(plan: Plan) -> str:
     return repr(plan.to_json())
 
 
-def _own_session(engine: OpenEngine, given: GivenModel) -> OwnSession:
+def _own_session(engine: OpenEngine, given: OpenedModel) -> OwnSession:
     session = engine.own_session(given.for_own_session())
     assert session is not None  # the plan is `as_given`, so the engine has one
     return session

@@ -10,18 +10,18 @@ from typing import Any
 from coexec.defaults import AUTO
 from coexec.errors import CoexecError, DeviceError
 from coexec.selection.auto import Auto
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 from coexec.selection.settings import Settings
 from coexec.selection.throughput import Throughput
 from coexec.units import format_seconds
 
-__all__ = ["Asked", "devices_of_plan", "prepare"]
+__all__ = ["PlanRequest", "devices_of_plan", "prepare"]
 
 _log = logging.getLogger("coexec")
 
 
-class Asked:
+class PlanRequest:
     """The plan that settings request, for one model."""
 
     def __init__(self, source: Any, settings: Settings) -> None:
@@ -33,21 +33,21 @@ class Asked:
         """
         self._settings = settings
         self._name = str(source) if isinstance(source, str | os.PathLike) else "the model"
-        self._by: Auto | Throughput | Workbench
+        self._by: Auto | Throughput | PlanningContext
         if settings.plan is not None:
             with devices_of_plan(settings):
-                self._by = Workbench(source, settings)
+                self._by = PlanningContext(source, settings)
         elif settings.planner != AUTO:
-            self._by = Workbench(source, settings)
+            self._by = PlanningContext(source, settings)
         elif settings.mode == "throughput":
             self._by = Throughput(source, settings)
         else:
             self._by = Auto(source, settings)
 
     @property
-    def is_told_quickly(self) -> bool:
+    def has_cached_digest(self) -> bool:
         """Whether `known` can be computed without reading the whole model."""
-        return self._by.given.is_told_quickly
+        return self._by.given.has_cached_digest
 
     @property
     def known(self) -> Prepared | None:
@@ -56,7 +56,7 @@ class Asked:
         Raises:
             ModelError: the model does not exist.
         """
-        if not isinstance(self._by, Workbench):
+        if not isinstance(self._by, PlanningContext):
             return self._by.known
         if self._settings.plan is not None:
             return self._by.found_plan(self._settings.plan.plan)
@@ -92,9 +92,14 @@ class Asked:
         except CoexecError as error:
             _log.info("%s: no plan by %s: %s", name, planner, error)
             raise
-        _log.info("%s: planned with %s in %s: %s on %s", name, planner,
-                  format_seconds(time.monotonic() - start_s), prepared.plan.provenance.planner,
-                  ", ".join(prepared.plan.used) or "no device")  # fmt: skip
+        _log.info(
+            "%s: planned with %s in %s: %s on %s",
+            name,
+            planner,
+            format_seconds(time.monotonic() - start_s),
+            prepared.plan.provenance.planner,
+            ", ".join(prepared.plan.used) or "no device",
+        )
         return prepared
 
     def _prepare(self, again: bool) -> Prepared:
@@ -121,9 +126,11 @@ def devices_of_plan(settings: Settings) -> Iterator[None]:
         if plan is None or tuple(settings.devices or ()) != plan.plan.requests:
             raise
         kind = type(error)  # keeps subclasses: callers handle ForkedError separately
-        raise kind(f"{plan.title} computes on {', '.join(plan.plan.requests)}: {error}. Or make a "
-                   f"plan for this machine with coexec plan MODEL "
-                   f"--output {plan.path or 'plan.json'}") from None  # fmt: skip
+        raise kind(
+            f"{plan.title} computes on {', '.join(plan.plan.requests)}: {error}. Or make a "
+            f"plan for this machine with coexec plan MODEL "
+            f"--output {plan.path or 'plan.json'}"
+        ) from None
 
 
 def prepare(source: Any, settings: Settings) -> Prepared:
@@ -132,7 +139,7 @@ def prepare(source: Any, settings: Settings) -> Prepared:
     Raises:
         CoexecError: the plan cannot be made or used.
     """
-    request = Asked(source, settings)
+    request = PlanRequest(source, settings)
     if settings.examples:
         request.check_examples()
     return request.prepare()

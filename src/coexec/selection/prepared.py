@@ -14,7 +14,7 @@ from coexec.runtime.compiled import CompiledPlan
 
 if TYPE_CHECKING:
     from coexec.model.digest import Shapes
-    from coexec.selection.planning_context import Workbench
+    from coexec.selection.planning_context import PlanningContext
 
 __all__ = ["Candidate", "Origin", "Prepared", "Requests", "Simulated"]
 
@@ -118,20 +118,22 @@ class Prepared:
             UsageError: the devices are simulated.
         """
         if self.runnable is None:
-            raise UsageError("this plan is for simulated devices, it cannot run here; plan again "
-                             "without --platform")  # fmt: skip
+            raise UsageError(
+                "this plan is for simulated devices, it cannot run here; plan again "
+                "without --platform"
+            )
         return self.runnable
 
     @property
-    def work(self) -> "Workbench":
+    def work(self) -> "PlanningContext":
         """The model and devices with which the plan starts.
 
         Raises:
             UsageError: the devices are simulated.
         """
-        from coexec.selection.planning_context import Workbench
+        from coexec.selection.planning_context import PlanningContext
 
-        if not isinstance(self.origin, Workbench):
+        if not isinstance(self.origin, PlanningContext):
             raise UsageError("this plan is for simulated devices; plan again without --platform")
         return self.origin
 

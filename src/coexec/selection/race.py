@@ -232,9 +232,10 @@ def _still_in(rounds_s: Mapping[Key, Sequence[float]]) -> list[Key]:
         return []
     first = min(rounds_s.values(), key=statistics.median)
     return [
-        key for key, own in rounds_s.items()
+        key
+        for key, own in rounds_s.items()
         if not mostly(share > _CLEARLY for share in ratios(own, first))
-    ]  # fmt: skip
+    ]
 
 
 def ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:

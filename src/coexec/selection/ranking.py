@@ -46,9 +46,12 @@ Tell = Callable[[str, int, int], None]
 
 
 def race_of(
-    shortlist: Sequence[Contender], requests: Requests, quiet: Quiet | None, tell: Tell,
+    shortlist: Sequence[Contender],
+    requests: Requests,
+    quiet: Quiet | None,
+    tell: Tell,
     budget_s: float = BUDGET_S,
-) -> Outcome[int]:  # fmt: skip
+) -> Outcome[int]:
     """Run the race of the shortlist; rivals are its indices. A single plan needs no race."""
     if len(shortlist) == 1:
         return Outcome()
@@ -160,9 +163,11 @@ class _Rank(NamedTuple):
 
 
 def _order(
-    shortlist: Sequence[Contender], times: Sequence[Sequence[float]],
-    guard: Sequence[Sequence[float]], stolen: float,
-) -> list[_Rank]:  # fmt: skip
+    shortlist: Sequence[Contender],
+    times: Sequence[Sequence[float]],
+    guard: Sequence[Sequence[float]],
+    stolen: float,
+) -> list[_Rank]:
     """Indices of the shortlist, the best first.
 
     Each plan is compared with the reference: the first single device that ran, one that uses CPU
@@ -180,15 +185,21 @@ def _order(
             key=lambda w: (not shortlist[w].is_single, not shortlist[w].is_plain),
         )
         return [_Rank(which, "nothing was measured") for which in order]
-    singles = sorted((w for w in ran if shortlist[w].is_single),
-                     key=lambda which: not shortlist[which].is_plain)  # fmt: skip
+    singles = sorted(
+        (w for w in ran if shortlist[w].is_single), key=lambda which: not shortlist[which].is_plain
+    )
     unit = singles[0] if singles else ran[0]
     standing = {
-        which: _standing(shortlist[which], shortlist[unit], ratios(times[which], times[unit]),
-                         statistics.median(ratios(guard[which], guard[unit])), stolen,
-                         has_single=bool(singles))
+        which: _standing(
+            shortlist[which],
+            shortlist[unit],
+            ratios(times[which], times[unit]),
+            statistics.median(ratios(guard[which], guard[unit])),
+            stolen,
+            has_single=bool(singles),
+        )
         for which in ran
-    }  # fmt: skip
+    }
     if singles:
         standing[unit] = _Standing(_GAIN, "nothing is clearly faster")
     lost = _Standing(float("inf"), "not measured")
@@ -200,9 +211,13 @@ def _order(
 
 
 def _standing(
-    entry: Contender, unit: Contender, by_round: Sequence[float], guard: float, stolen: float,
+    entry: Contender,
+    unit: Contender,
+    by_round: Sequence[float],
+    guard: float,
+    stolen: float,
     has_single: bool,
-) -> _Standing:  # fmt: skip
+) -> _Standing:
     """Comparison of ``entry`` with the best single device ``unit``, round by round."""
     ratio = statistics.median(by_round)
     base = f"{ratio:.2f} of the time of {', '.join(unit.candidate.devices)}"

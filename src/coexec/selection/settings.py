@@ -107,5 +107,7 @@ class Settings:
         }
         beside = [text for text, is_set in planner_settings.items() if is_set]
         if self.plan is not None and beside:
-            raise UsageError(f"{self.plan.title} is made already, and {beside[0]} tells a planner "
-                             f"how to make one; leave one of the two out")  # fmt: skip
+            raise UsageError(
+                f"{self.plan.title} is made already, and {beside[0]} tells a planner "
+                f"how to make one; leave one of the two out"
+            )

@@ -35,8 +35,8 @@ from coexec.runtime.pool import Pool
 from coexec.runtime.runner import Runner
 from coexec.selection.comparison import ReferenceAnswers, why_not
 from coexec.selection.configurations import Configuration, configurations
-from coexec.selection.opened_model import GivenModel
-from coexec.selection.planning_context import Workbench, opened_cache
+from coexec.selection.opened_model import OpenedModel
+from coexec.selection.planning_context import PlanningContext, opened_cache
 from coexec.selection.prepared import Candidate, Prepared
 from coexec.selection.quiet_moment import Rest
 from coexec.selection.settings import Settings
@@ -74,13 +74,13 @@ class Throughput:
         self._whole = self._open(settings.devices[0] if settings.devices else whole_cpu())
 
     @property
-    def given(self) -> GivenModel:
+    def given(self) -> OpenedModel:
         """The model."""
         return self._whole.given
 
-    def _open(self, name: str) -> Workbench:
+    def _open(self, name: str) -> PlanningContext:
         settings = replace(self._settings, devices=[name], cache=self._cache)
-        return Workbench(self._source, settings)
+        return PlanningContext(self._source, settings)
 
     @cached_property
     def _key(self) -> str:
@@ -134,9 +134,10 @@ class Throughput:
         ranked = [names for names in ranked if names not in refused]
         rows = [
             Candidate(names, "single", None, per_s=statistics.median(rates[names]))
-            if names in rates else Candidate(names, "single", None)
+            if names in rates
+            else Candidate(names, "single", None)
             for names in ranked
-        ]  # fmt: skip
+        ]
         return self._kept(able[ranked[0]], [*rows, *losers])
 
     def _unlike(
@@ -172,8 +173,9 @@ class Throughput:
                 refused[names] = str(error)
         if not able:
             reasons = "; ".join(f"{'+'.join(names)}: {text}" for names, text in refused.items())
-            raise InfeasibleError(f"no configuration of devices runs "
-                                  f"{self._whole.graph.name!r}: {reasons}")  # fmt: skip
+            raise InfeasibleError(
+                f"no configuration of devices runs {self._whole.graph.name!r}: {reasons}"
+            )
         return able, refused
 
     def _race(

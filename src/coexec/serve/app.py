@@ -113,8 +113,9 @@ class _Inferences:
             try:
                 head, binary = await self._answer(request, holding)
             except asyncio.CancelledError:  # the server ends, and its time limit is over
-                raise ClosedError("the server ends before this request could be answered; send "
-                                  "it to another") from None  # fmt: skip
+                raise ClosedError(
+                    "the server ends before this request could be answered; send it to another"
+                ) from None
             holding.add(sum(map(len, binary)) + len(head))
             await _Answer(head, binary, self._limits.transfer_s)(scope, receive, send)
 
@@ -129,8 +130,9 @@ class _Inferences:
         except CoexecError:
             raise
         except Exception as error:  # a model's own operators may raise any exception
-            raise ExecutionError(f"the model {self._served.name!r} failed: {first_line(error)}")\
-                from error  # fmt: skip
+            raise ExecutionError(
+                f"the model {self._served.name!r} failed: {first_line(error)}"
+            ) from error
         return write_answer(inference, self._served, outputs)
 
 
@@ -169,8 +171,9 @@ def _check_path(request: Request, served: Served) -> None:
     if name != served.name:
         raise HTTPException(404, f"there is no model {name!r} here; there is {served.name!r}")
     if version not in (None, served.version):
-        raise HTTPException(404, f"model {name!r} has no version {version!r}; it has "
-                            f"{served.version!r}")  # fmt: skip
+        raise HTTPException(
+            404, f"model {name!r} has no version {version!r}; it has {served.version!r}"
+        )
 
 
 _JSON = "application/json"
@@ -192,8 +195,10 @@ async def _say_http(request: Request, error: HTTPException) -> Response:
     message = error.detail
     if message == HTTPStatus(error.status_code).phrase:  # Starlette's own message for unknown paths
         path = f"{request.method} {request.url.path}"
-        message = f"{path} is not in the Open Inference Protocol v2; requests are POST "\
-                  f"/v2/models/NAME/infer"  # fmt: skip
+        message = (
+            f"{path} is not in the Open Inference Protocol v2; requests are POST "
+            f"/v2/models/NAME/infer"
+        )
     return _json({"error": message}, error.status_code, error.headers)
 
 

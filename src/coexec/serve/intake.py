@@ -62,8 +62,10 @@ class Holding:
         """
         alone = self._of.now_bytes == self.held_bytes
         if not alone and self._of.now_bytes + size_bytes > self._of.limit_bytes:
-            raise BusyError(f"the requests under way hold {format_bytes(self._of.now_bytes)} of "
-                            f"{format_bytes(self._of.limit_bytes)}; try again")  # fmt: skip
+            raise BusyError(
+                f"the requests under way hold {format_bytes(self._of.now_bytes)} of "
+                f"{format_bytes(self._of.limit_bytes)}; try again"
+            )
         self._of.now_bytes += size_bytes
         self.held_bytes += size_bytes
 
@@ -96,16 +98,20 @@ async def read_body(request: Request, limits: ServeLimits, holding: Holding) -> 
                 holding.add(len(part))
                 body += part
     except TimeoutError:
-        raise HTTPException(408, f"the body did not come within {limits.transfer_s:g} s; send it "
-                            f"again") from None  # fmt: skip
+        raise HTTPException(
+            408, f"the body did not come within {limits.transfer_s:g} s; send it again"
+        ) from None
     if decoder is not None:
         decoder.end()
     return body
 
 
 def _too_large(limits: ServeLimits) -> HTTPException:
-    return HTTPException(413, f"the body has more than {format_bytes(limits.body_bytes)}; send "
-                         f"less, or start the server with a larger --max-request")  # fmt: skip
+    return HTTPException(
+        413,
+        f"the body has more than {format_bytes(limits.body_bytes)}; send "
+        f"less, or start the server with a larger --max-request",
+    )
 
 
 class _Decoder:

@@ -19,8 +19,15 @@ from coexec.errors import InputError
 from coexec.serve.served import Served, ServedTensor
 from coexec.serve.tensors import datatype_of, from_binary, from_json, to_binary, to_json
 
-__all__ = ["EXTENSIONS", "JSON_BYTES", "Inference", "Wanted", "metadata", "read_request",
-           "write_answer"]  # fmt: skip
+__all__ = [
+    "EXTENSIONS",
+    "JSON_BYTES",
+    "Inference",
+    "Wanted",
+    "metadata",
+    "read_request",
+    "write_answer",
+]
 
 EXTENSIONS = ("binary_tensor_data",)
 JSON_BYTES = 32 * 2**20
@@ -102,15 +109,20 @@ def _split(body: memoryview, header_length: str | None) -> tuple[memoryview, mem
         digits = header_length.strip()
         # isdecimal alone would accept digits of other scripts, and int any number of digits
         if not (digits.isascii() and digits.isdecimal() and len(digits) < 20):
-            raise InputError(f"Inference-Header-Content-Length is {_shown(header_length)}; give "
-                             f"the length of the JSON in bytes")  # fmt: skip
+            raise InputError(
+                f"Inference-Header-Content-Length is {_shown(header_length)}; give "
+                f"the length of the JSON in bytes"
+            )
         length = int(digits)
     if length > len(body):
-        raise InputError(f"Inference-Header-Content-Length is {length}, and the body has "
-                         f"{len(body)} bytes")  # fmt: skip
+        raise InputError(
+            f"Inference-Header-Content-Length is {length}, and the body has {len(body)} bytes"
+        )
     if length > JSON_BYTES:
-        raise InputError(f"the JSON has {length} bytes and may have {JSON_BYTES}; send large "
-                         f"tensors as binary data")  # fmt: skip
+        raise InputError(
+            f"the JSON has {length} bytes and may have {JSON_BYTES}; send large "
+            f"tensors as binary data"
+        )
     return body[:length], body[length:]
 
 
@@ -120,14 +132,16 @@ def _parse(text: memoryview) -> Any:
     except InputError:
         raise
     except UnicodeDecodeError as error:
-        raise InputError(f"the request is no JSON: byte {error.start} is not UTF-8; say with "
-                         f"Inference-Header-Content-Length where binary data begins")\
-            from None  # fmt: skip
+        raise InputError(
+            f"the request is no JSON: byte {error.start} is not UTF-8; say with "
+            f"Inference-Header-Content-Length where binary data begins"
+        ) from None
     except ValueError as error:
         raise InputError(f"the request is no JSON: {error}") from None
     except RecursionError:
-        raise InputError("the request is nested too deeply; a tensor has a level for each axis")\
-            from None  # fmt: skip
+        raise InputError(
+            "the request is nested too deeply; a tensor has a level for each axis"
+        ) from None
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -159,8 +173,13 @@ def _field(of: Mapping[str, Any], key: str, kind: type[_T], where: str, default:
         raise InputError(f"{where} has no {key!r}")
     # `type` and not `isinstance`, because True is an int in Python and no number in JSON
     if value is not default and type(value) is not kind:
-        names = {str: "a string", int: "an integer", bool: "true or false", list: "an array",
-                 dict: "an object"}  # fmt: skip
+        names = {
+            str: "a string",
+            int: "an integer",
+            bool: "true or false",
+            list: "an array",
+            dict: "an object",
+        }
         raise InputError(f"{key!r} of {where} is {_shown(value)}; give {names[kind]}")
     return value  # type: ignore[no-any-return]
 
@@ -184,8 +203,9 @@ def _parameters(of: Mapping[str, Any], where: str) -> dict[str, Any]:
     parameters: dict[str, Any] = _field(of, "parameters", dict, where, {})
     for name in _ELSEWHERE:
         if name in parameters:
-            raise InputError(f"{where} has the parameter {name!r}, which this server does not "
-                             f"know; leave it out")  # fmt: skip
+            raise InputError(
+                f"{where} has the parameter {name!r}, which this server does not know; leave it out"
+            )
     return parameters
 
 
@@ -197,17 +217,20 @@ def _read_inputs(
     used = 0
     for entry in _objects(request, "inputs"):
         if entry["name"] not in tensors:
-            raise InputError(f"the model has no input {_shown(entry['name'])}; it has "
-                             f"{_listed(served.inputs)}")  # fmt: skip
+            raise InputError(
+                f"the model has no input {_shown(entry['name'])}; it has {_listed(served.inputs)}"
+            )
         tensor = tensors[entry["name"]]
         feeds[tensor.name], size = _read_input(entry, tensor, binary[used:], limit_bytes)
         used += size
     if missing := [name for name in tensors if name not in feeds]:
-        raise InputError(f"input {missing[0]!r} is missing; the model takes "
-                         f"{_listed(served.inputs)}")  # fmt: skip
+        raise InputError(
+            f"input {missing[0]!r} is missing; the model takes {_listed(served.inputs)}"
+        )
     if used != len(binary):
-        raise InputError(f"the inputs have {used} bytes of binary data, and {len(binary)} follow "
-                         f"the JSON")  # fmt: skip
+        raise InputError(
+            f"the inputs have {used} bytes of binary data, and {len(binary)} follow the JSON"
+        )
     return feeds
 
 
@@ -222,20 +245,25 @@ def _read_input(
     where = f"input {tensor.name!r}"
     datatype = _field(given, "datatype", str, where)
     if datatype != datatype_of(tensor.dtype):
-        raise InputError(f"{where} has datatype {_shown(datatype)}, the model takes "
-                         f"{datatype_of(tensor.dtype)}")  # fmt: skip
+        raise InputError(
+            f"{where} has datatype {_shown(datatype)}, the model takes {datatype_of(tensor.dtype)}"
+        )
     shape = _field(given, "shape", list, where)
     _check_shape(where, shape, tensor, limit_bytes)
     parameters = _parameters(given, where)
     if ("binary_data_size" in parameters) == ("data" in given):
-        raise InputError(f"{where} needs either 'data' or the parameter 'binary_data_size', and "
-                         f"has {'both' if 'data' in given else 'none'}")  # fmt: skip
+        raise InputError(
+            f"{where} needs either 'data' or the parameter 'binary_data_size', and "
+            f"has {'both' if 'data' in given else 'none'}"
+        )
     if "data" in given:
         return from_json(tensor.name, tensor.dtype, shape, given["data"]), 0
     size = _field(parameters, "binary_data_size", int, where)
     if not 0 <= size <= len(binary):
-        raise InputError(f"{where} has {_shown(size)} bytes of binary data, and {len(binary)} are "
-                         f"left for it in the body")  # fmt: skip
+        raise InputError(
+            f"{where} has {_shown(size)} bytes of binary data, and {len(binary)} are "
+            f"left for it in the body"
+        )
     return from_binary(tensor.name, tensor.dtype, shape, binary[:size]), size
 
 
@@ -253,8 +281,10 @@ def _check_shape(where: str, shape: list[Any], tensor: ServedTensor, limit_bytes
     if len(shape) > _MOST_AXES:
         raise InputError(f"{where} has {len(shape)} axes and may have {_MOST_AXES}")
     if math.prod(size or 1 for size in shape) * tensor.dtype.itemsize > limit_bytes:
-        raise InputError(f"{where} has shape {_shown(shape)}, which takes more than the "
-                         f"{limit_bytes} bytes that a request may have")  # fmt: skip
+        raise InputError(
+            f"{where} has shape {_shown(shape)}, which takes more than the "
+            f"{limit_bytes} bytes that a request may have"
+        )
 
 
 def _read_outputs(request: Mapping[str, Any], served: Served, by_default: bool) -> list[Wanted]:
@@ -263,8 +293,9 @@ def _read_outputs(request: Mapping[str, Any], served: Served, by_default: bool) 
     for entry in _objects(request, "outputs"):
         name = entry["name"]
         if name not in names:
-            raise InputError(f"the model has no output {_shown(name)}; it has "
-                             f"{', '.join(map(repr, names))}")  # fmt: skip
+            raise InputError(
+                f"the model has no output {_shown(name)}; it has {', '.join(map(repr, names))}"
+            )
         where = f"output {name!r}"
         binary = _field(_parameters(entry, where), "binary_data", bool, where, by_default)
         outputs.append(Wanted(name, binary))

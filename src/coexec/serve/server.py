@@ -41,13 +41,15 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         remedies = {
             errno.EADDRINUSE: f"port {port} of {host} is in use; choose another with --port, "
-                              f"or a free one with --port 0",
+            f"or a free one with --port 0",
             errno.EADDRNOTAVAIL: f"--host {host!r} is no address of this machine; {_HOSTS}",
             errno.EACCES: f"port {port} of {host} may not be opened by this user; choose one "
-                          f"above 1023 with --port",
-        }  # fmt: skip
-        message = f"cannot listen at port {port} of {host}: {error.strerror}; choose another with "\
-                  f"--host and --port"  # fmt: skip
+            f"above 1023 with --port",
+        }
+        message = (
+            f"cannot listen at port {port} of {host}: {error.strerror}; choose another with "
+            f"--host and --port"
+        )
         raise UsageError(remedies.get(error.errno or 0, message)) from None
     # Connections inherit this option. asyncio sets it only for a socket that names its protocol.
     # Without it, the body of a short answer waits 40 ms until the client confirms the header.

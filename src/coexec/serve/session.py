@@ -45,8 +45,10 @@ class SessionServed:
             ModelError: the protocol has no type for an input, or no type for all of the outputs.
         """
         if not name or "/" in name or not name.isprintable():
-            raise UsageError(f"the name {name!r} cannot be a part of a URL; give one or more "
-                             f"printable characters without '/'")  # fmt: skip
+            raise UsageError(
+                f"the name {name!r} cannot be a part of a URL; give one or more "
+                f"printable characters without '/'"
+            )
         threads = len(usable_cores())
         if credits is not None and credits < 1:
             raise UsageError(f"credits={credits} answer no request; give at least 1")
@@ -94,9 +96,11 @@ class SessionServed:
 def _input(arg: NodeArg) -> ServedTensor:
     tensor = _tensor(arg)
     if tensor is None:
-        raise ModelError(f"input {arg.name!r} is a {arg.type}, which the Open Inference Protocol "
-                         f"or ONNX Runtime's Python interface has no type for; --value may make it "
-                         f"a constant, or change the model")  # fmt: skip
+        raise ModelError(
+            f"input {arg.name!r} is a {arg.type}, which the Open Inference Protocol "
+            f"or ONNX Runtime's Python interface has no type for; --value may make it "
+            f"a constant, or change the model"
+        )
     return tensor
 
 
@@ -107,11 +111,14 @@ def _offered(session: InferenceSession) -> tuple[ServedTensor, ...]:
     left_out = {arg.name: arg.type for arg in session.get_outputs() if tensors[arg.name] is None}
     listed = ", ".join(f"{name!r} {kind}" for name, kind in left_out.items())
     if not offered:
-        raise ModelError(f"the Open Inference Protocol has no type for any output: {listed}; let "
-                         f"the model give tensors")  # fmt: skip
+        raise ModelError(
+            f"the Open Inference Protocol has no type for any output: {listed}; let "
+            f"the model give tensors"
+        )
     if left_out:
-        _log.warning("outputs that the Open Inference Protocol has no type for are not served: %s",
-                     listed)  # fmt: skip
+        _log.warning(
+            "outputs that the Open Inference Protocol has no type for are not served: %s", listed
+        )
     return offered
 
 

@@ -50,11 +50,15 @@ def from_binary(name: str, dtype: np.dtype[Any], shape: Sequence[int], data: mem
         return _text_array(_read_texts(name, math.prod(shape), data), shape)
     size_bytes = math.prod(shape) * dtype.itemsize
     if len(data) != size_bytes:
-        raise InputError(f"input {name!r}: {datatype_of(dtype)} of shape {list(shape)} takes "
-                         f"{size_bytes} bytes, and its binary data has {len(data)}")  # fmt: skip
+        raise InputError(
+            f"input {name!r}: {datatype_of(dtype)} of shape {list(shape)} takes "
+            f"{size_bytes} bytes, and its binary data has {len(data)}"
+        )
     if dtype.kind == "b" and len(data) and np.frombuffer(data, np.uint8).max() > 1:
-        raise InputError(f"input {name!r}: an element of BOOL is a byte of 0 or 1, and its binary "
-                         f"data has others")  # fmt: skip
+        raise InputError(
+            f"input {name!r}: an element of BOOL is a byte of 0 or 1, and its binary "
+            f"data has others"
+        )
     # numpy itself has no bfloat16 and cannot read it from a buffer. So integers are read, and then
     # viewed as the type.
     stored = np.dtype(f"<u{dtype.itemsize}")
@@ -70,23 +74,29 @@ def _read_texts(name: str, count: int, data: memoryview) -> list[str]:
         begin = at + _LENGTH.size
         at = begin + _LENGTH.unpack_from(data, at)[0] if begin <= len(data) else begin
         if at > len(data):
-            raise InputError(f"input {name!r}: its binary data of {len(data)} bytes ends within "
-                             f"element {index} of {count}")  # fmt: skip
+            raise InputError(
+                f"input {name!r}: its binary data of {len(data)} bytes ends within "
+                f"element {index} of {count}"
+            )
         try:
             texts.append(str(data[begin:at], "utf-8"))
         except UnicodeDecodeError:
-            raise InputError(f"input {name!r}: element {index} is not UTF-8, and texts of ONNX "
-                             f"models are") from None  # fmt: skip
+            raise InputError(
+                f"input {name!r}: element {index} is not UTF-8, and texts of ONNX models are"
+            ) from None
     if at != len(data):
-        raise InputError(f"input {name!r}: its {count} elements take {at} bytes, and its binary "
-                         f"data has {len(data)}")  # fmt: skip
+        raise InputError(
+            f"input {name!r}: its {count} elements take {at} bytes, and its binary "
+            f"data has {len(data)}"
+        )
     return texts
 
 
 def _check_count(name: str, count: int) -> None:
     if count > MOST_TEXTS:
-        raise InputError(f"input {name!r} has {count} elements; a tensor of BYTES may have "
-                         f"{MOST_TEXTS}")  # fmt: skip
+        raise InputError(
+            f"input {name!r} has {count} elements; a tensor of BYTES may have {MOST_TEXTS}"
+        )
 
 
 def from_json(name: str, dtype: np.dtype[Any], shape: Sequence[int], data: Any) -> Array:
@@ -104,8 +114,10 @@ def from_json(name: str, dtype: np.dtype[Any], shape: Sequence[int], data: Any) 
     if is_float(dtype):
         allowed = {int, float}
     if other := set(map(type, values)) - allowed:
-        raise InputError(f"input {name!r} is {datatype}, and its data holds "
-                         f"{', '.join(sorted(_JSON[kind] for kind in other))}")  # fmt: skip
+        raise InputError(
+            f"input {name!r} is {datatype}, and its data holds "
+            f"{', '.join(sorted(_JSON[kind] for kind in other))}"
+        )
     if dtype.kind == "O":
         return _text_array(_encodable(name, values), shape)
     try:
@@ -126,14 +138,18 @@ def _flat(name: str, shape: Sequence[int], data: Any) -> list[Any]:
         raise InputError(f"input {name!r}: its data is {_JSON[type(data)]}; give an array")
     if not data or not isinstance(data[0], list):
         if len(data) != math.prod(shape):
-            raise InputError(f"input {name!r}: shape {list(shape)} has {math.prod(shape)} "
-                             f"elements, and its data has {len(data)}")  # fmt: skip
+            raise InputError(
+                f"input {name!r}: shape {list(shape)} has {math.prod(shape)} "
+                f"elements, and its data has {len(data)}"
+            )
         return data
     level: list[Any] = [data]
     for axis, size in enumerate(shape):
         if set(map(type, level)) - {list} or set(map(len, level)) - {size}:
-            raise InputError(f"input {name!r}: its data is nested in another way than shape "
-                             f"{list(shape)} says for axis {axis}")  # fmt: skip
+            raise InputError(
+                f"input {name!r}: its data is nested in another way than shape "
+                f"{list(shape)} says for axis {axis}"
+            )
         level = list(chain.from_iterable(level))
     return level
 
@@ -144,8 +160,9 @@ def _encodable(name: str, texts: list[str]) -> list[str]:
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
-        raise InputError(f"input {name!r}: its data holds a half of a surrogate pair, which is no "
-                         f"character") from None  # fmt: skip
+        raise InputError(
+            f"input {name!r}: its data holds a half of a surrogate pair, which is no character"
+        ) from None
     return texts
 
 
@@ -159,8 +176,13 @@ def to_binary(array: Array) -> bytes:
         encoded = [str(text).encode() for text in array.flat]
         return b"".join(chain.from_iterable((_LENGTH.pack(len(e)), e) for e in encoded))
     little = np.dtype(f"<u{array.dtype.itemsize}")
-    return np.ascontiguousarray(array).reshape(-1).view(little.newbyteorder("=")).astype(
-        little, copy=False).tobytes()  # fmt: skip
+    return (
+        np.ascontiguousarray(array)
+        .reshape(-1)
+        .view(little.newbyteorder("="))
+        .astype(little, copy=False)
+        .tobytes()
+    )
 
 
 def to_json(name: str, array: Array) -> list[Any]:
@@ -171,8 +193,10 @@ def to_json(name: str, array: Array) -> list[Any]:
     """
     if is_float(array.dtype):
         if not np.isfinite(array).all():
-            raise InputError(f"output {name!r} holds NaN or infinity, which JSON does not have; "
-                             f"ask for it with the parameter binary_data")  # fmt: skip
+            raise InputError(
+                f"output {name!r} holds NaN or infinity, which JSON does not have; "
+                f"ask for it with the parameter binary_data"
+            )
         array = array.astype(np.float64)
     elements: list[Any] = array.reshape(-1).tolist()
     return elements

@@ -72,9 +72,14 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
         self._bind_input(name, _Input(call, array))
 
     def bind_input(
-        self, name: str, device_type: str, device_id: int, element_type: Any,
-        shape: Sequence[int], buffer_ptr: int,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        device_type: str,
+        device_id: int,
+        element_type: Any,
+        shape: Sequence[int],
+        buffer_ptr: int,
+    ) -> None:
         """Feed the memory at ``buffer_ptr``, which the caller keeps alive."""
         call = _BindingCall(
             "bind_input", (name, device_type, device_id, element_type, shape, buffer_ptr)
@@ -93,9 +98,14 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
         self._inputs[name] = bound
 
     def bind_output(
-        self, name: str, device_type: str = "cpu", device_id: int = 0, element_type: Any = None,
-        shape: Sequence[int] | None = None, buffer_ptr: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
         """Return this output, in the memory at ``buffer_ptr`` or in new memory.
 
         Raises:
@@ -105,8 +115,9 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
         into = None
         if buffer_ptr is not None:
             if element_type is None or shape is None:
-                raise InputError(f"output {name!r} is bound to a buffer; give its element_type "
-                                 f"and shape too")  # fmt: skip
+                raise InputError(
+                    f"output {name!r} is bound to a buffer; give its element_type and shape too"
+                )
             into = _at(device_type, element_type, shape, buffer_ptr)
         in_main_memory = device_type == "cpu" and (buffer_ptr is None or into is not None)
         self._bind_output(

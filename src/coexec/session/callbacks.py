@@ -22,9 +22,11 @@ class CallbackThreads:
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
     def submit(
-        self, run: Callable[[], list[Any]], callback: Callable[[list[Any], Any, str], None],
+        self,
+        run: Callable[[], list[Any]],
+        callback: Callable[[list[Any], Any, str], None],
         user_data: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Begin a request. Its thread calls ``callback(outputs, user_data, error)`` at the end."""
         if self._pool is None or self._pool[0] != os.getpid():
             self._pool = os.getpid(), ThreadPoolExecutor(len(usable_cores()), "coexec run_async")

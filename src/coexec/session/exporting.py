@@ -20,9 +20,9 @@ from coexec.model.folders import ModelFolders
 from coexec.ort import OrtSession
 from coexec.plan.plan_file import PlanFile
 from coexec.selection.comparison import Agreement, compared, known
-from coexec.selection.opened_model import ZOO, GivenModel
+from coexec.selection.opened_model import ZOO, OpenedModel
 from coexec.selection.plan_files import text_of
-from coexec.selection.prepare import Asked, prepare
+from coexec.selection.prepare import PlanRequest, prepare
 from coexec.selection.prepared import Prepared
 from coexec.selection.settings import Settings
 from coexec.selection.throughput import started
@@ -61,8 +61,10 @@ def export(source: Any, folder: Path | str, settings: Settings) -> ExportReport:
     """
     target = check_target(folder)
     if is_export(source):
-        raise UsageError(f"{os.fspath(source)!r} is an export already; copy it, or name the model "
-                         f"in it to have it planned anew")  # fmt: skip
+        raise UsageError(
+            f"{os.fspath(source)!r} is an export already; copy it, or name the model "
+            f"in it to have it planned anew"
+        )
     name = _file_name(source)
     if settings.values:
         source, settings = with_values(source, settings.values), replace(settings, values={})
@@ -82,9 +84,11 @@ def export(source: Any, folder: Path | str, settings: Settings) -> ExportReport:
         devices = [device.spec for device in work.devices]
         inputs = {t.name: {"shape": list(t.shape), "dtype": t.dtype} for t in plan.compiled.inputs}
         manifest = draft.finish(
-            f"{_MODEL}/{name}", inputs, settings.engine_options,
+            f"{_MODEL}/{name}",
+            inputs,
+            settings.engine_options,
             ExportMachine.here(System(tuple(devices))),
-        )  # fmt: skip
+        )
     return ExportReport(target, manifest, chosen, agreement)
 
 
@@ -92,9 +96,16 @@ def _without_planner(settings: Settings) -> Settings:
     """The settings for an existing plan: without devices, planner, shapes and examples."""
     default = Settings()
     return replace(
-        settings, devices=None, planner=default.planner, planner_options={}, pins={}, shapes={},
-        examples={}, assume=False, fresh=False,
-    )  # fmt: skip
+        settings,
+        devices=None,
+        planner=default.planner,
+        planner_options={},
+        pins={},
+        shapes={},
+        examples={},
+        assume=False,
+        fresh=False,
+    )
 
 
 def _file_name(source: Any) -> str:
@@ -103,7 +114,7 @@ def _file_name(source: Any) -> str:
     return Path(source).name if isinstance(source, str | os.PathLike) else "model.onnx"
 
 
-def _write_model(draft: ExportDraft, given: GivenModel, name: str) -> Path:
+def _write_model(draft: ExportDraft, given: OpenedModel, name: str) -> Path:
     """Write the model and all files that it names into one folder of the export. Returns the
     model's file.
 
@@ -130,11 +141,13 @@ def _compile(model: str, settings: Settings) -> Agreement:
     Raises:
         ExecutionError: the plan's results differ from ONNX Runtime's.
     """
-    prepared = Asked(model, settings).prepare()
+    prepared = PlanRequest(model, settings).prepare()
     agreement = compared(prepared)
     if agreement.reason is not None and not agreement.by_requests:
-        raise ExecutionError(f"this plan is not exported: {agreement.reason}; make another with "
-                             f"--planner or --devices")  # fmt: skip
+        raise ExecutionError(
+            f"this plan is not exported: {agreement.reason}; make another with "
+            f"--planner or --devices"
+        )
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = OrtSession(model, options, providers=["CPUExecutionProvider"])
@@ -145,9 +158,9 @@ def _compile(model: str, settings: Settings) -> Agreement:
 
 def _start(model: str, settings: Settings) -> Prepared:
     """Start the plan from the cache, as a session does, and close it."""
-    request = Asked(model, settings)
+    request = PlanRequest(model, settings)
     prepared = request.prepare()
-    _ = request.is_told_quickly, known(prepared)
+    _ = request.has_cached_digest, known(prepared)
     Signature.find(prepared.work.cache, prepared.work.given.digest)
     started(prepared).close()
     return prepared

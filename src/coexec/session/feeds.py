@@ -14,10 +14,13 @@ __all__ = ["array_at", "array_of", "as_array", "as_ortvalue", "dtype_of", "for_o
 _DTYPES = {
     f"tensor({ort_name})": np.dtype(numpy_name)
     for ort_name, numpy_name in (
-        ("float", "float32"), ("double", "float64"), ("float16", "float16"), ("bool", "bool"),
+        ("float", "float32"),
+        ("double", "float64"),
+        ("float16", "float16"),
+        ("bool", "bool"),
         *((f"{sign}int{bits}",) * 2 for sign in ("", "u") for bits in (8, 16, 32, 64)),
     )
-}  # fmt: skip
+}
 _BY_NUMBER = [
     None, "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", None, "bool",
     "float16", "float64", "uint32", "uint64",
@@ -68,8 +71,11 @@ class _ArrayInterface:
         self, address: int, shape: Sequence[int], dtype: "np.dtype[Any]", keeper: Any
     ) -> None:
         self.__array_interface__ = {
-            "version": 3, "data": (address, False), "shape": tuple(shape), "typestr": dtype.str,
-        }  # fmt: skip
+            "version": 3,
+            "data": (address, False),
+            "shape": tuple(shape),
+            "typestr": dtype.str,
+        }
         self._keeper = keeper
 
 
@@ -129,7 +135,8 @@ def for_ort(feeds: Any, inputs: Sequence[NodeArg]) -> Any:
         return feeds
     dtypes = {arg.name: _DTYPES.get(arg.type) for arg in inputs}
     return {
-        name: fed if isinstance(fed, _THEIRS) or dtypes.get(name) is None
+        name: fed
+        if isinstance(fed, _THEIRS) or dtypes.get(name) is None
         else as_array(fed, dtypes[name])
         for name, fed in feeds.items()
-    }  # fmt: skip
+    }

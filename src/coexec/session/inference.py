@@ -25,7 +25,7 @@ from coexec.plan.plan_file import PlanFile
 from coexec.selection.background import TRAFFIC
 from coexec.selection.opened_model import ZOO
 from coexec.selection.plan_files import plan_of
-from coexec.selection.plan_selector import Serving
+from coexec.selection.plan_selector import PlanSelector
 from coexec.selection.prepare import devices_of_plan
 from coexec.selection.settings import Settings
 from coexec.session.binding import IOBinding
@@ -140,11 +140,19 @@ class InferenceSession(AnsweringSession):
         before = set(vars(self))
         self._given = path_or_bytes, sess_options, providers, provider_options
         coexec_arguments: dict[str, Any] = {
-            "devices": devices, "planner": planner, "plan": plan_of(plan),
-            "planner_options": planner_options, "shapes": shapes, "cache": cache,
-            "engine_options": engine_options, "background": background, "pins": pins,
-            "replan": replan, "mode": mode, "waiting": waiting,
-        }  # fmt: skip
+            "devices": devices,
+            "planner": planner,
+            "plan": plan_of(plan),
+            "planner_options": planner_options,
+            "shapes": shapes,
+            "cache": cache,
+            "engine_options": engine_options,
+            "background": background,
+            "pins": pins,
+            "replan": replan,
+            "mode": mode,
+            "waiting": waiting,
+        }
         self._words = {**coexec_arguments, "values": values, **ort_keywords}
         arguments.check_providers(providers)
         providers = providers_of_ort(providers)
@@ -156,7 +164,7 @@ class InferenceSession(AnsweringSession):
         )
         self._callbacks = CallbackThreads()
         if self._unplanned is None:
-            self._serving = Serving(portable(source), settings)
+            self._serving = PlanSelector(portable(source), settings)
             warn_of(sess_options)
         if sess_options is None and settings.devices is not None:
             with devices_of_plan(settings):
@@ -165,13 +173,27 @@ class InferenceSession(AnsweringSession):
             self._recorded = RecordedRuns()
         super().__init__(
             partial(for_ort_constructor, source, is_checked(source, sess_options)),
-            sess_options, providers, provider_options, **ort_keywords,
-        )  # fmt: skip
+            sess_options,
+            providers,
+            provider_options,
+            **ort_keywords,
+        )
         self._begin(sess_options)
-        self._choose_way()
-        later = {"_closed", "_direct", "_dynamic", "_latest", "_ours", "_pinned", "_recorded",
-                 "_replanner", "_serving", "_signature", "_unaccounted_s",
-                 "_unplanned"}  # fmt: skip
+        self._pick_backend()
+        later = {
+            "_closed",
+            "_direct",
+            "_dynamic",
+            "_latest",
+            "_ours",
+            "_pinned",
+            "_recorded",
+            "_replanner",
+            "_serving",
+            "_signature",
+            "_unaccounted_s",
+            "_unplanned",
+        }
         self._ours = (set(vars(self)) | later) - before
         """Names of the attributes that do not belong to a subclass."""
 
@@ -181,10 +203,10 @@ class InferenceSession(AnsweringSession):
         if serving is None:
             self.open_ort()
             return
-        self._follow(serving)
+        self._subscribe(serving)
         now = options is None or not (options.optimized_model_filepath or may_give_weights(options))
         try:
-            quick = serving.is_told_quickly
+            quick = serving.has_cached_digest
             # The check takes some milliseconds. It is not needed for the default devices.
             request = serving.check() if quick or self._settings != self._by_default else None
             if request is not None and quick and now and serving.start_known((), request):
@@ -195,8 +217,8 @@ class InferenceSession(AnsweringSession):
         self.open_ort()
         if options is not None and (sizes := self._overridden()):
             self._settings = replace(self._settings, shapes={**sizes, **self._settings.shapes})
-            self._serving = serving = Serving(serving.source, self._settings)
-            self._follow(serving)
+            self._serving = serving = PlanSelector(serving.source, self._settings)
+            self._subscribe(serving)
         left_open = [a for a in self._signature.inputs if is_dynamic(a, self._settings.shapes)]
         if left_open and self._settings.plan is None:
             serving.check_planner()
@@ -210,7 +232,7 @@ class InferenceSession(AnsweringSession):
         else:
             serving.start_now(())
 
-    def _follow(self, serving: Serving) -> None:
+    def _subscribe(self, serving: PlanSelector) -> None:
         """Set the callbacks of ``serving``. The first is called when a plan has taken over. The
         second checks a plan before, if the options may change weights."""
         session = weakref.ref(self)
@@ -245,13 +267,16 @@ class InferenceSession(AnsweringSession):
         fixed_inputs = [arg for arg in self._signature.inputs if not is_dynamic(arg, {})]
         return {
             arg.name: tuple(d for d in arg.shape if isinstance(d, int))
-            for arg in fixed_inputs if arg.name in left_open
-        }  # fmt: skip
+            for arg in fixed_inputs
+            if arg.name in left_open
+        }
 
     def run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
         run_options: Any = None,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Any]:
         """Run one inference. Returns the named outputs in the order of the names, or all outputs.
 
         Args:
@@ -285,9 +310,11 @@ class InferenceSession(AnsweringSession):
         return self._by_ort(answer, call, (output_names, feeds))
 
     def run_with_ort_values(
-        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue],
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
         run_options: Any = None,
-    ) -> list[OrtValue]:  # fmt: skip
+    ) -> list[OrtValue]:
         """As `run`, with ``OrtValue`` feeds and outputs. Values in main memory are not copied."""
         feeds = input_dict_ort_values
         answer = self._by_plan(output_names, feeds, run_options)
@@ -315,8 +342,10 @@ class InferenceSession(AnsweringSession):
             self._run_bound(iobinding, run_options)
             return
         if iobinding.owner is not self:
-            raise InputError("the IOBinding belongs to another session; make one with this "
-                             "session's io_binding()")  # fmt: skip
+            raise InputError(
+                "the IOBinding belongs to another session; make one with this "
+                "session's io_binding()"
+            )
         feeds = iobinding.feeds()
         why: list[Any] | Unanswered = Unanswered(())
         if feeds is not None:
@@ -339,9 +368,13 @@ class InferenceSession(AnsweringSession):
         OrtSession.run_with_iobinding(session, binding, run_options)
 
     def run_async(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any],
-        callback: Callable[[list[Any], Any, str], None], user_data: Any, run_options: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: Any = None,
+    ) -> None:
         """As `run`, in another thread, which calls ``callback(outputs, user_data, error)`` at the
         end.
 
@@ -352,12 +385,15 @@ class InferenceSession(AnsweringSession):
             InputError: an input is missing.
         """
         if not isinstance(input_feed, Mapping):
-            raise InputError(f"the feeds are a {type(input_feed).__name__}; give a dict from input "
-                             f"names to arrays")  # fmt: skip
+            raise InputError(
+                f"the feeds are a {type(input_feed).__name__}; give a dict from input "
+                f"names to arrays"
+            )
         required = [a.name for a in self._signature.inputs if not a.type.startswith("optional")]
         if missing := [name for name in required if name not in input_feed]:
-            raise InputError(f"input {missing[0]!r} is missing; the model takes "
-                             f"{', '.join(map(repr, required))}")  # fmt: skip
+            raise InputError(
+                f"input {missing[0]!r} is missing; the model takes {', '.join(map(repr, required))}"
+            )
         run = partial(self.run, output_names, input_feed, run_options)
         if self._closed:
             raise ClosedError("the session is closed; make a new one")
@@ -485,7 +521,7 @@ def _give_back(session: "weakref.ref[InferenceSession]") -> None:
     alive = session()
     if alive is None:
         return
-    alive._choose_way()
+    alive._pick_backend()
     if (running := alive._running) is None or alive._serving is None:
         return
     if alive.ort_is_open:

@@ -113,6 +113,7 @@ def open_inputs(source: str | bytes) -> set[str]:
     except ModelError:  # reported when the model is opened
         return set()
     return {
-        value.name for value in inputs
+        value.name
+        for value in inputs
         if any(not d.HasField("dim_value") for d in value.type.tensor_type.shape.dim)
-    }  # fmt: skip
+    }

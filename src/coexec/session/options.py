@@ -48,14 +48,16 @@ _RESULTS = (
 )  # fmt: skip
 """Entries of the configuration that change the results."""
 _THREADS = (
-    "session.intra_op_num_threads", "session.intra_op_thread_affinities",
+    "session.intra_op_num_threads",
+    "session.intra_op_thread_affinities",
     "session.use_per_session_threads",
-)  # fmt: skip
+)
 """Entries of the configuration that determine which cores are used."""
 _WEIGHTS = {
-    "add_external_initializers", "add_external_initializers_from_files_in_memory",
+    "add_external_initializers",
+    "add_external_initializers_from_files_in_memory",
     "add_initializer",
-}  # fmt: skip
+}
 _OF_THE_SESSION = {
     "execution_mode": ExecutionMode.ORT_SEQUENTIAL,
     "execution_order": ExecutionOrder.DEFAULT,
@@ -183,8 +185,10 @@ def _changes_results(options: Any) -> str | None:
             return f"the session's configuration {key}={value} changes what is computed"
     called = {name: arguments for name, arguments, _ in getattr(options, "calls", ())}
     if "register_custom_ops_library" in called:
-        return (f"operators of {called['register_custom_ops_library'][0]!r} are known to ONNX "
-                f"Runtime's session only")  # fmt: skip
+        return (
+            f"operators of {called['register_custom_ops_library'][0]!r} are known to ONNX "
+            f"Runtime's session only"
+        )
     if weights := sorted(_WEIGHTS & called.keys()):
         return f"{weights[0]} gives weights that are not in the model"
     return None
@@ -226,8 +230,12 @@ def warn_of(options: Any) -> None:
         value = default if options is None else getattr(options, name)
         if value != default and name not in _warned:
             _warned.add(name)
-            _log.warning("SessionOptions.%s=%s concerns ONNX Runtime's own session; a plan decides "
-                         "itself what runs when", name, getattr(value, "name", value))  # fmt: skip
+            _log.warning(
+                "SessionOptions.%s=%s concerns ONNX Runtime's own session; a plan decides "
+                "itself what runs when",
+                name,
+                getattr(value, "name", value),
+            )
 
 
 def options_for(devices: Sequence[str]) -> SessionOptions:

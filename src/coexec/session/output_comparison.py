@@ -38,12 +38,16 @@ def why_different(
     except Exception:  # no made-up inputs suit every model
         return None
     if not all(map(_alike, again, expected)):
-        return ("the model draws random numbers, so that no plan can be compared with ONNX "
-                "Runtime's session and its options")  # fmt: skip
+        return (
+            "the model draws random numbers, so that no plan can be compared with ONNX "
+            "Runtime's session and its options"
+        )
     if all(map(_alike, (answers[t.name] for t in compiled.outputs), expected)):
         return None
-    return ("ONNX Runtime's session answers otherwise than the model says, as if its options gave "
-            "other weights; take coexec.SessionOptions, which remember what was set")  # fmt: skip
+    return (
+        "ONNX Runtime's session answers otherwise than the model says, as if its options gave "
+        "other weights; take coexec.SessionOptions, which remember what was set"
+    )
 
 
 def _made_up(tensor: Tensor, rng: "np.random.Generator") -> Any:

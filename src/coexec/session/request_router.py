@@ -24,7 +24,7 @@ from coexec.ort import as_ours, both
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Cancelled
 from coexec.selection.background import TRAFFIC
-from coexec.selection.plan_selector import Running, Serving, Shapes
+from coexec.selection.plan_selector import PlanSelector, Running, Shapes
 from coexec.selection.replan import Replanner
 from coexec.selection.settings import Settings
 from coexec.session.feeds import shape_of
@@ -59,7 +59,7 @@ class AnsweringSession(DescribedSession):
     """A session with plans. `InferenceSession` checks its arguments."""
 
     _settings: Settings
-    _serving: Serving | None = None
+    _serving: PlanSelector | None = None
     _latest: Shapes = ()
     """Shapes of the latest request that no plan for fixed shapes has answered."""
     _dynamic: tuple[str, ...] | None = None
@@ -89,7 +89,7 @@ class AnsweringSession(DescribedSession):
                 self._serving.answered(shapes, seconds)
         return outputs
 
-    def _choose_way(self) -> None:
+    def _pick_backend(self) -> None:
         """Set whether requests go to ONNX Runtime's session directly: they do if no plan may
         answer."""
         planned = self._serving is not None and self._serving.any_running

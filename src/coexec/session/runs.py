@@ -66,8 +66,13 @@ def joined(runs: Sequence[tuple[float, Trace]]) -> Trace:
         ]
         flows += [replace(flow, request=number) for flow in trace.flows]
         details += [
-            replace(d, queued_s=d.queued_s + at_s, submitted_s=d.submitted_s + at_s,
-                    start_s=d.start_s + at_s, end_s=d.end_s + at_s)
+            replace(
+                d,
+                queued_s=d.queued_s + at_s,
+                submitted_s=d.submitted_s + at_s,
+                start_s=d.start_s + at_s,
+                end_s=d.end_s + at_s,
+            )
             for d in trace.details
-        ]  # fmt: skip
+        ]
     return Trace(tuple(devices), tuple(spans), tuple(flows), tuple(details))

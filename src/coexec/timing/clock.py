@@ -69,10 +69,12 @@ class Places:
         names = {name for row in self.links for link in row for name in link.media}
         number = {name: (-1, i) for i, name in enumerate(sorted(names))}
         return tuple(
-            tuple(tuple(number[name] for name in link.media) or ((a, b),)
-                  for b, link in enumerate(row))
+            tuple(
+                tuple(number[name] for name in link.media) or ((a, b),)
+                for b, link in enumerate(row)
+            )
             for a, row in enumerate(self.links)
-        )  # fmt: skip
+        )
 
 
 def places_of(system: System, used: Sequence[Place] | None = None) -> Places:

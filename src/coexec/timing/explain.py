@@ -23,8 +23,9 @@ from coexec.units import format_seconds
 
 __all__ = ["GROUPS", "Delivery", "Group", "Reason", "explain"]
 
-Group = Literal["pinned", "only", "alone", "computing", "inputs", "waiting", "result", "even",
-                "later"]  # fmt: skip
+Group = Literal[
+    "pinned", "only", "alone", "computing", "inputs", "waiting", "result", "even", "later"
+]
 
 GROUPS: Mapping[Group, str] = {
     "pinned": "pinned by the user",
@@ -180,8 +181,9 @@ class _Times:
             seconds.append(self._cost.piece_s(self._graph, task, piece.region, segment.place))
             end_s = self._end_s[piece] = span.start_s + launched_s(seconds, launch_s)
             for name in task.outputs:
-                made = _Made(segment.index, segment.place, end_s, span.end_s,
-                             self._share(task, piece, name))  # fmt: skip
+                made = _Made(
+                    segment.index, segment.place, end_s, span.end_s, self._share(task, piece, name)
+                )
                 self._makers.setdefault(name, []).append(made)
 
     def _share(self, task: Task, piece: Piece, tensor: str) -> int:
@@ -226,11 +228,18 @@ class _Times:
             start_s = _gap(self._busy[place.device], arrived_s, computing_s)
         start_s = max(start_s, made_s)
         inputs_s = min(arrived_s, start_s) - made_s
-        result_s = max((self._moving_s(name, self._share(task, piece, name), place, other)
-                        for name in task.outputs for reader in self._graph.readers.get(name, ())
-                        for other in self._places[reader.name]), default=0.0)  # fmt: skip
-        return Delivery(place.device, made_s, inputs_s, start_s - made_s - inputs_s, computing_s,
-                        result_s)  # fmt: skip
+        result_s = max(
+            (
+                self._moving_s(name, self._share(task, piece, name), place, other)
+                for name in task.outputs
+                for reader in self._graph.readers.get(name, ())
+                for other in self._places[reader.name]
+            ),
+            default=0.0,
+        )
+        return Delivery(
+            place.device, made_s, inputs_s, start_s - made_s - inputs_s, computing_s, result_s
+        )
 
     def _moving_s(self, tensor: str, size_bytes: int, source: Place, target: Place) -> float:
         if source == target:

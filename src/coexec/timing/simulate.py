@@ -103,8 +103,12 @@ class VirtualClock:
         for number in self._incoming[index]:
             if (number, request) in self._arrival_s:
                 transfer = self._schedule.transfers[number]
-                yield Need(self._arrival_s[number, request], self._name(transfer),
-                           transfer.source, transfer.tensor)  # fmt: skip
+                yield Need(
+                    self._arrival_s[number, request],
+                    self._name(transfer),
+                    transfer.source,
+                    transfer.tensor,
+                )
 
     def _ends(self, transfer: Transfer) -> tuple[int, int]:
         return self._place[transfer.source], self._place[transfer.target]
@@ -122,11 +126,20 @@ class VirtualClock:
             (number, request), source, target, _ = what
             transfer = self._schedule.transfers[number]
             self._spans.append(
-                Span(self._name(transfer), self._places[place].device, start_s, end_s, "transfer",
-                     segment=transfer.target if place == target else transfer.source,
-                     request=request, tensor=transfer.tensor, size_bytes=transfer.size_bytes,
-                     source=self._places[source], target=self._places[target])
-            )  # fmt: skip
+                Span(
+                    self._name(transfer),
+                    self._places[place].device,
+                    start_s,
+                    end_s,
+                    "transfer",
+                    segment=transfer.target if place == target else transfer.source,
+                    request=request,
+                    tensor=transfer.tensor,
+                    size_bytes=transfer.size_bytes,
+                    source=self._places[source],
+                    target=self._places[target],
+                )
+            )
             return
         for node in what:
             request, index = divmod(node, self._count)

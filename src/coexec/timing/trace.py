@@ -69,8 +69,17 @@ class Span:
     def of_segment(cls, segment: Segment, start_s: float, end_s: float, request: int = 0) -> Self:
         """The compute span of a segment."""
         tasks = tuple(piece.task for piece in segment.pieces)
-        return cls(segment.name, segment.device, start_s, end_s, "compute", tasks, segment.index,
-                   request, segment.engine)  # fmt: skip
+        return cls(
+            segment.name,
+            segment.device,
+            start_s,
+            end_s,
+            "compute",
+            tasks,
+            segment.index,
+            request,
+            segment.engine,
+        )
 
     @property
     def duration_s(self) -> float:
@@ -197,8 +206,13 @@ class Trace:
             target = at.get((flow.request, flow.target))
             if source is None or target is None:
                 continue
-            common = {"cat": "flow", "name": flow.tensor, "id": number, "pid": 0,
-                      "args": {"bytes": flow.size_bytes}}  # fmt: skip
+            common = {
+                "cat": "flow",
+                "name": flow.tensor,
+                "id": number,
+                "pid": 0,
+                "args": {"bytes": flow.size_bytes},
+            }
             # A flow binds to the slice that encloses its time stamp, so start just before the end.
             leave = source.start_s + 0.999 * source.duration_s
             yield common | {"ph": "s", "tid": rows[source.device], "ts": leave * 1e6}

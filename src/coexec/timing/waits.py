@@ -51,5 +51,14 @@ def _wait(before: Span, from_s: float, needs: Iterable[Need]) -> Span:
     missing = [need for need in needs if from_s < need.there_s <= before.start_s]
     last = max(missing, key=lambda need: need.there_s, default=Need(0.0, HAND_OVER, -1))
     name = f"for {last.name}" if missing else HAND_OVER
-    return Span(name, before.device, from_s, before.start_s, "wait", segment=before.segment,
-                request=before.request, tensor=last.tensor, awaited=last.segment)  # fmt: skip
+    return Span(
+        name,
+        before.device,
+        from_s,
+        before.start_s,
+        "wait",
+        segment=before.segment,
+        request=before.request,
+        tensor=last.tensor,
+        awaited=last.segment,
+    )

@@ -37,8 +37,16 @@ def cell(channels: int = 12, groups: int = 0) -> onnx.ModelProto:
         scale = (2 / (k * k * inner // group)) ** 0.5
         weights[f"{name}.w"] = (rng.standard_normal(shape) * scale).astype(np.float32)
         weights[f"{name}.b"] = (rng.standard_normal(outer) * 0.1).astype(np.float32)
-        nodes.append(helper.make_node("Conv", [source, f"{name}.w", f"{name}.b"], [name], name,
-                                      pads=[k // 2] * 4, group=group))  # fmt: skip
+        nodes.append(
+            helper.make_node(
+                "Conv",
+                [source, f"{name}.w", f"{name}.b"],
+                [name],
+                name,
+                pads=[k // 2] * 4,
+                group=group,
+            )
+        )
         return name
 
     def op(kind: str, name: str, *sources: str, **attributes: object) -> str:
@@ -102,8 +110,9 @@ def crossed(parts: dict[str, list[int]]) -> onnx.ModelProto:
     nodes.append(helper.make_node("Add", joined, ["sum"], "sum"))
     conv("sum", "deep", (total, 1, 1, 1), group=total)
     conv("deep", "y", (16, total, 1, 1))
-    return from_nodes(nodes, [tensor_info("x", [1, 3, 6, 6])],
-                      [tensor_info("y", [1, 16, 6, 6])], weights)  # fmt: skip
+    return from_nodes(
+        nodes, [tensor_info("x", [1, 3, 6, 6])], [tensor_info("y", [1, 16, 6, 6])], weights
+    )
 
 
 @pytest.mark.parametrize(

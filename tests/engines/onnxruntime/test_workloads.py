@@ -14,9 +14,14 @@ BLOCK = 16
 
 
 def described(
-    inputs: int, outputs: int, size: tuple[int, int], kernel: tuple[int, int] = (1, 1),
-    compiled: str = "nchwc.Conv", block: int = BLOCK, **attributes: Any,
-) -> Workload:  # fmt: skip
+    inputs: int,
+    outputs: int,
+    size: tuple[int, int],
+    kernel: tuple[int, int] = (1, 1),
+    compiled: str = "nchwc.Conv",
+    block: int = BLOCK,
+    **attributes: Any,
+) -> Workload:
     groups = attributes.get("group", 1)
     weights = np.zeros((outputs, inputs // groups, *kernel), np.float32)
     case = Case("Conv", ((1, inputs, *size), weights), attributes)

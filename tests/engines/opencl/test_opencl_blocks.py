@@ -24,11 +24,17 @@ WIDTHS = ("4", "8", "16")
 @pytest.mark.parametrize(
     ("vector", "width", "expected"),
     [
-        (16, "auto", (16, 32)), (16, "8", (8, 32)), (16, "4", (4, 32)),
-        (8, "auto", (8, 16)), (8, "16", (16, 8)), (8, "4", (4, 16)),
-        (4, "auto", (4, 32)), (4, "16", (16, 8)), (1, "auto", (4, 32)),
+        (16, "auto", (16, 32)),
+        (16, "8", (8, 32)),
+        (16, "4", (4, 32)),
+        (8, "auto", (8, 16)),
+        (8, "16", (16, 8)),
+        (8, "4", (4, 16)),
+        (4, "auto", (4, 32)),
+        (4, "16", (16, 8)),
+        (1, "auto", (4, 32)),
     ],
-)  # fmt: skip
+)
 def test_a_block_takes_registers(vector: int, width: BlockWidth, expected: tuple[int, int]) -> None:
     """A vector register holds ``vector`` floats; expected are a block and how many fit."""
     assert blocks_on_cores(vector, width) == expected

@@ -126,8 +126,13 @@ def test_sizes_as_arguments_are_right(
 def test_filters_of_one_tap_take_large_images_band_by_band(
     stride: int, units: int, tmp_path: Path
 ) -> None:
-    shapes = [(144, 24, 40, 37), (300, 120, 33, 32), (1100, 40, 11, 13), (16, 16, 1, 9001),
-              (16, 40, 9001, 1)]  # fmt: skip
+    shapes = [
+        (144, 24, 40, 37),
+        (300, 120, 33, 32),
+        (1100, 40, 11, 13),
+        (16, 16, 1, 9001),
+        (16, 40, 9001, 1),
+    ]
     arch = replace(CPU, compute_units=units)
     proto = convolutions(shapes, stride=stride)
     launches = build(module_of(load(proto)), arch).launches

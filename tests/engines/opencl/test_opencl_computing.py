@@ -131,15 +131,24 @@ def channel_norm(draw: Draw) -> Example:
 def group_norm(draw: Draw) -> Example:
     """Groups of whole blocks and of others; the parameters were the groups' before opset 21."""
     shape, groups = draw(
-        st.sampled_from([((2, 64, 3, 3), 4), ((1, 64, 5, 3), 2), ((2, 20, 3, 4), 4),
-                         ((1, 6, 4, 8), 3), ((2, 12, 32), 4)])
-    )  # fmt: skip
+        st.sampled_from(
+            [
+                ((2, 64, 3, 3), 4),
+                ((1, 64, 5, 3), 2),
+                ((2, 20, 3, 4), 4),
+                ((1, 6, 4, 8), 3),
+                ((2, 12, 32), 4),
+            ]
+        )
+    )
     opset = draw(st.sampled_from([18, 21]))
     count = groups if opset == 18 else shape[1]
     case = Case(
-        "GroupNormalization", (shape, parameter(draw, (count,)), parameter(draw, (count,))),
-        {"num_groups": groups}, opset,
-    )  # fmt: skip
+        "GroupNormalization",
+        (shape, parameter(draw, (count,)), parameter(draw, (count,))),
+        {"num_groups": groups},
+        opset,
+    )
     return Example(case, shape=shape)
 
 
@@ -283,9 +292,13 @@ def recurrent(draw: Draw) -> Example:
     lengths = np.arange(batch, dtype=np.int32) % times + 1 if draw(st.booleans()) else None
     state = (directions, batch, hidden) if draw(st.booleans()) else None
     given = [
-        (times, batch, inputs), weights(gates * hidden, inputs), weights(gates * hidden, hidden),
-        weights(2 * gates * hidden) if draw(st.booleans()) else None, lengths, state,
-    ]  # fmt: skip
+        (times, batch, inputs),
+        weights(gates * hidden, inputs),
+        weights(gates * hidden, hidden),
+        weights(2 * gates * hidden) if draw(st.booleans()) else None,
+        lengths,
+        state,
+    ]
     attributes = {"hidden_size": hidden, "direction": way}
     if kind == "LSTM":
         given += [state, weights(3 * hidden) if draw(st.booleans()) else None]
@@ -299,10 +312,24 @@ def recurrent(draw: Draw) -> Example:
 FAMILIES = {
     f.__name__: f()
     for f in (
-        reduction, reduction_of_integers, extremum, softmax, channel_norm, group_norm, layer_norm,
-        other_norm, cumulative, top_k, algebra, pool, global_pool, conv, conv_transpose, recurrent,
+        reduction,
+        reduction_of_integers,
+        extremum,
+        softmax,
+        channel_norm,
+        group_norm,
+        layer_norm,
+        other_norm,
+        cumulative,
+        top_k,
+        algebra,
+        pool,
+        global_pool,
+        conv,
+        conv_transpose,
+        recurrent,
     )
-}  # fmt: skip
+}
 
 
 def model_of(example: Example, after: str = "") -> Model:
@@ -357,10 +384,16 @@ def _is_slow_on_cores(cores: OpenEngine, model: Model) -> bool:
         (Case("ReduceSum", ((2, 3), (1,)), {}, 17, {1: "int64"}), "axes of ReduceSum is computed"),
         (Case("CumSum", ((2, 3), ()), {}, 17, {1: "int64"}), "axis of CumSum is computed"),
         (Case("LogSoftmax", ((2, 3),), {}, 17, {0: "float64"}), "LogSoftmax of float64"),
-        (Case("RNN", ((3, 1, 2), random((1, 4, 2)), random((1, 4, 4))),
-              {"hidden_size": 4, "activations": ["Affine"]}), "activations ('Affine',) of RNN"),
+        (
+            Case(
+                "RNN",
+                ((3, 1, 2), random((1, 4, 2)), random((1, 4, 4))),
+                {"hidden_size": 4, "activations": ["Affine"]},
+            ),
+            "activations ('Affine',) of RNN",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_no_kernel_computes_is_refused_with_the_reason(
     devices: Devices, case: Case, reason: str
 ) -> None:

@@ -76,8 +76,9 @@ class Layers:
         finally:
             device.close()
         makers = {name: node for node in self.nodes for name in node.output}
-        for name, made, wanted in zip(self.outputs, found, run(model.source, self.feeds),
-                                      strict=True):  # fmt: skip
+        for name, made, wanted in zip(
+            self.outputs, found, run(model.source, self.feeds), strict=True
+        ):
             what = helper.printable_node(makers[name])
             np.testing.assert_allclose(made, wanted, 2e-4, 2e-4, err_msg=what, strict=True)
 
@@ -96,8 +97,14 @@ def convolutions_of_one_axis(a: Layers) -> None:
 
 def convolutions_of_three_axes(a: Layers) -> None:
     a.add("Conv", a.given(2, 3, 4, 5, 6), a.constant(7, 3, 3, 2, 3), a.constant(7), pads=[1] * 6)
-    a.add("Conv", a.given(1, 20, 5, 4, 9), a.constant(16, 20, 3, 3, 3), strides=[2, 1, 2],
-          pads=[2, 1, 0, 1, 1, 1], dilations=[2, 1, 1])  # fmt: skip
+    a.add(
+        "Conv",
+        a.given(1, 20, 5, 4, 9),
+        a.constant(16, 20, 3, 3, 3),
+        strides=[2, 1, 2],
+        pads=[2, 1, 0, 1, 1, 1],
+        dilations=[2, 1, 1],
+    )
     a.add("Conv", a.given(1, 18, 3, 4, 5), a.constant(18, 1, 3, 3, 3), group=18, pads=[1] * 6)
     a.add("Conv", a.given(1, 12, 3, 4, 5), a.constant(9, 4, 1, 1, 1), group=3)
 
@@ -106,8 +113,14 @@ def convolutions_in_groups(a: Layers) -> None:
     """Groups that share blocks, that fill them, and that reach over their limits."""
     for groups, inner, outer in ((5, 4, 4), (2, 24, 24), (3, 5, 7), (20, 1, 2), (3, 16, 16)):
         shape = (groups * outer, inner, 3, 3)
-        a.add("Conv", a.given(1, groups * inner, 7, 13, gaps=True), a.constant(*shape),
-              a.constant(shape[0]), group=groups, pads=[1] * 4)  # fmt: skip
+        a.add(
+            "Conv",
+            a.given(1, groups * inner, 7, 13, gaps=True),
+            a.constant(*shape),
+            a.constant(shape[0]),
+            group=groups,
+            pads=[1] * 4,
+        )
     a.add("Conv", a.given(2, 3, 9, 9), a.constant(24, 1, 3, 3), group=3, strides=[2, 2])
     a.add("Conv", a.given(1, 32, 5, 5), a.constant(32, 8, 1, 1), group=4)
 
@@ -127,8 +140,14 @@ def transposed_convolutions(a: Layers) -> None:
     a.add("ConvTranspose", a.given(1, 20, 5, 6), a.constant(20, 3, 3, 3), **two)
     a.add("ConvTranspose", a.given(1, 20, 5, 6), a.constant(20, 1, 4, 4), group=20, **two)
     a.add("ConvTranspose", a.given(1, 9, 17), a.constant(9, 20, 8), strides=[4], pads=[2, 2])
-    a.add("ConvTranspose", a.given(2, 3, 5), a.constant(3, 2, 3), dilations=[2],
-          output_padding=[1], strides=[2])  # fmt: skip
+    a.add(
+        "ConvTranspose",
+        a.given(2, 3, 5),
+        a.constant(3, 2, 3),
+        dilations=[2],
+        output_padding=[1],
+        strides=[2],
+    )
     a.add("ConvTranspose", a.given(1, 16, 4, 5), a.given(16, 16, 3, 3), a.given(16), **two)
 
 
@@ -168,8 +187,12 @@ def einsums(a: Layers) -> None:
 
 def largest(a: Layers) -> None:
     """Of equal elements, and of NaN: above all numbers."""
-    for count, shape, axis in ((1, (3, 70), 1), (5, (2, 9, 33), 2), (33, (2, 33), -1),
-                               (4, (1, 20, 3, 3), 1)):  # fmt: skip
+    for count, shape, axis in (
+        (1, (3, 70), 1),
+        (5, (2, 9, 33), 2),
+        (33, (2, 33), -1),
+        (4, (1, 20, 3, 3), 1),
+    ):
         k = a.constant(values=np.array([count]))
         for up in (0, 1):
             a.add("TopK", a.given(*shape, gaps=True), k, outputs=2, axis=axis, largest=up)
@@ -179,10 +202,13 @@ def largest(a: Layers) -> None:
 def resizes(a: Layers) -> None:
     """NaN and infinity spread to the same elements."""
     for shape, scales, mode in (
-        ((1, 20, 5, 6), (1, 1, 2, 2), "linear"), ((2, 3, 9, 7), (1, 1, 0.6, 1.7), "linear"),
-        ((1, 3, 5, 6), (1, 1, 1, 2), "linear"), ((2, 3, 9), (1, 1, 2), "linear"),
-        ((1, 20, 5, 6), (1, 1, 2, 1.5), "cubic"), ((1, 2, 3, 4, 5), (1, 1, 2, 2, 2), "linear"),
-    ):  # fmt: skip
+        ((1, 20, 5, 6), (1, 1, 2, 2), "linear"),
+        ((2, 3, 9, 7), (1, 1, 0.6, 1.7), "linear"),
+        ((1, 3, 5, 6), (1, 1, 1, 2), "linear"),
+        ((2, 3, 9), (1, 1, 2), "linear"),
+        ((1, 20, 5, 6), (1, 1, 2, 1.5), "cubic"),
+        ((1, 2, 3, 4, 5), (1, 1, 2, 2, 2), "linear"),
+    ):
         given = a.constant(values=np.array(scales, np.float32))
         a.add("Resize", a.given(*shape, gaps=mode == "linear"), "", given, mode=mode)
 
@@ -206,10 +232,16 @@ def rows(a: Layers) -> None:
 def transposes(a: Layers) -> None:
     """Between row-major and blocked tensors whose neighbours are other axes."""
     for shape, order in (
-        ((33, 18), (1, 0)), ((2, 19, 37), (0, 2, 1)), ((2, 3, 17, 18), (0, 3, 1, 2)),
-        ((1, 20, 9, 18), (0, 2, 3, 1)), ((1, 18, 20, 5), (0, 2, 1, 3)), ((17, 3, 20), (2, 1, 0)),
-        ((1, 20, 9, 18), (3, 2, 1, 0)), ((2, 16, 3, 17, 2), (0, 3, 4, 2, 1)), ((3, 5), (1, 0)),
-    ):  # fmt: skip
+        ((33, 18), (1, 0)),
+        ((2, 19, 37), (0, 2, 1)),
+        ((2, 3, 17, 18), (0, 3, 1, 2)),
+        ((1, 20, 9, 18), (0, 2, 3, 1)),
+        ((1, 18, 20, 5), (0, 2, 1, 3)),
+        ((17, 3, 20), (2, 1, 0)),
+        ((1, 20, 9, 18), (3, 2, 1, 0)),
+        ((2, 16, 3, 17, 2), (0, 3, 4, 2, 1)),
+        ((3, 5), (1, 0)),
+    ):
         a.add("Transpose", a.given(*shape), perm=order)
 
 

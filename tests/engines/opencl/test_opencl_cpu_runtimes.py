@@ -62,8 +62,13 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> dict[int, set[int]]:
 
     for module in (pocl, intel):
         monkeypatch.setattr(module, "bind", bind)
-    for name in ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "POCL_MAX_PTHREAD_COUNT",
-                 "DPCPP_CPU_NUM_CUS", "OPENCL_VENDOR_PATH"):  # fmt: skip
+    for name in (
+        "OCL_ICD_VENDORS",
+        "OCL_ICD_FILENAMES",
+        "POCL_MAX_PTHREAD_COUNT",
+        "DPCPP_CPU_NUM_CUS",
+        "OPENCL_VENDOR_PATH",
+    ):
         monkeypatch.delenv(name, raising=False)
     return seen
 
@@ -113,8 +118,9 @@ def test_the_loader_gets_the_vendors_of_the_system_too(
     monkeypatch.setenv("OPENCL_VENDOR_PATH", str(tmp_path / "system"))
     folder = Path(vendors.variables(loader)["OCL_ICD_VENDORS"])
     assert {file.name: file.read_text().strip() for file in folder.iterdir()} == {
-        "nvidia.icd": "libnvidia-opencl.so.1", "coexec-libintelocl.so.icd": str(library),
-    }  # fmt: skip
+        "nvidia.icd": "libnvidia-opencl.so.1",
+        "coexec-libintelocl.so.icd": str(library),
+    }
     assert vendors.variables(loader)["OCL_ICD_VENDORS"] == str(folder)
 
 
@@ -156,20 +162,29 @@ def test_a_runtime_that_was_not_loaded_is_a_reason(
 
 
 def test_gpus_come_first_and_intels_runtime_before_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = {"Intel(R) OpenCL": "CPU", "Emulator": "ACCELERATOR", "Another": "CPU",
-             "Portable Computing Language": "CPU", "GPUs": "GPU"}  # fmt: skip
+    kinds = {
+        "Intel(R) OpenCL": "CPU",
+        "Emulator": "ACCELERATOR",
+        "Another": "CPU",
+        "Portable Computing Language": "CPU",
+        "GPUs": "GPU",
+    }
     named = [
-        SimpleNamespace(platform=SimpleNamespace(name=name, version=""),
-                        type=getattr(cl.device_type, kind))
+        SimpleNamespace(
+            platform=SimpleNamespace(name=name, version=""), type=getattr(cl.device_type, kind)
+        )
         for name, kind in kinds.items()
-    ]  # fmt: skip
+    ]
     monkeypatch.setattr(platforms, "_RUNTIMES", dict(platforms._RUNTIMES))
     monkeypatch.setattr(platforms, "_platforms", lambda: named)
     monkeypatch.setattr(platforms, "_handles", lambda platform: [platform])
     found = devices()
     assert [f.handle.platform.name for f in found] == [
-        "GPUs", "Intel(R) OpenCL", "Portable Computing Language", "Another",
-    ]  # fmt: skip
+        "GPUs",
+        "Intel(R) OpenCL",
+        "Portable Computing Language",
+        "Another",
+    ]
     assert [f.on_cpu for f in found] == [False, True, True, True]
 
 
@@ -256,9 +271,13 @@ def test_two_of_intels_devices_compute_at_the_same_time(tmp_path: Path) -> None:
     options = {"opencl": {"runtime": "intel"}}
     code = TWO_CORES.format(names=names, cache=str(tmp_path), options=options)
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -38,7 +38,7 @@ from coexec.lowering.module import Module
 from coexec.model.check import plain_session, worst_difference
 from coexec.model.load import load, random_inputs
 from coexec.plan.plan import Plan, Provenance
-from coexec.selection.planning_context import Workbench
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.settings import Settings
 from coexec.session import InferenceSession
 from tests.helpers.gpu_networks import mixed_network, run_on, small_network
@@ -64,13 +64,15 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ("name", "half"),
     [
         pytest.param(
-            name, half, id=f"{name}-{'fp16' if half else 'fp32'}",
+            name,
+            half,
+            id=f"{name}-{'fp16' if half else 'fp32'}",
             marks=[pytest.mark.long] if half and name not in ("cpu8", "mobile") else [],
         )
         for name in ARCHITECTURES
         for half in (False, True)
     ],
-)  # fmt: skip
+)
 def test_every_architecture_computes_the_same(name: str, half: bool, binaries: Path) -> None:
     proto = mixed_network()
     arch = replace(ARCHITECTURES[name], half=half)
@@ -206,9 +208,12 @@ def test_work_groups_by_rule(
 
 def test_timings_tell_kernels_and_copies_apart(gpu: str, tmp_path: Path) -> None:
     session = InferenceSession(
-        small_network("concat", as_model=True), devices=[gpu], planner="single", cache=tmp_path,
+        small_network("concat", as_model=True),
+        devices=[gpu],
+        planner="single",
+        cache=tmp_path,
         engine_options=opencl_options(),
-    )  # fmt: skip
+    )
     feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
     for _ in range(2):
         _, trace = session.run_with_trace(None, feeds)
@@ -225,9 +230,12 @@ def test_timings_tell_kernels_and_copies_apart(gpu: str, tmp_path: Path) -> None
 def test_both_ways_to_wait(gpu: str, waiting: str, tmp_path: Path) -> None:
     proto = small_network("swish", as_model=True)
     with InferenceSession(
-        proto, devices=[gpu], planner="single", cache=tmp_path,
+        proto,
+        devices=[gpu],
+        planner="single",
+        cache=tmp_path,
         engine_options=opencl_options(waiting=waiting),
-    ) as session:  # fmt: skip
+    ) as session:
         feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
         found = session.run(None, feeds)[0]
     assert worst_difference(found, plain_session(proto).run(None, feeds)[0]) < 1e-5
@@ -321,9 +329,13 @@ def test_what_leaves_is_read_without_waiting_for_the_queue(
 def test_answers_from_the_cpu_while_kernels_compile(gpu: str, tmp_path: Path) -> None:
     proto = small_network("swish", as_model=True)
     with InferenceSession(
-        proto, devices=[gpu], planner="single", cache=tmp_path, background=True,
+        proto,
+        devices=[gpu],
+        planner="single",
+        cache=tmp_path,
+        background=True,
         engine_options=opencl_options(),
-    ) as session:  # fmt: skip
+    ) as session:
         feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
         expected = plain_session(proto).run(None, feeds)[0]
         assert worst_difference(session.run(None, feeds)[0], expected) < 1e-5
@@ -377,13 +389,15 @@ def test_a_device_of_two_engines(gpu: str, tmp_path: Path) -> None:
     proto = small_network("concat", as_model=True)
     words: dict[str, Any] = {"cache": tmp_path, "engine_options": opencl_options()}
     for name in (f"{gpu}+onnxruntime", f"{without_engine(gpu)}/onnxruntime+opencl"):
-        work = Workbench(proto, Settings(devices=[name], **words))
+        work = PlanningContext(proto, Settings(devices=[name], **words))
         tasks = [work.model.graph.whole_piece(task) for task in work.model.graph.tasks]
         engines = [("opencl", "onnxruntime")[n % 2] for n in range(len(tasks))]
         plan = Plan(
-            work.model.graph.fingerprint, {without_engine(gpu): tuple(tasks)},
-            dict(zip(tasks, engines, strict=True)), Provenance("by hand"),
-        )  # fmt: skip
+            work.model.graph.fingerprint,
+            {without_engine(gpu): tuple(tasks)},
+            dict(zip(tasks, engines, strict=True)),
+            Provenance("by hand"),
+        )
         feeds = random_inputs(work.model.graph)
         with work.start(work.prepared(plan)) as executor:
             found = executor.run(feeds)

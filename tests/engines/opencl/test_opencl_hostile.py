@@ -72,14 +72,18 @@ def _of_two(x: Array, y: Array, few: bool = False) -> list[Hostile]:
         Hostile("Clip", (x, None, np.array(high)), {}, (2,)),
         *(Hostile("Cast", (x,), {"to": to}) for to in (3, 6)),
     ]
-    return found if few else [
-        *found,
-        Hostile("Max", (x, y, x)),
-        Hostile("Where", (x > 0, x, y)),
-        Hostile("Clip", (x, np.array(low))),
-        Hostile("Clip", (x, np.array(np.float32(np.nan)), np.array(high)), {}, (1, 2)),
-        *(Hostile("Cast", (x,), {"to": to}) for to in (2, 7, 9)),  # not to unsigned 32 bits
-    ]  # fmt: skip
+    return (
+        found
+        if few
+        else [
+            *found,
+            Hostile("Max", (x, y, x)),
+            Hostile("Where", (x > 0, x, y)),
+            Hostile("Clip", (x, np.array(low))),
+            Hostile("Clip", (x, np.array(np.float32(np.nan)), np.array(high)), {}, (1, 2)),
+            *(Hostile("Cast", (x,), {"to": to}) for to in (2, 7, 9)),  # not to unsigned 32 bits
+        ]
+    )
 
 
 def _maxima(values: Sequence[float], *counts: int) -> list[Hostile]:
@@ -152,18 +156,22 @@ def _integers(dtype: str, few: bool = False) -> list[Hostile]:
         Hostile("ReduceMean", (x, ints(0)), {}, (1,)),
         Hostile("ReduceMean", (np.full((2, 3000), 2**29, dtype), ints(1)), {}, (1,)),
     ]
-    return found if few else [
-        *found,
-        *(Hostile(name, (x, y)) for name in ("Add", "Mul", "Max", "Less")),
-        Hostile("Mod", (x, divisor), {"fmod": 1}),
-        *(Hostile(name, (x,)) for name in ("Neg", "Abs", "Sign")),
-        *([Hostile("Relu", (x,))] if dtype == "int32" else []),
-        Hostile("Clip", (x, low, high), {}, (1, 2)),
-        Hostile("Pow", (x, small.astype(np.float32) / 2)),
-        Hostile("CumSum", (x, np.array(2)), {}, (1,)),
-        *(Hostile(f"Reduce{kind}", (x, ints(2)), {}, (1,)) for kind in ("Max", "Min")),
-        *(Hostile("Cast", (x,), {"to": to}) for to in (1, 2, 3, 9)),
-    ]  # fmt: skip
+    return (
+        found
+        if few
+        else [
+            *found,
+            *(Hostile(name, (x, y)) for name in ("Add", "Mul", "Max", "Less")),
+            Hostile("Mod", (x, divisor), {"fmod": 1}),
+            *(Hostile(name, (x,)) for name in ("Neg", "Abs", "Sign")),
+            *([Hostile("Relu", (x,))] if dtype == "int32" else []),
+            Hostile("Clip", (x, low, high), {}, (1, 2)),
+            Hostile("Pow", (x, small.astype(np.float32) / 2)),
+            Hostile("CumSum", (x, np.array(2)), {}, (1,)),
+            *(Hostile(f"Reduce{kind}", (x, ints(2)), {}, (1,)) for kind in ("Max", "Min")),
+            *(Hostile("Cast", (x,), {"to": to}) for to in (1, 2, 3, 9)),
+        ]
+    )
 
 
 def _bytes() -> list[Hostile]:
@@ -275,8 +283,12 @@ def test_as_onnxruntime_on_a_gpu(devices: Devices, family: str) -> None:
 def test_rows_with_nan(devices: Devices, kind: str) -> None:
     """Work items of GPUs share long rows."""
     x = mixed((6, 900), NONE)
-    cases = [Hostile("ReduceMax", (x, ints(1)), {}, (1,)), Hostile("Hardmax", (x,), {"axis": 1}),
-             Hostile("GlobalMaxPool", (x[None],)), Hostile("Softmax", (x,))]  # fmt: skip
+    cases = [
+        Hostile("ReduceMax", (x, ints(1)), {}, (1,)),
+        Hostile("Hardmax", (x,), {"axis": 1}),
+        Hostile("GlobalMaxPool", (x[None],)),
+        Hostile("Softmax", (x,)),
+    ]
     assert wrong(devices[kind], cases) == []
 
 
@@ -344,17 +356,27 @@ EMPTY, ONES = np.ones((0, 3), np.float32), np.ones((4, 3), np.float32)
 NOWHERE = np.zeros((0,), np.int64)
 
 
-@pytest.mark.parametrize("case", [
-    Hostile("Relu", (EMPTY,)), Hostile("Add", (EMPTY, ONES[0])),
-    Hostile("Concat", (EMPTY, ONES), {"axis": 0}), Hostile("ReduceSum", (EMPTY, ints(0)), {}, (1,)),
-    Hostile("ReduceMax", (EMPTY, ints(0)), {}, (1,)), Hostile("MatMul", (EMPTY.T, EMPTY)),
-    Hostile("Gemm", (EMPTY, ONES[:3])), Hostile("Gather", (ONES, NOWHERE)),
-    Hostile("Gather", (EMPTY, NOWHERE)), Hostile("Transpose", (EMPTY,)),
-    Hostile("Softmax", (EMPTY.T,)), Hostile("Expand", (ONES[:1], ints(0, 3)), {}, (1,)),
-    Hostile("MaxPool", (np.ones((0, 3, 4, 4), np.float32),), {"kernel_shape": [2, 2]}),
-    Hostile("ScatterND", (ONES, np.zeros((0, 1), np.int64), EMPTY)),
-    Hostile("CumSum", (EMPTY, np.array(0)), {}, (1,)),
-], ids=lambda case: case.op_type)  # fmt: skip
+@pytest.mark.parametrize(
+    "case",
+    [
+        Hostile("Relu", (EMPTY,)),
+        Hostile("Add", (EMPTY, ONES[0])),
+        Hostile("Concat", (EMPTY, ONES), {"axis": 0}),
+        Hostile("ReduceSum", (EMPTY, ints(0)), {}, (1,)),
+        Hostile("ReduceMax", (EMPTY, ints(0)), {}, (1,)),
+        Hostile("MatMul", (EMPTY.T, EMPTY)),
+        Hostile("Gemm", (EMPTY, ONES[:3])),
+        Hostile("Gather", (ONES, NOWHERE)),
+        Hostile("Gather", (EMPTY, NOWHERE)),
+        Hostile("Transpose", (EMPTY,)),
+        Hostile("Softmax", (EMPTY.T,)),
+        Hostile("Expand", (ONES[:1], ints(0, 3)), {}, (1,)),
+        Hostile("MaxPool", (np.ones((0, 3, 4, 4), np.float32),), {"kernel_shape": [2, 2]}),
+        Hostile("ScatterND", (ONES, np.zeros((0, 1), np.int64), EMPTY)),
+        Hostile("CumSum", (EMPTY, np.array(0)), {}, (1,)),
+    ],
+    ids=lambda case: case.op_type,
+)
 def test_empty_tensors_are_refused(devices: Devices, case: Hostile) -> None:
     reason = refused(devices["cpu"], case, OPSET)
     assert reason == f"{case.op_type} of an empty tensor"
@@ -368,10 +390,12 @@ def test_empty_constants(devices: Devices) -> None:
         Hostile("ScatterND", (ONES, np.zeros((0, 1), np.int64), EMPTY), {}, (1, 2)),
         Hostile("ScatterElements", (ONES, np.zeros((0, 3), np.int64), EMPTY), {}, (1, 2)),
         Hostile("ReduceSum", (ONES, nothing), {}, (1,)),
-        *(Hostile(f"Reduce{kind}", (-2 * ONES, nothing), keep, (1,))
-          for kind in ("Sum", "Max", "L1", "SumSquare")),
+        *(
+            Hostile(f"Reduce{kind}", (-2 * ONES, nothing), keep, (1,))
+            for kind in ("Sum", "Max", "L1", "SumSquare")
+        ),
         Hostile("OneHot", (ints(9, -9, -1, 2), np.array(3), np.float32([0, 1])), {}, (1,)),
-    ]  # fmt: skip
+    ]
     assert wrong(devices["cpu"], cases) == []
 
 

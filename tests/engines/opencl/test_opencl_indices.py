@@ -55,10 +55,14 @@ def title(case: Hostile) -> str:
     return f"{case.op_type}-{case.inputs[1].reshape(-1)[1]}{'-constant' * len(case.constants)}"
 
 
-@pytest.mark.parametrize("case", [
-    *cases_of(5, -6, 2**32),
-    *(replace(case, constants=(1,)) for case in cases_of(5)),
-], ids=title)  # fmt: skip
+@pytest.mark.parametrize(
+    "case",
+    [
+        *cases_of(5, -6, 2**32),
+        *(replace(case, constants=(1,)) for case in cases_of(5)),
+    ],
+    ids=title,
+)
 def test_an_index_out_of_range(engine: OpenEngine, case: Hostile) -> None:
     assert case.inputs[1] is not None
     number = int(case.inputs[1].reshape(-1)[1])
@@ -112,9 +116,14 @@ def recurrent(kind: str, direction: str, layout: int, lengths: Array) -> Hostile
     return Hostile(kind, (x, *weights, None, lengths, *states), attributes, (1, 2), outputs)
 
 
-@pytest.mark.parametrize(("kind", "direction"), [
-    ("LSTM", "bidirectional"), ("GRU", "reverse"), ("RNN", "forward"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "direction"),
+    [
+        ("LSTM", "bidirectional"),
+        ("GRU", "reverse"),
+        ("RNN", "forward"),
+    ],
+)
 def test_sequences_without_elements(engine: OpenEngine, kind: str, direction: str) -> None:
     """Their last states are 0, whatever the first ones are."""
     lengths = np.array([0, 4, 2], np.int32)
@@ -138,9 +147,12 @@ def test_the_request_is_at_fault_and_not_the_device(tmp_path: Path) -> None:
     model, feeds = one_model([case], OPSET)
     proto = ir.to_proto(model.source).SerializeToString()
     session = coexec.InferenceSession(
-        proto, devices=[opencl_name()], planner="single", cache=tmp_path,
+        proto,
+        devices=[opencl_name()],
+        planner="single",
+        cache=tmp_path,
         engine_options=opencl_options(),
-    )  # fmt: skip
+    )
     names = [i.name for i in ort.InferenceSession(proto).get_inputs()]
     wrong = {**feeds, names[1]: np.array([1, 9], np.int64)}
     for _ in range(2):

@@ -26,8 +26,8 @@ HANG = "import time; time.sleep(600)"
 PASS = f"raise SystemExit({contract_trial._PASSED})"
 HANG_WITH_LOCK = """
 import ctypes
-from coexec.engines import trial
-from coexec.engines.opencl import trial as opencl
+from coexec.engines import contract_trial
+from coexec.engines.opencl import driver_trial as opencl
 contract_trial._LIMIT_S = 1
 opencl.devices = lambda: ctypes.PyDLL(None).sleep(600)  # keeps the interpreter's lock
 contract_trial.end(lambda: opencl._named("a device", "a driver"))
@@ -40,12 +40,12 @@ print(describe("{name}", {options!r}).request)
 
 
 def listed(
-    name: str = "A GPU", told_cpu: str | None = None, platform: str = "GPUs"
+    name: str = "A GPU", overridden_cpu_name: str | None = None, platform: str = "GPUs"
 ) -> DeviceHandle:
     """A device as drivers describe it. Nothing can be run there."""
     vendor = SimpleNamespace(name=platform, version="OpenCL 3.0")
     handle = SimpleNamespace(platform=vendor, name=name, driver_version="1.2", version="CL 3")
-    return DeviceHandle(handle, _RUNTIMES.get(platform), told_cpu)
+    return DeviceHandle(handle, _RUNTIMES.get(platform), overridden_cpu_name)
 
 
 @pytest.fixture
@@ -93,8 +93,9 @@ def test_whatever_a_driver_does_is_a_reason(
     message = unusable(listed())
     assert re.match(
         rf"A GPU is unusable: a small test kernel {reason} \[GPUs 1\.2, CL 3\]; update or "
-        rf"reinstall the driver, after which coexec devices --fresh tries", str(message),
-    )  # fmt: skip
+        rf"reinstall the driver, after which coexec devices --fresh tries",
+        str(message),
+    )
 
 
 def test_an_interpreter_that_does_not_start_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +153,7 @@ def test_a_device_is_tried_again_when_a_fact_changes(monkeypatch: pytest.MonkeyP
     assert unusable(listed()) is not None
     child_runs(PASS, monkeypatch)
     assert unusable(listed()) is not None
-    assert unusable(listed(told_cpu="haswell")) is None
+    assert unusable(listed(overridden_cpu_name="haswell")) is None
     monkeypatch.setattr(detect, "features", lambda: ("AVX",))
     assert unusable(listed()) is None
 
@@ -194,9 +195,12 @@ def test_a_verdict_that_cannot_be_written_is_no_error(
 def test_a_trial_ends_by_itself() -> None:
     """Also if the process that started it is gone, and the driver keeps the interpreter's lock."""
     done = subprocess.run(
-        [sys.executable, "-c", HANG_WITH_LOCK], capture_output=True, timeout=ENOUGH_S,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", HANG_WITH_LOCK],
+        capture_output=True,
+        timeout=ENOUGH_S,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
     assert done.returncode == 1 and b"Timeout (0:00:01)" in done.stderr
 
 
@@ -206,9 +210,13 @@ def test_a_plain_script_is_not_run_twice(pocl: DeviceHandle, tmp_path: Path) -> 
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(name=name, options=opencl_options()))
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=ENOUGH_S,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
-    )  # fmt: skip
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=ENOUGH_S,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
     assert (done.stdout, done.stderr) == (f"started\n{name}\n", "")
     assert list((tmp_path / "coexec" / "trials").iterdir())
 
@@ -218,8 +226,8 @@ def test_binaries_of_another_cpu_are_not_read(
 ) -> None:
     platform = "Portable Computing Language"
 
-    def key(told_cpu: str | None) -> str:
-        binaries = Binaries(listed("CPU", told_cpu, platform), None, tmp_path)
+    def key(overridden_cpu_name: str | None) -> str:
+        binaries = Binaries(listed("CPU", overridden_cpu_name, platform), None, tmp_path)
         return binaries._key("source", "options")
 
     keys = [key(None), key("haswell"), key("skylake-avx512")]

@@ -232,6 +232,11 @@ def process(code: str, env: dict[str, str]) -> "subprocess.CompletedProcess[str]
     """A Python process in the root of the project that runs ``code``."""
     paths = os.pathsep.join(path for path in sys.path if path)
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300,
-        env=os.environ | env | {"PYTHONPATH": paths}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | env | {"PYTHONPATH": paths},
+        check=False,
+    )

@@ -23,14 +23,21 @@ PHONE = Architecture("mobile", 4, compute_units=2)
 
 
 def told(
-    inputs: int, outputs: int, size: int, edge: int, stride: int = 1, arch: Architecture = CPU,
+    inputs: int,
+    outputs: int,
+    size: int,
+    edge: int,
+    stride: int = 1,
+    arch: Architecture = CPU,
     group: int = 1,
-) -> tuple[Workload, tuple[KernelLaunch, ...]]:  # fmt: skip
+) -> tuple[Workload, tuple[KernelLaunch, ...]]:
     """Of a convolution with padding: its workload and its launches."""
     weights = np.zeros((outputs, inputs // group, edge, edge), np.float32)
     attributes: dict[str, Any] = {
-        "pads": [edge // 2] * 4, "strides": [stride] * 2, "group": group,
-    }  # fmt: skip
+        "pads": [edge // 2] * 4,
+        "strides": [stride] * 2,
+        "group": group,
+    }
     model = model_of(Case("Conv", ((1, inputs, size, size + 3), weights), attributes))
     graph = model.graph
     launches = build(module_of(model), arch).launches

@@ -9,14 +9,15 @@ import pytest
 
 from coexec.engines import detect
 from coexec.engines.opencl import pocl_cpu
-from coexec.engines.opencl.pocl_cpu import known_cpu, tell_cpu
+from coexec.engines.opencl.pocl_cpu import known_cpu, override_cpu_name
 
 pytestmark = pytest.mark.skipif(
     not os.access("/proc/self/mem", os.W_OK), reason="this system has no writable /proc/self/mem"
 )
-TEXTS = {text: ctypes.create_string_buffer(text.encode()) for text in (
-    "generic", "generic64", "znver3", "alderlake", "skylake", "icelake-server"
-)}  # fmt: skip
+TEXTS = {
+    text: ctypes.create_string_buffer(text.encode())
+    for text in ("generic", "generic64", "znver3", "alderlake", "skylake", "icelake-server")
+}
 
 
 class Structure:
@@ -64,10 +65,10 @@ def test_the_cpu_has_all_instructions_of_the_one_that_is_named(
 @pytest.mark.parametrize("found", ["generic", "znver3", "alderlake"])
 def test_a_cpu_with_a_wrong_name_is_named_once(found: str) -> None:
     structure = Structure(ctypes.addressof(TEXTS[found]))
-    assert tell_cpu(structure.handle()) == "skylake-avx512"
+    assert override_cpu_name(structure.handle()) == "skylake-avx512"
     assert structure.name == b"skylake-avx512"
     told = bytes(structure.memory)
-    assert tell_cpu(structure.handle()) == "skylake-avx512"
+    assert override_cpu_name(structure.handle()) == "skylake-avx512"
     assert bytes(structure.memory) == told
     place = slice(pocl_cpu._OFFSET, pocl_cpu._OFFSET + 8)
     assert told[: place.start] + told[place.stop :] == (
@@ -82,20 +83,25 @@ def test_a_cpu_without_avx512_keeps_a_name_that_it_bears_rightly(
 ) -> None:
     monkeypatch.setattr(detect, "features", lambda: ("X86_V2", "X86_V3"))
     structure = Structure(ctypes.addressof(TEXTS[found]))
-    assert tell_cpu(structure.handle()) == told
+    assert override_cpu_name(structure.handle()) == told
     assert structure.name == (told or found).encode()
 
 
 @pytest.mark.usefixtures("loaded")
 @pytest.mark.parametrize(
     "address",
-    [0, 8, 2**63, 2**64 - 8,
-     *(ctypes.addressof(TEXTS[text]) for text in ("generic64", "skylake", "icelake-server"))],
+    [
+        0,
+        8,
+        2**63,
+        2**64 - 8,
+        *(ctypes.addressof(TEXTS[text]) for text in ("generic64", "skylake", "icelake-server")),
+    ],
     ids=["null", "unmapped", "beyond", "last", "another name", "an older CPU", "one with AVX-512"],
-)  # fmt: skip
+)
 def test_another_structure_is_left_alone(address: int) -> None:
     structure = Structure(address)
-    assert tell_cpu(structure.handle()) is None
+    assert override_cpu_name(structure.handle()) is None
     assert bytes(structure.memory) == structure.before
 
 
@@ -104,13 +110,16 @@ def test_a_device_that_lies_nowhere_is_left_alone() -> None:
     handle = Structure(0).handle()
     for address in (0, 2**62, 2**64 - 8, -pocl_cpu._OFFSET):
         handle.int_ptr = address
-        assert tell_cpu(handle) is None
+        assert override_cpu_name(handle) is None
 
 
 @pytest.mark.usefixtures("loaded")
 def test_other_versions_are_left_alone() -> None:
     structure = Structure(ctypes.addressof(TEXTS["generic"]))
-    assert tell_cpu(structure.handle("OpenCL 3.0 PoCL 3.0  Linux, Release, LLVM 14.0.6")) is None
+    assert (
+        override_cpu_name(structure.handle("OpenCL 3.0 PoCL 3.0  Linux, Release, LLVM 14.0.6"))
+        is None
+    )
     assert structure.name == b"generic"
 
 
@@ -119,7 +128,7 @@ def test_other_builds_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pocl_cpu, "_LIBRARY", "libpocl-of-a-distribution.so")
     monkeypatch.setattr(detect, "features", lambda: ("X86_V4",))
     structure = Structure(ctypes.addressof(TEXTS["generic"]))
-    assert tell_cpu(structure.handle()) is None
+    assert override_cpu_name(structure.handle()) is None
     assert structure.name == b"generic"
 
 

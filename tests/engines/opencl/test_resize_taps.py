@@ -59,8 +59,12 @@ def test_cubic_taps_of_weight_zero_count(way: str) -> None:
     """They make NaN of infinity, in the places where ONNX Runtime has it."""
     for sizes, shape in (([9, 9], (1, 3, 5, 4)), ([1, 12], (1, 3, 9, 1)), ([5, 11], (1, 3, 5, 2))):
         for outside in (0, 1):
-            attributes = {"mode": "cubic", "coordinate_transformation_mode": way,
-                          "cubic_coeff_a": -0.5, "exclude_outside": outside}  # fmt: skip
+            attributes = {
+                "mode": "cubic",
+                "coordinate_transformation_mode": way,
+                "cubic_coeff_a": -0.5,
+                "exclude_outside": outside,
+            }
             parameters = None, None, np.array([1, 3, *sizes])
             case = shape_cases.Case("Resize", (shape, *parameters), attributes, 18)
             x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
@@ -75,9 +79,11 @@ def test_cubic_taps_of_weight_zero_count(way: str) -> None:
 def test_an_aspect_ratio_is_not_kept_of_axes_counted_from_the_last() -> None:
     """ONNX Runtime takes no scale for these."""
     case = shape_cases.Case(
-        "Resize", ((1, 2, 5, 8), None, None, np.array([10, 12])),
-        {"axes": [-2, -1], "keep_aspect_ratio_policy": "not_larger"}, 18,
-    )  # fmt: skip
+        "Resize",
+        ((1, 2, 5, 8), None, None, np.array([10, 12])),
+        {"axes": [-2, -1], "keep_aspect_ratio_policy": "not_larger"},
+        18,
+    )
     graph = model_of(case).graph
     assert run(model_of(case).source, random_feeds(model_of(case)))[0].shape == (1, 2, 5, 8)
     assert graph.tensors["y"].shape == (1, 2, 5, 8)

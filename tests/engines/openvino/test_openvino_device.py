@@ -103,8 +103,11 @@ def test_constants_scalars_integers_and_unread_inputs(device: OpenVinoDevice) ->
         helper.make_node("Gather", ["x", "i"], ["rows"], "g"),
     ]
     inputs = [
-        tensor("unread", (4,)), tensor("x", (2, 3)), tensor("z", ()), tensor("i", (2,), "int64"),
-    ]  # fmt: skip
+        tensor("unread", (4,)),
+        tensor("x", (2, 3)),
+        tensor("z", ()),
+        tensor("i", (2,), "int64"),
+    ]
     outputs = ["constant", "scalar", "places", "mask", "rows"]
     model = direct(nodes, inputs, outputs, {"c": np.arange(4, dtype=np.float32)})
     feeds = random_feeds(model) | {"i": np.array([1, -2]), "unread": np.zeros(4, np.float32)}
@@ -141,9 +144,10 @@ def test_weights_are_not_copied(device: OpenVinoDevice) -> None:
     x, y = (Tensor(name, (2, 256), "float32") for name in ("x", "y"))
     module = Module(proto.SerializeToString(), {"w": weight}, (x,), (y,))
     (constant,) = [
-        op for op in read(module, None).model.get_ops()
+        op
+        for op in read(module, None).model.get_ops()
         if op.get_type_name() == "Constant" and op.get_byte_size() == weight.nbytes
-    ]  # fmt: skip
+    ]
     address = constant.get_data().__array_interface__["data"][0]
     assert address == weight.__array_interface__["data"][0]
     feeds = {"x": np.ones((2, 256), np.float32)}

@@ -43,11 +43,16 @@ def test_gpus_and_npus_are_described_by_their_properties(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "core", _Library)
     assert processors() == (
         OpenVinoProcessor(
-            "GPU.0", "Intel(R) Arc(TM) A770 Graphics (dGPU)", ("fp32", "fp16"),
-            "8680a056080000000300000000000000", "0000:03:00.0", 16 << 30, "24.35",
+            "GPU.0",
+            "Intel(R) Arc(TM) A770 Graphics (dGPU)",
+            ("fp32", "fp16"),
+            "8680a056080000000300000000000000",
+            "0000:03:00.0",
+            16 << 30,
+            "24.35",
         ),
         OpenVinoProcessor("NPU", "Intel(R) AI Boost", ("fp16",)),
-    )  # fmt: skip
+    )
 
 
 def test_kernels_of_gpus_are_kept_by_version_processor_and_driver(
@@ -116,14 +121,18 @@ proc_type_table is empty. No CPU resources available!
     ("text", "expected"),
     [
         (MESSAGE, "proc_type_table is empty. No CPU resources available!"),
-        ("Exception from a.cpp:1:\nException from b.cpp:602: unsupported src_prc: string\n",
-         "unsupported src_prc: string"),
-        ("FrontEnd API failed:\n-- No conversion rule found for operations: Det-22\n"
-         "To facilitate the conversion of unsupported operations, refer to ...\n",
-         "-- No conversion rule found for operations: Det-22"),
+        (
+            "Exception from a.cpp:1:\nException from b.cpp:602: unsupported src_prc: string\n",
+            "unsupported src_prc: string",
+        ),
+        (
+            "FrontEnd API failed:\n-- No conversion rule found for operations: Det-22\n"
+            "To facilitate the conversion of unsupported operations, refer to ...\n",
+            "-- No conversion rule found for operations: Det-22",
+        ),
         ("", "RuntimeError"),
     ],
-)  # fmt: skip
+)
 def test_of_its_errors_the_reason_is_told(text: str, expected: str) -> None:
     assert cause(RuntimeError(text)) == expected
     with (

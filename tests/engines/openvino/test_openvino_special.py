@@ -130,8 +130,10 @@ def convolution() -> Model:
 def test_usual_feeds_have_fused_operators_and_others_right_answers(device: OpenEngine) -> None:
     module = module_around(convolution())
     program = device.compile(module)
-    kinds = [op.get_rt_info()["layerType"].astype(str)
-             for op in program.compiled.get_runtime_model().get_ordered_ops()]  # fmt: skip
+    kinds = [
+        op.get_rt_info()["layerType"].astype(str)
+        for op in program.compiled.get_runtime_model().get_ordered_ops()
+    ]
     assert "Subgraph" not in kinds and kinds.count("Convolution") == 1
     y = np.empty((1, 8, 9, 9), np.float32)
     x = np.ones(SHAPE, np.float32)
@@ -145,8 +147,14 @@ def test_usual_feeds_have_fused_operators_and_others_right_answers(device: OpenE
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_what_exceeds_the_limit(dtype: str) -> None:
-    for value, expected in ((LIMIT, False), (-LIMIT, False), (2 * LIMIT, True), (np.nan, True),
-                            (-np.inf, True), (-0.0, False)):  # fmt: skip
+    for value, expected in (
+        (LIMIT, False),
+        (-LIMIT, False),
+        (2 * LIMIT, True),
+        (np.nan, True),
+        (-np.inf, True),
+        (-0.0, False),
+    ):
         values = np.ones((3, 5), dtype)
         values[1, 2] = value
         assert exceeds(values, LIMIT) is expected
@@ -202,12 +210,19 @@ def test_operators_between_integers_stay_as_they_are(device: OpenEngine) -> None
 def quantized() -> tuple[Model, Array]:
     """A convolution between a QuantizeLinear and its opposite. Products are as large as they can
     be, and twice that is more than 16 bits hold."""
-    weights = {"s": number(0.5), "z": np.uint8(0), "ws": number(1), "wz": np.int8(0),
-               "w": np.full((8, 4, 1, 1), 127, np.int8)}  # fmt: skip
-    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-             helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
-             helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["f"]),
-             helper.make_node("Conv", ["d", "f"], ["y"])]  # fmt: skip
+    weights = {
+        "s": number(0.5),
+        "z": np.uint8(0),
+        "ws": number(1),
+        "wz": np.int8(0),
+        "w": np.full((8, 4, 1, 1), 127, np.int8),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["f"]),
+        helper.make_node("Conv", ["d", "f"], ["y"]),
+    ]
     shape = (1, 4, 3, 3)
     return direct(nodes, [tensor("x", shape)], ["y"], weights), np.full(shape, 127.5, np.float32)
 
@@ -224,9 +239,11 @@ def test_integers_are_used_where_they_do_not_saturate(
 ) -> None:
     monkeypatch.setattr("coexec.engines.openvino.trial.saturates", lambda: not has)
     program = device.compile(module_around(quantized()[0]))
-    kinds = {str(op.get_rt_info()["primitiveType"].astype(str))
-             for op in program.compiled.get_runtime_model().get_ordered_ops()
-             if op.get_rt_info()["layerType"].astype(str) == "Convolution"}  # fmt: skip
+    kinds = {
+        str(op.get_rt_info()["primitiveType"].astype(str))
+        for op in program.compiled.get_runtime_model().get_ordered_ops()
+        if op.get_rt_info()["layerType"].astype(str) == "Convolution"
+    }
     assert kinds and all(kind.upper().endswith("I8") == has for kind in kinds)
 
 
@@ -242,8 +259,10 @@ def test_an_index_that_is_fed_and_is_outside(device: OpenEngine, index: int) -> 
 
 
 def test_an_index_that_is_computed_and_is_outside(device: OpenEngine) -> None:
-    nodes = [helper.make_node("Add", ["i", "one"], ["j"]),
-             helper.make_node("Gather", ["x", "j"], ["y"], name="pick")]  # fmt: skip
+    nodes = [
+        helper.make_node("Add", ["i", "one"], ["j"]),
+        helper.make_node("Gather", ["x", "j"], ["y"], name="pick"),
+    ]
     inputs = [tensor("x", (5, 2)), tensor("i", (2,), "int32")]
     module = module_around(direct(nodes, inputs, ["y"], {"one": np.int32(1)}))
     x = np.arange(10, dtype=np.float32).reshape(5, 2)

@@ -108,8 +108,13 @@ def test_a_last_window_in_the_padding_is_refused_and_no_other() -> None:
 def test_scales_that_give_no_whole_sizes_are_refused(mode: str) -> None:
     def of_scale(scale: float, size: int) -> str | None:
         made = (1, 3, size, size)
-        return reason("Resize", [IMAGE, (8,), (4,)], made, constants={2: (1.0, 1.0, scale, scale)},
-                      coordinate_transformation_mode=mode)  # fmt: skip
+        return reason(
+            "Resize",
+            [IMAGE, (8,), (4,)],
+            made,
+            constants={2: (1.0, 1.0, scale, scale)},
+            coordinate_transformation_mode=mode,
+        )
 
     found = of_scale(0.6, int(0.6 * IMAGE[2]))
     assert found is not None and "whole sizes" in found

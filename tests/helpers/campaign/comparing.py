@@ -55,10 +55,19 @@ _CHOOSING = frozenset({
 _GATED = frozenset({"Gelu", "Mish", "Swish"})
 _EXTREMES = frozenset({"GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"})
 _SAMPLING = frozenset({"GridSample", "Resize", "RoiAlign", "Upsample"})
-_BY_REFERENCE = frozenset({
-    "ConvInteger", "GRU", "LRN", "LSTM", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN",
-    "ReduceLogSumExp",
-})  # fmt: skip
+_BY_REFERENCE = frozenset(
+    {
+        "ConvInteger",
+        "GRU",
+        "LRN",
+        "LSTM",
+        "MatMulInteger",
+        "QLinearConv",
+        "QLinearMatMul",
+        "RNN",
+        "ReduceLogSumExp",
+    }
+)
 _MOVES = 5
 """How often ONNX Runtime runs with changed inputs."""
 
@@ -104,9 +113,14 @@ def difference(
 
 
 def _also_right(
-    case: Case, kinds: frozenset[str], number: int, position: int, right: Array, found: Array,
+    case: Case,
+    kinds: frozenset[str],
+    number: int,
+    position: int,
+    right: Array,
+    found: Array,
     own: Run,
-) -> Array:  # fmt: skip
+) -> Array:
     """The elements that are right although they differ from those of ONNX Runtime."""
     none: Array = np.zeros(right.shape, bool)
     feeds = case.feeds(number)
@@ -149,8 +163,9 @@ def _by_reference(case: Probe, feeds: Mapping[str, Array], position: int, right:
     if case.op_type == "LRN":
         return _lrn(feeds[case.names[0]], case.attributes)
     if case.op_type in ("GRU", "LSTM", "RNN"):
-        inputs = [feeds.get(name, x and x.first)
-                  for name, x in zip(case.names, case.inputs, strict=True)]  # fmt: skip
+        inputs = [
+            feeds.get(name, x and x.first) for name, x in zip(case.names, case.inputs, strict=True)
+        ]
         with np.errstate(all="ignore"):
             return recurrent(case.op_type, inputs, case.attributes)[position]
     model = onnx.load_model_from_string(model_of([case]))
@@ -188,9 +203,11 @@ def _close(found: Array, right: Array) -> Array:
 
 
 def _replaced(
-    feeds: Mapping[str, Array], where: Callable[[Array], Array], by: float,
+    feeds: Mapping[str, Array],
+    where: Callable[[Array], Array],
+    by: float,
     others: float | None = None,
-) -> dict[str, Array]:  # fmt: skip
+) -> dict[str, Array]:
     """The feeds with the value ``by`` where ``where`` is true, and ``others`` at all other
     positions; None keeps the values there."""
     feeds_after = {}
@@ -275,5 +292,6 @@ def _shown(wrong: Array, right: Array, found: Array) -> str | None:
     if not wrong.any():
         return None
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
-    return (f"{int(wrong.sum())} of {wrong.size} differ, as at {list(at)}: {found[at]} "
-            f"for {right[at]}")  # fmt: skip
+    return (
+        f"{int(wrong.sum())} of {wrong.size} differ, as at {list(at)}: {found[at]} for {right[at]}"
+    )

@@ -141,8 +141,9 @@ def clip(d: Draws) -> Probe:
     if dtype not in FLOATS:
         low, high = (int(np.nan_to_num(v, neginf=0, posinf=9)) for v in (max(low, 0), high))
     computed = d.chance(0.2)
-    bounds = [Given((np.array(v, dtype),), not computed) if d.chance(0.8) else None
-              for v in (low, high)]  # fmt: skip
+    bounds = [
+        Given((np.array(v, dtype),), not computed) if d.chance(0.8) else None for v in (low, high)
+    ]
     while bounds and bounds[-1] is None:
         bounds.pop()
     return Probe("Clip", (x, *bounds), {}, opset)
@@ -158,8 +159,19 @@ def prelu(d: Draws) -> Probe:
 
 def cast(d: Draws) -> Probe:
     """Only values that fit into the target type: in C, other conversions are undefined."""
-    kinds = ("float32", "float16", "float64", "int32", "int64", "int8", "uint8", "bool", "int16",
-             "uint32", "uint64")  # fmt: skip
+    kinds = (
+        "float32",
+        "float16",
+        "float64",
+        "int32",
+        "int64",
+        "int8",
+        "uint8",
+        "bool",
+        "int16",
+        "uint32",
+        "uint64",
+    )
     source, target = d.pick(kinds), d.pick(kinds)
     shape = d.shape()
     if (

@@ -47,8 +47,7 @@ class _Builder:
 
     def pick(self, rank: int = 0, without: str = "") -> str:
         """A random tensor; later tensors are more frequent."""
-        fits = [n for n, s in self.shapes.items()
-                if (not rank or len(s) == rank) and n != without]  # fmt: skip
+        fits = [n for n, s in self.shapes.items() if (not rank or len(s) == rank) and n != without]
         return self.d.pick(fits[-4:] if self.d.chance(0.7) else fits) if fits else ""
 
     def weight(self, values: Any, dtype: str = "float32") -> str:
@@ -104,8 +103,22 @@ def pool(b: _Builder) -> None:
 
 def activation(b: _Builder) -> None:
     x = b.pick()
-    kind = b.d.pick(("Relu", "Sigmoid", "Tanh", "Exp", "Abs", "Erf", "Softplus", "Sqrt", "Floor",
-                     "Neg", "Elu", "Log"))  # fmt: skip
+    kind = b.d.pick(
+        (
+            "Relu",
+            "Sigmoid",
+            "Tanh",
+            "Exp",
+            "Abs",
+            "Erf",
+            "Softplus",
+            "Sqrt",
+            "Floor",
+            "Neg",
+            "Elu",
+            "Log",
+        )
+    )
     b.add(kind, [x], b.shapes[x])
 
 
@@ -153,8 +166,12 @@ def concat(b: _Builder) -> None:
     further = [b.d.pick(fits) for _ in range(b.d.number(1, 2))]
     total = shape[axis] + sum(b.shapes[o][axis] for o in further)
     if total < 200:
-        b.add("Concat", [x, *further], (*shape[:axis], total, *shape[axis + 1 :]),
-              axis=axis - (len(shape) if b.d.chance(0.3) else 0))  # fmt: skip
+        b.add(
+            "Concat",
+            [x, *further],
+            (*shape[:axis], total, *shape[axis + 1 :]),
+            axis=axis - (len(shape) if b.d.chance(0.3) else 0),
+        )
 
 
 def reshape(b: _Builder) -> None:
@@ -327,9 +344,12 @@ def network(seed: int, index: int) -> Network:
     dynamic = d.chance(0.15)
     sets = [{n: d.data(s, summed=True).sets[i] for n, s in fed.items()} for i in (0, 1, 2)]
     return Network(
-        index, _model(b, fed, ends, dynamic), tuple(f | b.inputs for f in sets),
-        {name: s for name, s in fed.items() if dynamic}, tuple(n.op_type for n in b.nodes),
-    )  # fmt: skip
+        index,
+        _model(b, fed, ends, dynamic),
+        tuple(f | b.inputs for f in sets),
+        {name: s for name, s in fed.items() if dynamic},
+        tuple(n.op_type for n in b.nodes),
+    )
 
 
 def _model(b: _Builder, fed: dict[str, Shape], ends: list[str], dynamic: bool) -> bytes:

@@ -96,9 +96,13 @@ def quiet(threads: int = 1) -> ort.SessionOptions:
 
 
 def verdicts(
-    engine: str, seed: int, indices: Sequence[int], batch: int,
-    cores: Sequence[int] | None = None, cache: Cache | None = None,
-) -> Iterator[Any]:  # fmt: skip
+    engine: str,
+    seed: int,
+    indices: Sequence[int],
+    batch: int,
+    cores: Sequence[int] | None = None,
+    cache: Cache | None = None,
+) -> Iterator[Any]:
     """Judge these operators. Yields, for each model, a list of the numbers of its cases and then
     their verdicts.
 
@@ -226,9 +230,13 @@ def _of_refusal(error: CoexecError, reference: Reference) -> tuple[str, str]:
 
 
 def of_run(
-    own: coexec.InferenceSession, names: Sequence[str] | None, case: Case, number: int,
-    right: Sequence[Any] | Exception, reference: Run,
-) -> tuple[str, str] | None:  # fmt: skip
+    own: coexec.InferenceSession,
+    names: Sequence[str] | None,
+    case: Case,
+    number: int,
+    right: Sequence[Any] | Exception,
+    reference: Run,
+) -> tuple[str, str] | None:
     """Outcome and reason if the outputs for a set of feeds are not right; otherwise None.
 
     Args:

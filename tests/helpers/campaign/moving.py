@@ -37,8 +37,12 @@ def reshape(d: Draws) -> Probe:
 
 def flatten(d: Draws) -> Probe:
     shape = _small(d, 0)
-    return Probe("Flatten", (d.data(shape, d.pick(_ANY)),),
-                 {"axis": d.number(-len(shape), len(shape))}, d.opset(11, 13))  # fmt: skip
+    return Probe(
+        "Flatten",
+        (d.data(shape, d.pick(_ANY)),),
+        {"axis": d.number(-len(shape), len(shape))},
+        d.opset(11, 13),
+    )
 
 
 def squeeze(d: Draws) -> Probe:
@@ -152,8 +156,10 @@ def pad(d: Draws) -> Probe:
 def expand(d: Draws) -> Probe:
     target = _small(d)
     thin = d.thinner(target)
-    longer = [1 if d.chance(0.1) and t == s else t for t, s in
-              zip(target[len(target) - len(thin) :], thin, strict=False)]  # fmt: skip
+    longer = [
+        1 if d.chance(0.1) and t == s else t
+        for t, s in zip(target[len(target) - len(thin) :], thin, strict=False)
+    ]
     ends = [*target[: len(target) - len(longer)], *longer]
     return Probe("Expand", (d.data(thin, d.pick(_ANY)), d.parameter(ends)), {}, d.opset(8, 13))
 
@@ -263,8 +269,12 @@ def by_place(d: Draws) -> Probe:
         depth = d.number(1, 6)
         indices = d.rng.integers(-depth - 1, depth + 2, d.shape(1, 3))
         values = d.constant([d.pick((0.0, -1.0)), d.pick((1.0, 5.0))], "float32")
-        return Probe(kind, (Given((indices,)), d.constant(depth), values),
-                     {"axis": d.pick((-1, 0, 1))}, d.opset(9, 11))  # fmt: skip
+        return Probe(
+            kind,
+            (Given((indices,)), d.constant(depth), values),
+            {"axis": d.pick((-1, 0, 1))},
+            d.opset(9, 11),
+        )
     if kind == "EyeLike":
         return Probe(kind, (d.data(_small(d, 2, 2)),), {"k": d.number(-2, 2)}, d.opset(9, 22))
     shape = _small(d, 1, 4)
@@ -294,8 +304,12 @@ def by_values(d: Draws) -> Probe:
     """Operators whose result shape depends on values."""
     kind = d.pick(("NonZero", "Compress", "Unique", "NonMaxSuppression"))
     if kind == "NonZero":
-        return Probe(kind, (d.data(_small(d, 1, 3), d.pick(("float32", "int64", "bool"))),), {},
-                     d.opset(9, 13))  # fmt: skip
+        return Probe(
+            kind,
+            (d.data(_small(d, 1, 3), d.pick(("float32", "int64", "bool"))),),
+            {},
+            d.opset(9, 13),
+        )
     if kind == "Compress":
         shape = _small(d)
         axis = d.axis(len(shape), 0.0)

@@ -88,8 +88,11 @@ def model_of(probes: Sequence[Probe]) -> bytes:
     nodes, inputs, outputs, weights = [], [], [], []
     for probe in probes:
         name = f"p{probe.index}_node"
-        nodes.append(helper.make_node(probe.op_type, probe.names, probe.results, name=name,
-                                      **probe.attributes))  # fmt: skip
+        nodes.append(
+            helper.make_node(
+                probe.op_type, probe.names, probe.results, name=name, **probe.attributes
+            )
+        )
         outputs += [onnx.ValueInfoProto(name=result) for result in probe.results]
         for key, x in zip(probe.names, probe.inputs, strict=True):
             if x is None:

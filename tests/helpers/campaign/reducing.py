@@ -10,9 +10,17 @@ from tests.helpers.campaign.probe import Given, Probe
 __all__ = ["FAMILIES"]
 
 _REDUCTIONS = (
-    "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
-    "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
-)  # fmt: skip
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceSumSquare",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+)
 
 
 def reduction(d: Draws) -> Probe:
@@ -73,8 +81,9 @@ def top_k(d: Draws) -> Probe:
 
 def channel_norm(d: Draws) -> Probe:
     shape = (d.number(1, 3), d.pick((1, 3, 4, 8, 17)), *d.ints(d.number(0, 3), 1, 6))
-    kind = d.pick(("BatchNormalization", "BatchNormalization", "InstanceNormalization",
-                   "GroupNormalization"))  # fmt: skip
+    kind = d.pick(
+        ("BatchNormalization", "BatchNormalization", "InstanceNormalization", "GroupNormalization")
+    )
     x = d.data(shape, summed=True)
     scale, bias, mean = (d.weights((shape[1],)) for _ in range(3))
     if kind == "BatchNormalization":
@@ -89,16 +98,21 @@ def channel_norm(d: Draws) -> Probe:
 
 def layer_norm(d: Draws) -> Probe:
     shape = d.shape(1, 4)
-    kind = d.pick(("LayerNormalization", "LayerNormalization", "LpNormalization",
-                   "MeanVarianceNormalization"))  # fmt: skip
+    kind = d.pick(
+        ("LayerNormalization", "LayerNormalization", "LpNormalization", "MeanVarianceNormalization")
+    )
     axis = d.axis(len(shape), 0.0)
     if kind == "LpNormalization":
         x = d.data(shape, summed=True)
         return Probe(kind, (x,), {"axis": axis, "p": d.number(1, 2)}, d.opset(7, 22))
     if kind == "MeanVarianceNormalization":
         x = d.data(shape, summed=True)
-        return Probe(kind, (x,), {"axes": sorted({a % len(shape) for a in d.axes(len(shape))})},
-                     d.opset(9, 13))  # fmt: skip
+        return Probe(
+            kind,
+            (x,),
+            {"axes": sorted({a % len(shape) for a in d.axes(len(shape))})},
+            d.opset(9, 13),
+        )
     end = shape[axis % len(shape) :]
     dtype = d.pick(("float32", "float32", "float32", "float16", "float64"))
     bias = [d.weights(end, dtype)] if d.chance(0.6) else []
@@ -182,9 +196,19 @@ def recurrent(d: Draws) -> Probe:
 
 
 def quantized(d: Draws) -> Probe:
-    kind = d.pick(("QuantizeLinear", "QuantizeLinear", "DequantizeLinear", "DequantizeLinear",
-                   "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "QLinearMatMul",
-                   "QLinearConv"))  # fmt: skip
+    kind = d.pick(
+        (
+            "QuantizeLinear",
+            "QuantizeLinear",
+            "DequantizeLinear",
+            "DequantizeLinear",
+            "DynamicQuantizeLinear",
+            "MatMulInteger",
+            "ConvInteger",
+            "QLinearMatMul",
+            "QLinearConv",
+        )
+    )
     if kind == "DynamicQuantizeLinear":
         return Probe(kind, (Given(d.data(d.shape(1)).sets[:1]),), {}, 11, 3)
     if kind in ("MatMulInteger", "QLinearMatMul"):
@@ -221,8 +245,16 @@ def _integer_product(d: Draws, kind: str) -> Probe:
     if kind == "MatMulInteger":
         zeros = [d.constant(3, a), d.constant(2, b)][: d.number(0, 2)]
         return Probe(kind, (left, right, *zeros), {}, 10)
-    inputs = (left, _scale(0.02), d.constant(5, a), right, _scale(0.03), d.constant(1, b),
-              _scale(d.pick((0.5, 5.0))), d.constant(7, a))  # fmt: skip
+    inputs = (
+        left,
+        _scale(0.02),
+        d.constant(5, a),
+        right,
+        _scale(0.03),
+        d.constant(1, b),
+        _scale(d.pick((0.5, 5.0))),
+        d.constant(7, a),
+    )
     return Probe(kind, inputs, {}, 10)
 
 
@@ -235,8 +267,16 @@ def _integer_conv(d: Draws, kind: str) -> Probe:
     if kind == "ConvInteger":
         zeros = [d.constant(3, "uint8")][: d.number(0, 1)]
         return Probe(kind, (x, w, *zeros), attributes, 10)
-    inputs = (x, _scale(0.02), d.constant(5, "uint8"), w, _scale(0.03), d.constant(0, b),
-              _scale(d.pick((0.5, 5.0))), d.constant(7, "uint8"))  # fmt: skip
+    inputs = (
+        x,
+        _scale(0.02),
+        d.constant(5, "uint8"),
+        w,
+        _scale(0.03),
+        d.constant(0, b),
+        _scale(d.pick((0.5, 5.0))),
+        d.constant(7, "uint8"),
+    )
     return Probe(kind, inputs, attributes, 10)
 
 

@@ -122,8 +122,9 @@ def resize(d: Draws) -> Probe:
     opset = d.opset(10, 11, 13, 18, 19)
     rank = d.pick((3, 4, 4, 4, 5))
     shape = (d.pick((1, 1, 2)), d.pick((1, 3, 8, 17)), *d.ints(rank - 2, 1, 9))
-    mode = d.pick(("nearest", "linear", "cubic") if opset > 10 and rank == 4 else
-                  ("nearest", "linear"))  # fmt: skip
+    mode = d.pick(
+        ("nearest", "linear", "cubic") if opset > 10 and rank == 4 else ("nearest", "linear")
+    )
     attributes: dict[str, Any] = {"mode": mode}
     x = d.data(shape, d.pick(("float32", "float32", "float32", "float16", "uint8", "int8")))
     scales = [1.0, 1.0, *(d.pick(_SCALES) for _ in range(rank - 2))]
@@ -143,7 +144,8 @@ def resize(d: Draws) -> Probe:
         attributes["coordinate_transformation_mode"] = d.pick(modes)
     if mode == "nearest" and d.chance(0.7):
         attributes["nearest_mode"] = d.pick(
-            ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"))  # fmt: skip
+            ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+        )
     if mode == "cubic" and d.chance(0.5):
         attributes["cubic_coeff_a"] = d.pick((-0.5, -0.75))
     if mode == "cubic" and d.chance(0.3):
@@ -189,10 +191,12 @@ def roi_align(d: Draws) -> Probe:
     corners = np.sort(d.rng.random((count, 2, 2)) * 9, axis=1).reshape(count, 4)
     rois = Given((corners.astype(np.float32),), constant=d.chance(0.3))
     attributes = {
-        "mode": d.pick(("avg", "avg", "max")), "output_height": d.number(1, 3),
-        "output_width": d.number(1, 3), "sampling_ratio": d.number(0, 2),
+        "mode": d.pick(("avg", "avg", "max")),
+        "output_height": d.number(1, 3),
+        "output_width": d.number(1, 3),
+        "sampling_ratio": d.number(0, 2),
         "spatial_scale": d.pick((1.0, 0.5)),
-    }  # fmt: skip
+    }
     opset = d.opset(10, 16)
     if opset == 16 and d.chance(0.5):
         attributes["coordinate_transformation_mode"] = d.pick(("half_pixel", "output_half_pixel"))

@@ -19,9 +19,13 @@ _SLICE = 400
 
 
 def judged(
-    words: Sequence[str], indices: Sequence[int], jobs: int, batch: int, timeout_s: float,
+    words: Sequence[str],
+    indices: Sequence[int],
+    jobs: int,
+    batch: int,
+    timeout_s: float,
     seconds: float = threading.TIMEOUT_MAX,
-) -> Iterator[Verdict]:  # fmt: skip
+) -> Iterator[Verdict]:
     """The verdicts, in the order in which they are ready.
 
     Args:
@@ -62,9 +66,13 @@ def judged(
 
 
 def _of_process(
-    words: Sequence[str], numbers: list[int], batch: int, timeout_s: float, slices: deque[Any],
+    words: Sequence[str],
+    numbers: list[int],
+    batch: int,
+    timeout_s: float,
+    slices: deque[Any],
     running: list["subprocess.Popen[str]"],
-) -> Iterator[Verdict]:  # fmt: skip
+) -> Iterator[Verdict]:
     """The verdicts of one process. Cases without a verdict are put before the other slices."""
     command = [sys.executable, "-m", "tests.helpers.campaign", *words]
     worker_argument = f"{','.join(map(str, numbers))}/{batch}"

@@ -79,8 +79,10 @@ def test_a_stated_cluster_is_planned_without_one(
     model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "cluster.toml"
-    path.write_text("[network]\nmedium = 'shared'\nbandwidth_mbit_s = 100\nlatency_ms = 1\n"
-                    "[machines.pi1]\ngflops = 2\n[machines.pi2]\ngflops = 1\n")  # fmt: skip
+    path.write_text(
+        "[network]\nmedium = 'shared'\nbandwidth_mbit_s = 100\nlatency_ms = 1\n"
+        "[machines.pi1]\ngflops = 2\n[machines.pi2]\ngflops = 1\n"
+    )
     words = ["cluster", "plan", model, "--cluster", str(path), "--cache", str(tmp_path / "cache")]
     assert main([*words, "--json"]) == 0
     assert set(json.loads(capfd.readouterr().out)["machines"]) == {"pi1", "pi2"}
@@ -433,8 +435,10 @@ def test_stages_as_ranges() -> None:
 
 
 def test_help_and_other_verbs_do_not_import_ray() -> None:
-    script = ("import sys; from coexec.cli import main; "
-              "main(['cluster', 'run', '--help']); sys.exit('ray' in sys.modules)")  # fmt: skip
+    script = (
+        "import sys; from coexec.cli import main; "
+        "main(['cluster', 'run', '--help']); sys.exit('ray' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0 and "--nodes" in done.stdout
 

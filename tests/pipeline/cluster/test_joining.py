@@ -46,9 +46,12 @@ def address(surroundings: Surroundings) -> str:
 def call(surroundings: Surroundings, *words: str) -> tuple[int, str, str]:
     """`coexec cluster`: its code, what it prints, and what it says of errors."""
     done = subprocess.run(
-        [sys.executable, "-m", "coexec", "cluster", *words], env=surroundings,
-        capture_output=True, text=True, timeout=ENOUGH_S,
-    )  # fmt: skip
+        [sys.executable, "-m", "coexec", "cluster", *words],
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        timeout=ENOUGH_S,
+    )
     return done.returncode, done.stdout, done.stderr
 
 

@@ -38,8 +38,11 @@ def _started(surroundings: dict[str, str], *words: str) -> "Iterator[subprocess.
     """The command; ended as its user would, if the test has not."""
     with subprocess.Popen(
         [sys.executable, "-m", "coexec", "cluster", "run", "zoo:squeezenet", *words],
-        env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as run:  # fmt: skip
+        env=surroundings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as run:
         try:
             yield run
         finally:

@@ -10,9 +10,9 @@ import bed_tags
 import pytest
 from bed import Testbed
 from bed_probe import probe
-from test_testbed import first_sign_of, marked, started, verb
 
 from coexec.errors import ExecutionError
+from tests.pipeline.cluster.test_testbed import first_sign_of, marked, started, verb
 
 REASON = next(
     (f"{f.need}: {f.reason}" for f in probe() if f.reason and f.use in ("all", "ray")), ""

@@ -59,8 +59,9 @@ def test_shares_of_rows_are_strips(model: Model, data: st.DataObject) -> None:
             made = sum(region.size * tensors[n].item_bytes for n, region in strip.writes)
             turned = any(
                 2 in _axes(model, task) and not rows.cuttable[task]
-                for task in range(len(rows.macs)) if tasks >> task & 1
-            )  # fmt: skip
+                for task in range(len(rows.macs))
+                if tasks >> task & 1
+            )
             assert made == work.made_bytes
             if turned:
                 assert strip.macs <= work.macs and read <= work.read_bytes
@@ -141,13 +142,15 @@ def test_predicted_periods_are_what_stages_keep_occupied(
         busy[span.device] = busy.get(span.device, 0.0) + span.duration_s
     for action in actions(plan, model.graph):
         if isinstance(what := action.what, Message):
-            link = problem.system.link(*(problem.system.device[n].places[0]
-                                         for n in (what.source, what.target)))  # fmt: skip
+            link = problem.system.link(
+                *(problem.system.device[n].places[0] for n in (what.source, what.target))
+            )
             for medium in link.media:
                 busy[medium] = busy.get(medium, 0.0) + link.copy_s(what.size_bytes)
     predicted = problem.period_s(groups, "overlap")
-    turned = any(2 in _axes(model, t) and not problem.rows.cuttable[t]
-                 for t in range(len(model.graph.tasks)))  # fmt: skip
+    turned = any(
+        2 in _axes(model, t) and not problem.rows.cuttable[t] for t in range(len(model.graph.tasks))
+    )
     collected = model.graph.outputs and any(
         name in model.graph.outputs for stage in plan.stages[:-1] for name in stage.tasks
     )
@@ -161,8 +164,12 @@ def test_algorithm_2_equals_all_chains_of_stages(
     data: st.DataObject, pieces: int, machines: int, limited: bool
 ) -> None:
     numbers = st.integers(0, 9).map(float)
-    keys = [(first, last, count) for first in range(pieces) for last in range(first, pieces)
-            for count in range(1, machines + 1)]  # fmt: skip
+    keys = [
+        (first, last, count)
+        for first in range(pieces)
+        for last in range(first, pieces)
+        for count in range(1, machines + 1)
+    ]
     triples = st.tuples(numbers, numbers, numbers)
     drawn = data.draw(st.lists(triples, min_size=len(keys), max_size=len(keys)))
     times = {key: StageTime(*row) for key, row in zip(keys, drawn, strict=True)}
@@ -173,11 +180,14 @@ def test_algorithm_2_equals_all_chains_of_stages(
             edges = [0, *inner, pieces]
             for counts in product(range(1, machines + 1), repeat=len(edges) - 1):
                 if sum(counts) <= machines:
-                    chain = [times[a, b - 1, n] for a, b, n in
-                             zip(edges, edges[1:], counts, strict=False)]  # fmt: skip
+                    chain = [
+                        times[a, b - 1, n]
+                        for a, b, n in zip(edges, edges[1:], counts, strict=False)
+                    ]
                     latency = sum(time.latency_s for time in chain)
-                    period = max(max(time.period_s for time in chain),
-                                 sum(time.shared_s for time in chain))  # fmt: skip
+                    period = max(
+                        max(time.period_s for time in chain), sum(time.shared_s for time in chain)
+                    )
                     if latency <= limit:
                         values.append((period, latency))
     found = least_period(times, pieces, machines, limit)
@@ -206,19 +216,23 @@ def test_no_rows_end_sooner_than_balanced_ones(model: Model, capacities: list[in
     assert found[0][0] == 0 and found[-1][1] == body.height
     assert all(one[1] == two[0] for one, two in pairwise(found))
     best = min(
-        max(ends(k, share) for k, share in enumerate(zip([0, *inner], [*inner, body.height],
-                                                         strict=True)))
+        max(
+            ends(k, share)
+            for k, share in enumerate(zip([0, *inner], [*inner, body.height], strict=True))
+        )
         for inner in product(range(body.height + 1), repeat=len(weights) - 1)
         if list(inner) == sorted(inner)
-    )  # fmt: skip
+    )
     worst = max(ends(k, share) for k, share in enumerate(found))
     assert worst <= best * 1.002 + 1e-12
     proportional = enumerate(in_proportion(body.height, weights))
     assert worst <= max(ends(k, share) for k, share in proportional)
 
 
-@pytest.mark.parametrize("network, duplex, shared", [("ports", True, False),
-                         ("half-duplex ports", False, False), ("shared", False, True)])  # fmt: skip
+@pytest.mark.parametrize(
+    "network, duplex, shared",
+    [("ports", True, False), ("half-duplex ports", False, False), ("shared", False, True)],
+)
 def test_networks_are_told_apart(network: str, duplex: bool, shared: bool) -> None:
     _, system = cluster([1, 1, 1], 2.0, network, 3.0)  # type: ignore[arg-type]
     assert Wires.of(system) == Wires(0.5, 3.0, duplex, shared)

@@ -11,7 +11,7 @@ from coexec.cli.arrays import packed
 from coexec.cli.checks import judged_by
 from coexec.cli.cluster.frames import Frames
 from coexec.model.difference import tolerance_of, worst_difference
-from coexec.selection.opened_model import GivenModel
+from coexec.selection.opened_model import OpenedModel
 
 __all__ = ["Answers"]
 
@@ -21,7 +21,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 class Answers:
     """Differences of answers from ONNX Runtime's and, with ``keep``, also the answers."""
 
-    def __init__(self, given: GivenModel, frames: Frames, check: bool, keep: bool) -> None:
+    def __init__(self, given: OpenedModel, frames: Frames, check: bool, keep: bool) -> None:
         self._given, self._kinds, self._keep = given, frames.kinds, keep
         self._expected = [given.reference(feeds) for feeds in frames.kinds] if check else []
         self._kept: dict[str, list[Array]] = {}

@@ -82,10 +82,13 @@ def command(
     with (
         entered(cluster_settings, address, nodes, token_file, cache) as joined,
         joined.session(
-            model, planner=planner, planner_options=config.planner_options,
-            settings=lasting(joined.settings), **how,
+            model,
+            planner=planner,
+            planner_options=config.planner_options,
+            settings=lasting(joined.settings),
+            **how,
         ) as session,
-    ):  # fmt: skip
+    ):
         feed(session, warm_up, None, answers.take)
         pipeline_row = BenchRow(planner)
         rows = [pipeline_row]
@@ -109,8 +112,12 @@ def command(
             pipeline_row.note(feed(session, coming, None, answers.take))
         pipeline_row.told(session)
     if json:
-        facts = {"model": graph.name, "rows": [row.facts() for row in rows],
-                 "left_out": left_out, "differences": answers.differences}  # fmt: skip
+        facts = {
+            "model": graph.name,
+            "rows": [row.facts() for row in rows],
+            "left_out": left_out,
+            "differences": answers.differences,
+        }
         answers.judged(facts)
         print_json(facts)
         return

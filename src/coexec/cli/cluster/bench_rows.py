@@ -37,13 +37,17 @@ def rivals(
 
     machines = session.status().machines
     if len(machines) < 2:
-        raise UsageError("the cluster has one machine, and nothing to compare it with; let others "
-                         "join with `coexec cluster join`, or try --nodes 4")  # fmt: skip
+        raise UsageError(
+            "the cluster has one machine, and nothing to compare it with; let others "
+            "join with `coexec cluster join`, or try --nodes 4"
+        )
     stated = {
-        each.name: {"flops_per_s": each.flops_per_s,
-                    "bandwidth_bytes_per_s": each.bandwidth_bytes_per_s}
+        each.name: {
+            "flops_per_s": each.flops_per_s,
+            "bandwidth_bytes_per_s": each.bandwidth_bytes_per_s,
+        }
         for each in machines
-    }  # fmt: skip
+    }
     latency_s = max(each.latency_s for each in machines)
     cluster_settings = replace(lasting(cluster.settings), stated=stated, latency_s=latency_s)
     best = max(machines, key=lambda each: each.flops_per_s).name
@@ -83,30 +87,38 @@ class BenchRow:
             "predicted_period_s": status.predicted_period_s,
             "predicted_latency_s": status.predicted_latency_s,
             "redundancy": redundancy(session.graph, session.plan),
-            "stages": len(session.plan.stages), "machines": session.plan.machines,
+            "stages": len(session.plan.stages),
+            "machines": session.plan.machines,
             "changes": status.changes[1:],
-        }  # fmt: skip
+        }
 
     def facts(self) -> dict[str, Any]:
         """Facts of the row for the JSON document."""
         return {
-            "name": self.name, "period_s": median(self.periods_s),
+            "name": self.name,
+            "period_s": median(self.periods_s),
             "latency_s": median(self.latencies_s),
-            "ratio": median(self.ratios) if self.ratios else 1.0, **self.plan,
-        }  # fmt: skip
+            "ratio": median(self.ratios) if self.ratios else 1.0,
+            **self.plan,
+        }
 
 
 def print_bench(name: str, rows: list[BenchRow], frames: "Frames") -> None:
-    table = Table("", "stages", "machines", "period", "predicted", "ratio", "latency", "redundant",
-                  box=None)  # fmt: skip
+    table = Table(
+        "", "stages", "machines", "period", "predicted", "ratio", "latency", "redundant", box=None
+    )
     for row in rows:
         facts = row.facts()
         table.add_row(
-            row.name, str(facts["stages"]), str(len(facts["machines"])),
-            format_seconds(facts["period_s"]), format_seconds(facts["predicted_period_s"]),
-            f"{facts['ratio']:.2f}", format_seconds(facts["latency_s"]),
+            row.name,
+            str(facts["stages"]),
+            str(len(facts["machines"])),
+            format_seconds(facts["period_s"]),
+            format_seconds(facts["predicted_period_s"]),
+            f"{facts['ratio']:.2f}",
+            format_seconds(facts["latency_s"]),
             f"{facts['redundancy']:.1%}",
-        )  # fmt: skip
+        )
     out.print(f"{name}, {frames.count} frames a turn; as many inside as credits allow")
     out.print(table)
     out.print("ratio: its period over that of the pipeline in the turn before, the median")

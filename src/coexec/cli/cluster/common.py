@@ -16,7 +16,7 @@ from coexec.pipeline.cluster.nodes import NodeProcess, check_name, own_name
 if TYPE_CHECKING:
     from coexec.pipeline.cluster.cluster import Cluster
     from coexec.pipeline.cluster.settings import ClusterSettings
-    from coexec.selection.opened_model import GivenModel
+    from coexec.selection.opened_model import OpenedModel
     from coexec.selection.settings import Settings
 
 __all__ = [
@@ -57,7 +57,7 @@ def numbers(option: str, text: str) -> list[float]:
 
 def checked_model(
     model: str, asked: "Settings", planner: str, credits: int | None, deadline_s: float
-) -> "GivenModel":
+) -> "OpenedModel":
     """Read the model, and check all options that can be checked without contacting machines.
 
     Raises:
@@ -66,10 +66,10 @@ def checked_model(
     from coexec.cache import Cache
     from coexec.pipeline.cluster.planning import Planning
     from coexec.pipeline.cluster.session import check_pipeline_options
-    from coexec.selection.opened_model import GivenModel
+    from coexec.selection.opened_model import OpenedModel
 
     cache = asked.cache if isinstance(asked.cache, Cache) else Cache(asked.cache)
-    user_model = GivenModel.of(model, asked, cache)
+    user_model = OpenedModel.of(model, asked, cache)
     check_pipeline_options(user_model.model.graph, credits, deadline_s)
     Planning(user_model.model.graph, planner, asked.planner_options)
     return user_model
@@ -101,9 +101,12 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def entered(
-    known: "ClusterSettings", address: str | None, nodes: int | None, token: Path | None,
+    known: "ClusterSettings",
+    address: str | None,
+    nodes: int | None,
+    token: Path | None,
     cache: Path | None,
-) -> "Iterator[Cluster]":  # fmt: skip
+) -> "Iterator[Cluster]":
     """Context with a cluster. At its end, also after an error, the cluster is left and its nodes
     are ended.
 
@@ -133,5 +136,7 @@ def hold(node: NodeProcess) -> None:
             return
         finally:
             node.stop()
-    raise DeviceError(f"machine {node.node.name} has ended: the head at {node.node.address} is "
-                      f"gone, or Ray has; {node.log} has what it said")  # fmt: skip
+    raise DeviceError(
+        f"machine {node.node.name} has ended: the head at {node.node.address} is "
+        f"gone, or Ray has; {node.log} has what it said"
+    )

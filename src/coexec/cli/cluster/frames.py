@@ -68,13 +68,17 @@ def _unstacked(read: Feeds, graph: Graph) -> list[Feeds]:
     stacked = {
         name: len(array)
         for name, array in read.items()
-        if name in graph.inputs and array.shape[1:] == graph.tensors[name].shape and array.ndim
+        if name in graph.inputs
+        and array.shape[1:] == graph.tensors[name].shape
+        and array.ndim
         and array.shape != graph.tensors[name].shape
-    }  # fmt: skip
+    }
     counts = set(stacked.values())
     if len(counts) > 1 or 0 in counts:
-        raise InputError(f"the inputs have different numbers of frames, or none: {stacked}; give "
-                         f"each input one frame for all, or as many as the others")  # fmt: skip
+        raise InputError(
+            f"the inputs have different numbers of frames, or none: {stacked}; give "
+            f"each input one frame for all, or as many as the others"
+        )
     return [
         {name: array[index] if name in stacked else array for name, array in read.items()}
         for index in range(counts.pop() if counts else 1)

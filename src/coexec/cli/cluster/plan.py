@@ -25,7 +25,7 @@ from coexec.cli.options import (
     ValueOpt,
 )
 from coexec.cli.verbs import prints
-from coexec.pipeline.network import Network
+from coexec.pipeline.network import NetworkKind
 
 
 @prints(
@@ -45,7 +45,7 @@ def command(
     ] = None,
     mbit: Annotated[str | None, typer.Option(help="Of their ports: 50, or 50,50,10.")] = None,
     medium: Annotated[
-        Network | None, typer.Option(help="What carries one message at a time.")
+        NetworkKind | None, typer.Option(help="What carries one message at a time.")
     ] = None,
     door: Annotated[
         str | None,
@@ -79,29 +79,35 @@ def command(
     from coexec.pipeline.cluster.nodes import known_nodes
     from coexec.pipeline.cluster.planning import KnownMachine, Planned, Planning
     from coexec.pipeline.cluster.settings import ClusterSettings, read_settings
-    from coexec.selection.opened_model import GivenModel
+    from coexec.selection.opened_model import OpenedModel
 
     check_files(output)
     config = settings(option=option, shape=shape, value=value, cache=cache)
     stated = ClusterSettings() if cluster is None else read_settings(cluster)
     if medium is not None:
         stated = replace(stated, network=medium)
-    graph = GivenModel.of(model, config, Cache(cache)).model.graph
+    graph = OpenedModel.of(model, config, Cache(cache)).model.graph
     machine_specs: Sequence[KnownMachine]
     planned: Planned
     if (machines, gflops, mbit) != (None, None, None):
         if (cluster, nodes, address) != (None, None, None):
-            raise UsageError("--machines, --gflops and --mbit make machines up; leave --cluster, "
-                             "--nodes and --address out")  # fmt: skip
+            raise UsageError(
+                "--machines, --gflops and --mbit make machines up; leave --cluster, "
+                "--nodes and --address out"
+            )
         if gflops is None or mbit is None:
-            raise UsageError("machines that are made up need both --gflops and --mbit, for example "
-                             "--machines 4 --gflops 8 --mbit 50")  # fmt: skip
+            raise UsageError(
+                "machines that are made up need both --gflops and --mbit, for example "
+                "--machines 4 --gflops 8 --mbit 50"
+            )
         machine_specs = made_up(machines, numbers("--gflops", gflops), numbers("--mbit", mbit))
     elif nodes is None and address is None and (lack := lacking(stated)) is None:
         machine_specs = stated_machines(stated)
     elif cluster and (nodes, address, stated.address) == (None, None, None) and not known_nodes():
-        raise UsageError(f"{cluster}: {lack}, and no cluster is known here in which to measure it; "
-                         f"state it, or give --address or --nodes")  # fmt: skip
+        raise UsageError(
+            f"{cluster}: {lack}, and no cluster is known here in which to measure it; "
+            f"state it, or give --address or --nodes"
+        )
     else:
         machine_specs = ()
     if machine_specs:
@@ -112,10 +118,13 @@ def command(
         with (
             entered(stated, address, nodes, token_file, cache) as joined,
             joined.session(
-                model, planner=planner, planner_options=config.planner_options,
-                shapes=config.shapes, values=config.values,
+                model,
+                planner=planner,
+                planner_options=config.planner_options,
+                shapes=config.shapes,
+                values=config.values,
             ) as session,
-        ):  # fmt: skip
+        ):
             planned, machine_specs = session.planned, session.known_machines
     if output is not None:
         write_file(output, planned.plan.to_json())

@@ -35,9 +35,13 @@ def plan_facts(planned: Planned, graph: Graph, machines: Sequence[KnownMachine])
             "feature_bytes": memory.feature_bytes if memory else 0,
         }
     return {
-        "period_s": planned.period_s, "latency_s": planned.latency_s, "credits": planned.credits,
-        "redundancy": redundancy(graph, plan), "machines": rows, "plan": json.loads(plan.to_json()),
-    }  # fmt: skip
+        "period_s": planned.period_s,
+        "latency_s": planned.latency_s,
+        "credits": planned.credits,
+        "redundancy": redundancy(graph, plan),
+        "machines": rows,
+        "plan": json.loads(plan.to_json()),
+    }
 
 
 def show_plan(planned: Planned, graph: Graph, machines: Sequence[KnownMachine]) -> None:
@@ -51,8 +55,9 @@ def show_plan(planned: Planned, graph: Graph, machines: Sequence[KnownMachine]) 
     for note in plan.notes:
         out.print(f"note       {note}")
     out.print(_stages(plan, graph))
-    table = Table("machine", "GFLOP/s", "Mbit/s", "stages", "computes", "weights", "feature maps",
-                  box=None)  # fmt: skip
+    table = Table(
+        "machine", "GFLOP/s", "Mbit/s", "stages", "computes", "weights", "feature maps", box=None
+    )
     for machine in machines:
         speed = machine.capacity.flops_per_s / machine.capacity.alpha / 1e9
         memory = memory_by_machine.get(machine.name)
@@ -61,8 +66,9 @@ def show_plan(planned: Planned, graph: Graph, machines: Sequence[KnownMachine]) 
             cells += [
                 format_numbers(stages_of(plan, machine.name), ", "),
                 f"{planned.utilisation.get(machine.name, 0.0):.0%} of the time",
-                format_bytes(memory.weight_bytes), format_bytes(memory.feature_bytes),
-            ]  # fmt: skip
+                format_bytes(memory.weight_bytes),
+                format_bytes(memory.feature_bytes),
+            ]
         else:
             cells.append("none: the others are faster without it")
         table.add_row(machine.name, *cells)
@@ -72,9 +78,10 @@ def show_plan(planned: Planned, graph: Graph, machines: Sequence[KnownMachine]) 
 def stages_of(plan: PipelinePlan, machine: str) -> tuple[int, ...]:
     """Indices of the stages that a machine leads or has a share of."""
     return tuple(
-        index for index, stage in enumerate(plan.stages)
+        index
+        for index, stage in enumerate(plan.stages)
         if machine in (stage.leader, *stage.machines)
-    )  # fmt: skip
+    )
 
 
 def _stages(plan: PipelinePlan, graph: Graph) -> Table:
@@ -84,9 +91,14 @@ def _stages(plan: PipelinePlan, graph: Graph) -> Table:
         total = sum(work.strip.macs for work in works)
         twice = float(sum(work.redundant_macs for work in works) / total) if total else 0.0
         table.add_row(
-            str(index), str(len(stage.tasks)), stage.tasks[0], stage.tasks[-1],
-            format_count(FLOPS_PER_MAC * total), f"{twice:.1%}", _shares(stage, graph),
-        )  # fmt: skip
+            str(index),
+            str(len(stage.tasks)),
+            stage.tasks[0],
+            stage.tasks[-1],
+            format_count(FLOPS_PER_MAC * total),
+            f"{twice:.1%}",
+            _shares(stage, graph),
+        )
     return table
 
 

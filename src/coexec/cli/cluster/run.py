@@ -105,10 +105,15 @@ def command(
     with (
         entered(cluster_settings, address, nodes, token_file, cache) as joined,
         joined.session(
-            model, planner=planner, planner_options=config.planner_options, shapes=config.shapes,
-            values=config.values, credits=credits, deadline_s=deadline,
+            model,
+            planner=planner,
+            planner_options=config.planner_options,
+            shapes=config.shapes,
+            values=config.values,
+            credits=credits,
+            deadline_s=deadline,
         ) as session,
-    ):  # fmt: skip
+    ):
         if trace is not None:
             session.start_trace()
         with watched(session, coming.count, json):

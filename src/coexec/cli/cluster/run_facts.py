@@ -20,20 +20,35 @@ def run_facts(
     """Facts of a run for the JSON document."""
     status, plan = session.status(), session.plan
     machines = {
-        each.name: {"host": each.host, "stages": each.stages, "shares": each.computed,
-                    "busy_s": each.busy_s, "flops_per_s": each.flops_per_s,
-                    "bandwidth_bytes_per_s": each.bandwidth_bytes_per_s,
-                    "sent_bytes": each.sent_bytes, "received_bytes": each.received_bytes}
+        each.name: {
+            "host": each.host,
+            "stages": each.stages,
+            "shares": each.computed,
+            "busy_s": each.busy_s,
+            "flops_per_s": each.flops_per_s,
+            "bandwidth_bytes_per_s": each.bandwidth_bytes_per_s,
+            "sent_bytes": each.sent_bytes,
+            "received_bytes": each.received_bytes,
+        }
         for each in status.machines
-    }  # fmt: skip
+    }
     return {
-        "frames": frames.count, "seconds": max(answered.at_s), "period_s": answered.period_s,
-        "predicted_period_s": status.predicted_period_s, "latency_s": answered.latency_s,
-        "latency_p95_s": answered.late_s, "predicted_latency_s": status.predicted_latency_s,
-        "credits": status.credits, "most_inside": status.most_inside,
-        "planner": plan.provenance.planner, "stages": len(plan.stages), "notes": plan.notes,
-        "machines": machines, "changes": status.changes, "differences": answers.differences,
-    }  # fmt: skip
+        "frames": frames.count,
+        "seconds": max(answered.at_s),
+        "period_s": answered.period_s,
+        "predicted_period_s": status.predicted_period_s,
+        "latency_s": answered.latency_s,
+        "latency_p95_s": answered.late_s,
+        "predicted_latency_s": status.predicted_latency_s,
+        "credits": status.credits,
+        "most_inside": status.most_inside,
+        "planner": plan.provenance.planner,
+        "stages": len(plan.stages),
+        "notes": plan.notes,
+        "machines": machines,
+        "changes": status.changes,
+        "differences": answers.differences,
+    }
 
 
 def print_run(name: str, facts: Mapping[str, Any]) -> None:
@@ -43,19 +58,31 @@ def print_run(name: str, facts: Mapping[str, Any]) -> None:
     out.print(f"{name} by {facts['planner']}, {facts['stages']} stages on {', '.join(used)}")
     for note in facts["notes"]:
         out.print(f"note       {note}")
-    out.print(f"frames     {count} answered in {format_seconds(seconds)}, at most "
-              f"{facts['most_inside']} inside of {facts['credits']} credits")  # fmt: skip
-    out.print(f"period     {format_seconds(facts['period_s'])}, predicted "
-              f"{format_seconds(facts['predicted_period_s'])}")  # fmt: skip
-    out.print(f"latency    {format_seconds(facts['latency_s'])} median, "
-              f"{format_seconds(facts['latency_p95_s'])} of 95 %; of a frame that is alone "
-              f"{format_seconds(facts['predicted_latency_s'])} predicted")  # fmt: skip
+    out.print(
+        f"frames     {count} answered in {format_seconds(seconds)}, at most "
+        f"{facts['most_inside']} inside of {facts['credits']} credits"
+    )
+    out.print(
+        f"period     {format_seconds(facts['period_s'])}, predicted "
+        f"{format_seconds(facts['predicted_period_s'])}"
+    )
+    out.print(
+        f"latency    {format_seconds(facts['latency_s'])} median, "
+        f"{format_seconds(facts['latency_p95_s'])} of 95 %; of a frame that is alone "
+        f"{format_seconds(facts['predicted_latency_s'])} predicted"
+    )
     for line in facts["changes"][1:]:
         out.print(f"changed    {line}")
     table = Table("machine", "host", "stages", "shares", "busy", "in", "out", box=None)
     for machine, row in facts["machines"].items():
         busy = min(1.0, row["busy_s"] / seconds)
-        table.add_row(machine, row["host"], format_numbers(row["stages"], ", ") or "none",
-                      str(row["shares"]), f"{busy:.0%}", format_bytes(row["received_bytes"]),
-                      format_bytes(row["sent_bytes"]))  # fmt: skip
+        table.add_row(
+            machine,
+            row["host"],
+            format_numbers(row["stages"], ", ") or "none",
+            str(row["shares"]),
+            f"{busy:.0%}",
+            format_bytes(row["received_bytes"]),
+            format_bytes(row["sent_bytes"]),
+        )
     out.print(table)

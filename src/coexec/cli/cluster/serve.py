@@ -78,23 +78,31 @@ def command(
         listen(host, port) as listener,
         entered(cluster_settings, address, nodes, token_file, cache) as joined,
         joined.session(
-            model, planner=planner, planner_options=config.planner_options, shapes=config.shapes,
-            values=config.values, credits=credits, deadline_s=deadline,
+            model,
+            planner=planner,
+            planner_options=config.planner_options,
+            shapes=config.shapes,
+            values=config.values,
+            credits=credits,
+            deadline_s=deadline,
         ) as session,
         logged(json),
-    ):  # fmt: skip
+    ):
         served = ClusterServed(session, served_name(model) if name is None else name)
         if not is_loopback(listener):
-            err.print(f"coexec: warning: other machines are answered at {host}, without "
-                      f"authentication or encryption; a proxy can add both")  # fmt: skip
+            err.print(
+                f"coexec: warning: other machines are answered at {host}, without "
+                f"authentication or encryption; a proxy can add both"
+            )
         url, machines = url_of(listener, served), session.plan.machines
 
         def tell() -> None:
             if json:
                 print_json({"name": served.name, "url": url, "machines": machines})
             else:
-                out.print(f"{served.name} is served at {url} by {', '.join(machines)}; Ctrl-C "
-                          f"ends it")  # fmt: skip
+                out.print(
+                    f"{served.name} is served at {url} by {', '.join(machines)}; Ctrl-C ends it"
+                )
             sys.stdout.flush()
 
         serve(served, listener, limits, tell)

@@ -9,8 +9,10 @@ from coexec.cli.options import DebugOpt, JsonOpt
 from coexec.cli.verbs import prints
 from coexec.pipeline.cluster.ray_ports import PORT
 
-TRUST = ("warning: whoever has the token and reaches these machines may run any program on them; "
-         "the token is sent unencrypted, and Ray listens on all addresses")  # fmt: skip
+TRUST = (
+    "warning: whoever has the token and reaches these machines may run any program on them; "
+    "the token is sent unencrypted, and Ray listens on all addresses"
+)
 
 
 @prints(
@@ -44,8 +46,14 @@ def command(
     address, token = node.node.address, token_file()
     network = network_of(address.rpartition(":")[0])
     if json:
-        print_json({"name": node.node.name, "address": address, "token_file": str(token),
-                    "network": network})  # fmt: skip
+        print_json(
+            {
+                "name": node.node.name,
+                "address": address,
+                "token_file": str(token),
+                "network": network,
+            }
+        )
     else:
         out.print(f"machine {node.node.name} is the head of a cluster at {address}")
         out.print(f"token      {token}; copy it to the other machines")

@@ -41,15 +41,22 @@ def command(token_file: TokenOpt = None, json: JsonOpt = False, debug: DebugOpt 
             trouble = str(error)
     sockets = sockets_below(node.process for node in here)
     if json:
-        print_json({
-            "address": address, "token_file": str(path), "build": build(), "trouble": trouble,
-            "machines": [machine_facts(node) for node in nodes if node.name],
-            "sockets": [each._asdict() for each in sockets],
-        })  # fmt: skip
+        print_json(
+            {
+                "address": address,
+                "token_file": str(path),
+                "build": build(),
+                "trouble": trouble,
+                "machines": [machine_facts(node) for node in nodes if node.name],
+                "sockets": [each._asdict() for each in sockets],
+            }
+        )
         return
     if address is None:
-        out.print("no machine of this user runs here; `coexec cluster start` starts a cluster, "
-                  "`coexec cluster join HOST:PORT` joins one")  # fmt: skip
+        out.print(
+            "no machine of this user runs here; `coexec cluster start` starts a cluster, "
+            "`coexec cluster join HOST:PORT` joins one"
+        )
         return
     out.print(f"cluster    {address}")
     out.print(f"token      {path}")

@@ -26,8 +26,10 @@ def command(
     check_installed()
     names = [node.name for node in known_nodes()]
     if name is not None and name not in names:
-        raise UsageError(f"no machine {name!r} of this user runs here; there "
-                         f"{'are ' + ', '.join(names) if names else 'is none'}")  # fmt: skip
+        raise UsageError(
+            f"no machine {name!r} of this user runs here; there "
+            f"{'are ' + ', '.join(names) if names else 'is none'}"
+        )
     ended = stop(name)
     if json:
         print_json({"ended": [asdict(node) for node in ended]})

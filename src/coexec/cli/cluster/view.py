@@ -70,20 +70,25 @@ class _View:
         before, now = self.look()
         seconds = now.at_s - before.at_s
         came = now.status.answered - before.status.answered
-        parts = [f"{now.status.answered} of {self._total} frames answered",
-                 f"{now.status.inside} inside of {now.status.credits} credits"]  # fmt: skip
+        parts = [
+            f"{now.status.answered} of {self._total} frames answered",
+            f"{now.status.inside} inside of {now.status.credits} credits",
+        ]
         if came and seconds > 0:
             predicted = format_seconds(now.status.predicted_period_s)
-            parts.append(f"{came / seconds:.1f} answers a second, {format_seconds(seconds / came)} "
-                         f"each, predicted {predicted}")  # fmt: skip
+            parts.append(
+                f"{came / seconds:.1f} answers a second, {format_seconds(seconds / came)} "
+                f"each, predicted {predicted}"
+            )
         return "; ".join(parts)
 
     def table(self) -> Group:
         """A table with a row for each machine, and the line of `line`."""
         before, now = self.look()
         seconds = max(now.at_s - before.at_s, 1e-9)
-        table = Table("machine", "stages", "queue", "frames", "busy", "shares/s", "in/s", "out/s",
-                      box=None)  # fmt: skip
+        table = Table(
+            "machine", "stages", "queue", "frames", "busy", "shares/s", "in/s", "out/s", box=None
+        )
         old = {machine.name: machine for machine in before.status.machines}
         for machine in now.status.machines:
             table.add_row(*_row(machine, old.get(machine.name, machine), seconds))
@@ -92,12 +97,15 @@ class _View:
 
 def _row(now: MachineStatus, before: MachineStatus, seconds: float) -> list[str]:
     return [
-        now.name, format_numbers(now.stages, ", ") or "none", str(now.waiting), str(now.inside),
+        now.name,
+        format_numbers(now.stages, ", ") or "none",
+        str(now.waiting),
+        str(now.inside),
         f"{min(1.0, (now.busy_s - before.busy_s) / seconds):.0%}",
         f"{(now.computed - before.computed) / seconds:.1f}",
         format_bytes((now.received_bytes - before.received_bytes) / seconds),
         format_bytes((now.sent_bytes - before.sent_bytes) / seconds),
-    ]  # fmt: skip
+    ]
 
 
 @contextmanager

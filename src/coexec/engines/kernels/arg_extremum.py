@@ -45,11 +45,14 @@ def extremum(rows: RowKernel, largest: bool, last: bool) -> list[str]:
     lines = [f"{rows.ctype} best = 0;", "int found = -1;"]
     # A work item may start with NaN. It is replaced, unless it is the row's first element.
     passed = " || (best != best && found)" if rows.sharing > 1 else ""
-    lines += rows.loop(rows.layout.scalars(), lambda access: [
-        f"if (found < 0 || v {either} best{passed}) {{",
-        f"  best = v; found = {access.index};",
-        "}",
-    ])  # fmt: skip
+    lines += rows.loop(
+        rows.layout.scalars(),
+        lambda access: [
+            f"if (found < 0 || v {either} best{passed}) {{",
+            f"  best = v; found = {access.index};",
+            "}",
+        ],
+    )
     merge = [
         f"if (found_other >= 0 && (found < 0 || best_other {better} best{passed}",
         "    || (best_other != best_other && found_other == 0)",

@@ -223,9 +223,13 @@ class Source:
         x, y, z = (*grid, 1, 1)[:3]
         sizes = (x, y, z)
         body = "\n".join(self._body)
-        limits = () if group else tuple(
-            self.size(f"grid_{axis}", number) for axis, number in zip("xyz", sizes, strict=True)
-        )  # fmt: skip
+        limits = (
+            ()
+            if group
+            else tuple(
+                self.size(f"grid_{axis}", number) for axis, number in zip("xyz", sizes, strict=True)
+            )
+        )
         written = (p.argument.name for p in self._parameters if p.written)  # type: ignore[union-attr]
         return KernelLaunch(
             name=self.name,
@@ -255,10 +259,14 @@ class Source:
             form = (self.name, self.arch.vector, declared, tuple(self._sizes))
             return f"{macros}\n{outlined(*form, prelude + body)}"
         declared += [f"int {name}" for name in self._sizes]
-        guard = "" if group else (
-            f"  if (get_global_id(0) >= {grid[0]} || get_global_id(1) >= {grid[1]}"
-            f" || get_global_id(2) >= {grid[2]}) return;\n"
-        )  # fmt: skip
+        guard = (
+            ""
+            if group
+            else (
+                f"  if (get_global_id(0) >= {grid[0]} || get_global_id(1) >= {grid[1]}"
+                f" || get_global_id(2) >= {grid[2]}) return;\n"
+            )
+        )
         fixed = f"{fixed_group(group)}\n" if group else ""
         return (
             f"{macros}\n{fixed}__kernel void {self.name}({', '.join(declared)})\n"

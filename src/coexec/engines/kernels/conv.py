@@ -47,8 +47,12 @@ def _variants(node: Node, context: Context) -> Variants:
     constant = all(n in context.constants for n in op.inputs[1:] if n)
     on_cores = context.arch.family == "cpu"
     blocks = len(x.shape) == 4 and bool(y.block)
-    if on_cores and not blocks and conv_images.fits(op, context.tensors) and (
-        not conv_few.fits(op, context)):  # fmt: skip
+    if (
+        on_cores
+        and not blocks
+        and conv_images.fits(op, context.tensors)
+        and (not conv_few.fits(op, context))
+    ):
         return {"images": lambda: conv_images.launches(node, context, launches)}
     if not blocks or not (constant or on_cores) or op.inputs[0] in context.constants:
         return {"any": lambda: conv_any.launches(node, context)}
@@ -85,9 +89,11 @@ def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
     x = context.value(node.operator.inputs[0])
     variants: Variants = {
         "direct": lambda: conv_cpu.launches(node, context, shape),
-        **{f"winograd {m}": partial(conv_winograd.launches, node, context, shape, m)
-           for m in (2, 4)},
-    }  # fmt: skip
+        **{
+            f"winograd {m}": partial(conv_winograd.launches, node, context, shape, m)
+            for m in (2, 4)
+        },
+    }
     computed = context.constant(node.operator.inputs[1]) is None
     ranked = ["direct"] if computed else ranked_on_cores(shape, x, context.arch)
     return {name: variants[name] for name in ranked}

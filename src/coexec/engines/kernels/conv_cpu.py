@@ -68,9 +68,20 @@ def steps(arch: Architecture, shape: ConvShape, x: Value) -> dict[str, float]:
         copied = 4.0 * shape.batch * channels * shape.in_h * shape.in_w
     parts = _parts(arch, shape)
     taps, pixels = shape.rows_inside * shape.kernel_w, shape.out_h * shape.out_w
-    total = {"launches": len(parts) + (copied > 0), "copied": copied, "cycles": 0.0,
-             "products": 0.0, "scalars": 0.0, "vectors": 0.0, "loops": 0.0, "tiles": 0.0,
-             "partial": 0.0, "lines": 0.0, "again": 0.0, "streamed": 0.0}  # fmt: skip
+    total = {
+        "launches": len(parts) + (copied > 0),
+        "copied": copied,
+        "cycles": 0.0,
+        "products": 0.0,
+        "scalars": 0.0,
+        "vectors": 0.0,
+        "loops": 0.0,
+        "tiles": 0.0,
+        "partial": 0.0,
+        "lines": 0.0,
+        "again": 0.0,
+        "streamed": 0.0,
+    }
     read_w = min(shape.in_w, shape.out_w * shape.kernel_w)
     for _, groups, size in parts:
         chunks, row = _Chunks.of(arch, shape, x, size), _RowTiles.of(arch, shape, size)
@@ -242,12 +253,24 @@ class _DirectConv:
     """The kernel for the channel blocks from ``first`` on, in groups of ``size`` blocks."""
 
     def __init__(
-        self, node: Node, context: Context, shape: ConvShape, given: ConvShape, x: Value,
-        first: int, groups: int, size: int,
-    ) -> None:  # fmt: skip
+        self,
+        node: Node,
+        context: Context,
+        shape: ConvShape,
+        given: ConvShape,
+        x: Value,
+        first: int,
+        groups: int,
+        size: int,
+    ) -> None:
         """``given`` is the convolution before the padding of columns was copied."""
         self._node, self._arch, self._shape, self._given, self._x = (
-            node, context.arch, shape, given, x)  # fmt: skip
+            node,
+            context.arch,
+            shape,
+            given,
+            x,
+        )
         self._context = context
         self._first, self._groups, self._size = first, groups, size
         self._row = _RowTiles.of(self._arch, shape, size)
@@ -268,9 +291,12 @@ class _DirectConv:
         form = self._form()
         self._declare_sizes(source, form)
         source.sizes(
-            groups_each=split.groups, rows_each=split.rows, tiles_each=split.tiles,
-            across=split.across, chunks_outside=split.chunks_outside,
-        )  # fmt: skip
+            groups_each=split.groups,
+            rows_each=split.rows,
+            tiles_each=split.tiles,
+            across=split.across,
+            chunks_outside=split.chunks_outside,
+        )
         head = self._node.operator.outputs[0]
         source.lines(
             "\n".join(f"  {line}" for line in text(form, partial(_finish, epilogue, head)))
@@ -286,26 +312,45 @@ class _DirectConv:
         if not self._x.block and depth <= _FEW_PLANES:
             step = depth
         return Form(
-            vector=self._arch.vector, pixels=self._row.sizes, blocks=self._size,
-            stride=self._shape.stride_w, lanes=depth if self._x.block else 1, step=step,
-            skips=self._given.left > self._row.pixels, chunked=not self._arch.half,
-        )  # fmt: skip
+            vector=self._arch.vector,
+            pixels=self._row.sizes,
+            blocks=self._size,
+            stride=self._shape.stride_w,
+            lanes=depth if self._x.block else 1,
+            step=step,
+            skips=self._given.left > self._row.pixels,
+            chunked=not self._arch.half,
+        )
 
     def _declare_sizes(self, source: Source, form: Form) -> None:
         shape = self._shape
         tap_vectors = self._chunks.depth * self._size
         source.sizes(
-            groups=self._groups, first_block=self._first, rows=shape.rows,
-            larger=self._row.larger, tiles=self._row.tiles,
-            steps=self._chunks.steps, chunk=self._chunks.chunk, in_blocks=self._chunks.in_blocks,
-            steps_full=self._chunks.depth // form.step, steps_last=self._chunks.rest // form.step,
-            in_channels=shape.in_channels, in_h=shape.in_h, in_w=shape.in_w,
-            plane=shape.in_h * shape.in_w, top=shape.top, stride_h=shape.stride_h,
-            dilation_h=shape.dilation_h, dilation_w=shape.dilation_w, kernel_h=shape.kernel_h,
-            kernel_w=shape.kernel_w, tap_vectors=tap_vectors,
-            row_vectors=tap_vectors * shape.kernel_w, image_left=self._given.left,
+            groups=self._groups,
+            first_block=self._first,
+            rows=shape.rows,
+            larger=self._row.larger,
+            tiles=self._row.tiles,
+            steps=self._chunks.steps,
+            chunk=self._chunks.chunk,
+            in_blocks=self._chunks.in_blocks,
+            steps_full=self._chunks.depth // form.step,
+            steps_last=self._chunks.rest // form.step,
+            in_channels=shape.in_channels,
+            in_h=shape.in_h,
+            in_w=shape.in_w,
+            plane=shape.in_h * shape.in_w,
+            top=shape.top,
+            stride_h=shape.stride_h,
+            dilation_h=shape.dilation_h,
+            dilation_w=shape.dilation_w,
+            kernel_h=shape.kernel_h,
+            kernel_w=shape.kernel_w,
+            tap_vectors=tap_vectors,
+            row_vectors=tap_vectors * shape.kernel_w,
+            image_left=self._given.left,
             image_right=self._given.left + self._given.in_w,
-        )  # fmt: skip
+        )
 
     def _pack(self, weights: Array) -> Array:
         """The weights in the order of the module's docstring, with zeros where there are none."""

@@ -117,9 +117,10 @@ class _Lines:
         self._pixels = _most_pixels(context.arch, shape)
         self._size = source.size
         stride, top, dilation = (
-            source.size("stride_h", shape.stride_h), source.size("top", shape.top),
+            source.size("stride_h", shape.stride_h),
+            source.size("top", shape.top),
             source.size("dilation_h", shape.dilation_h),
-        )  # fmt: skip
+        )
         self._row = [
             f"    const int iy = row * {stride} - {top} + ky * {dilation};",
             f"    if (iy < 0 || iy >= {source.size('in_h', shape.in_h)}) continue;",
@@ -130,18 +131,20 @@ class _Lines:
     def pixel(self) -> str:
         """Lines for pixel (row, ox) of block s, with a test whether each tap is in the image."""
         c = self._shape
-        return "\n".join([
-            f"  {self._vector} a = LOAD_bias(s);",
-            f"  for (int ky = 0; ky < {c.kernel_h}; ky++) {{",
-            *self._row,
-            f"    for (int kx = 0; kx < {c.kernel_w}; kx++) {{",
-            f"      const int ix = ox * {c.stride_w} - {self._left} + kx * {c.dilation_w};",
-            f"      if (ix < 0 || ix >= {self._size('in_w', c.in_w)}) continue;",
-            f"      a += LOAD_x(VEC_x(n, s, iy, ix)) * LOAD_w({self._weights} + kx);",
-            "    }",
-            "  }",
-            *self._finish("a", "ox"),
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                f"  {self._vector} a = LOAD_bias(s);",
+                f"  for (int ky = 0; ky < {c.kernel_h}; ky++) {{",
+                *self._row,
+                f"    for (int kx = 0; kx < {c.kernel_w}; kx++) {{",
+                f"      const int ix = ox * {c.stride_w} - {self._left} + kx * {c.dilation_w};",
+                f"      if (ix < 0 || ix >= {self._size('in_w', c.in_w)}) continue;",
+                f"      a += LOAD_x(VEC_x(n, s, iy, ix)) * LOAD_w({self._weights} + kx);",
+                "    }",
+                "  }",
+                *self._finish("a", "ox"),
+            ]
+        )
 
     def rows(self, rows: int) -> str:
         """Lines for rows of block s, tile by tile where all taps lie inside of the image."""

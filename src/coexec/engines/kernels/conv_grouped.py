@@ -117,9 +117,14 @@ def _packed(weights: Array, reads: tuple[_Reads, ...], y: Value, shape: ConvShap
 
 
 def _text(
-    source: Source, shape: ConvShape, x: Value, rows: int, shared: bool, epilogue: Epilogue,
+    source: Source,
+    shape: ConvShape,
+    x: Value,
+    rows: int,
+    shared: bool,
+    epilogue: Epilogue,
     head: str,
-) -> str:  # fmt: skip
+) -> str:
     """The body of the kernel. ``shared``: some blocks have channels of several groups."""
     size, vector, b = source.size, source.arch.vector, source.arch.block
     pixels, apart = _pixels(source.arch, shape), x.block or 1

@@ -165,15 +165,19 @@ def _over_images(
     else:
         blocks[name] = context.value(name).block
     inside = replace(
-        context, tensors={**context.tensors, **tensors}, constants=constants,
+        context,
+        tensors={**context.tensors, **tensors},
+        constants=constants,
         blocks={**context.blocks, **blocks},
-    )  # fmt: skip
+    )
     slides = volumes.slides[1:]
     pads = (0,) * 4 if padded else (*(s.begin for s in slides), *(s.end for s in slides))
     attributes: dict[str, Scalars] = {
-        "group": volumes.groups, "strides": tuple(s.stride for s in slides),
-        "dilations": volumes.dilations[1:], "pads": pads,
-    }  # fmt: skip
+        "group": volumes.groups,
+        "strides": tuple(s.stride for s in slides),
+        "dilations": volumes.dilations[1:],
+        "pads": pads,
+    }
     read = (images.name, *op.inputs[1:])
     return inside, Operator("Conv", read, (made.name,), attributes, {}, version=op.version)
 
@@ -188,10 +192,18 @@ def _copy(context: Context, x: Value, images: Value, volumes: _Volumes) -> Kerne
     channels, rows, columns = volumes.image
     runs, b = ceil_div(columns, _RUN), images.block
     source.sizes(
-        runs=runs, columns=columns, channels=channels, inner=volumes.channels,
-        taps=volumes.taps[0], depths=depth.output, stride=depth.stride, front=depth.begin,
-        dilation=volumes.dilations[0], top=height.begin, left=width.begin,
-    )  # fmt: skip
+        runs=runs,
+        columns=columns,
+        channels=channels,
+        inner=volumes.channels,
+        taps=volumes.taps[0],
+        depths=depth.output,
+        stride=depth.stride,
+        front=depth.begin,
+        dilation=volumes.dilations[0],
+        top=height.begin,
+        left=width.begin,
+    )
     source.lines(f"""\
   const int oy = item_0 / runs, start = item_0 % runs * {_RUN}, s = item_1;
   const int n = item_2 / depths, row = oy - top, stop = min(start + {_RUN}, columns);
@@ -223,14 +235,18 @@ def _unblock(node: Node, context: Context, made: Value) -> KernelLaunch:
     coordinates = ["n", "c", "item_2 % depths", "oy", "px"]
     place = [*coordinates[:2], *coordinates[7 - len(shape) :]]
     stored = output.store(f"GET_x(VEC_x(item_2, s, oy, px) * {b} + lane)", place)
-    source.lines("\n".join([
-        f"  const int oy = item_0 / runs, start = item_0 % runs * {_RUN}, s = item_1;",
-        f"  const int n = item_2 / depths, stop = min(start + {_RUN}, columns);",
-        f"  for (int lane = 0; lane < min({b}, channels - s * {b}); lane++) {{",
-        f"    const int c = s * {b} + lane;",
-        "    for (int px = start; px < stop; px++) {",
-        *(f"      {line}" for line in stored),
-        "    }",
-        "  }",
-    ]))  # fmt: skip
+    source.lines(
+        "\n".join(
+            [
+                f"  const int oy = item_0 / runs, start = item_0 % runs * {_RUN}, s = item_1;",
+                f"  const int n = item_2 / depths, stop = min(start + {_RUN}, columns);",
+                f"  for (int lane = 0; lane < min({b}, channels - s * {b}); lane++) {{",
+                f"    const int c = s * {b} + lane;",
+                "    for (int px = start; px < stop; px++) {",
+                *(f"      {line}" for line in stored),
+                "    }",
+                "  }",
+            ]
+        )
+    )
     return source.finish((runs * height, made.slices, images), (1, 1, 1))

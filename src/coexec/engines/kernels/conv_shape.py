@@ -105,10 +105,25 @@ class ConvShape:
         (kernel_h, kernel_w), (stride_h, stride_w) = w.shape[2:], (s.stride for s in slides)
         dilation_h, dilation_w = op.ints("dilations", (1, 1))
         return ConvShape(
-            x.shape[0], w.shape[1], w.shape[0], op.int("group", 1), in_h, in_w, out_h, out_w,
-            kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w,
-            top, left, bottom, right,
-        )  # fmt: skip
+            x.shape[0],
+            w.shape[1],
+            w.shape[0],
+            op.int("group", 1),
+            in_h,
+            in_w,
+            out_h,
+            out_w,
+            kernel_h,
+            kernel_w,
+            stride_h,
+            stride_w,
+            dilation_h,
+            dilation_w,
+            top,
+            left,
+            bottom,
+            right,
+        )
 
 
 def tile_cycles(rows: float, blocks: int) -> float:

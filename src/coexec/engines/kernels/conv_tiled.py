@@ -137,8 +137,11 @@ def launches(
         source.write("y", y)
         position = ["n", "block", "oy", "ox"]
         lines, result = epilogue.apply("sum", node.operator.outputs[0], position)
-        store = ["const float4 sum = total + LOAD_bias(block);", *lines,
-                 f"STORE_y(VEC_y(n, block, oy, ox), {result});"]  # fmt: skip
+        store = [
+            "const float4 sum = total + LOAD_bias(block);",
+            *lines,
+            f"STORE_y(VEC_y(n, block, oy, ox), {result});",
+        ]
         source.lines(tile.text(store))
         kernels.append(source.finish(tile.grid, tile.group))
         return kernels
@@ -152,9 +155,14 @@ def launches(
 
 
 def _sum_launch(
-    node: Node, context: Context, shape: ConvShape, partial: Value, y: Value, bias: Packed,
+    node: Node,
+    context: Context,
+    shape: ConvShape,
+    partial: Value,
+    y: Value,
+    bias: Packed,
     splits: int,
-) -> KernelLaunch:  # fmt: skip
+) -> KernelLaunch:
     """The kernel that adds the sums of the splits and the bias, and applies the epilogue."""
     source = Source("conv_sum", context.arch)
     source.read("p", partial)
@@ -210,33 +218,35 @@ class _TiledConv:
     def text(self, store: list[str]) -> str:
         """The body; ``store`` is for ``total``, four channels (``block``) of pixel ``m``."""
         t = self.tile_shape
-        return "\n".join([
-            "  const int item = get_local_id(0), part = get_local_id(1);",
-            f"  const int tx = item % {t.items_x}, ty = item / {t.items_x};",
-            f"  const int first = get_group_id(0) * {t.pixels};",
-            f"  const int column = get_group_id(1) * {t.channels}, split = get_group_id(2);",
-            f"  __local float xs[2][{t.parts}][{_DEPTH}][{t.pixels}];",
-            f"  __local float4 ws[2][{t.parts}][{_DEPTH}][{t.channels // 4}];",
-            *self._loaders(),
-            *(f"  float4 a{r}_{c} = (float4)(0.0f);" for r, c in self._sums()),
-            f"  int tile = split * {self.steps * t.parts} + part;",
-            *self._load("tile"),
-            f"  for (int step = 0; step < {self.steps}; step++) {{",
-            "    const int now = step & 1;",
-            *self._keep(),
-            "    barrier(CLK_LOCAL_MEM_FENCE);",
-            f"    tile += {t.parts};",
-            f"    if (step + 1 < {self.steps}) {{",
-            *self._load("tile"),
-            "    }",
-            "    #pragma unroll",
-            f"    for (int k = 0; k < {_DEPTH}; k++) {{",
-            *self._multiply(),
-            "    }",
-            "  }",
-            *self._add_parts(),
-            *self._finish(store),
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                "  const int item = get_local_id(0), part = get_local_id(1);",
+                f"  const int tx = item % {t.items_x}, ty = item / {t.items_x};",
+                f"  const int first = get_group_id(0) * {t.pixels};",
+                f"  const int column = get_group_id(1) * {t.channels}, split = get_group_id(2);",
+                f"  __local float xs[2][{t.parts}][{_DEPTH}][{t.pixels}];",
+                f"  __local float4 ws[2][{t.parts}][{_DEPTH}][{t.channels // 4}];",
+                *self._loaders(),
+                *(f"  float4 a{r}_{c} = (float4)(0.0f);" for r, c in self._sums()),
+                f"  int tile = split * {self.steps * t.parts} + part;",
+                *self._load("tile"),
+                f"  for (int step = 0; step < {self.steps}; step++) {{",
+                "    const int now = step & 1;",
+                *self._keep(),
+                "    barrier(CLK_LOCAL_MEM_FENCE);",
+                f"    tile += {t.parts};",
+                f"    if (step + 1 < {self.steps}) {{",
+                *self._load("tile"),
+                "    }",
+                "    #pragma unroll",
+                f"    for (int k = 0; k < {_DEPTH}; k++) {{",
+                *self._multiply(),
+                "    }",
+                "  }",
+                *self._add_parts(),
+                *self._finish(store),
+            ]
+        )
 
     def _sums(self) -> list[tuple[int, int]]:
         t = self.tile_shape

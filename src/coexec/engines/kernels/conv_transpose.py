@@ -100,8 +100,9 @@ def _axes(op: Operator, tensors: Mapping[str, Tensor]) -> list[_TransposedAxis]:
         totals = [
             max(0, (size - 1) * stride + add + (taps - 1) * dilation + 1 - out)
             for size, stride, add, taps, dilation, out in zip(
-                sizes, strides, extra, kernel, dilations, outputs, strict=True)
-        ]  # fmt: skip
+                sizes, strides, extra, kernel, dilations, outputs, strict=True
+            )
+        ]
         begins = tuple(t // 2 if kind == "SAME_UPPER" else t - t // 2 for t in totals)
     rows = zip(sizes, kernel, strides, dilations, begins, strict=True)
     return [_TransposedAxis(*row) for row in rows]
@@ -148,12 +149,15 @@ def _any(node: Node, context: Context, axes: Sequence[_TransposedAxis]) -> Kerne
     lines += [
         f"const int channel = {c}, first = channel / {per_group} * {inner};",
         f"float acc = {'GET_bias(AT_bias(channel))' if has_bias else '0.0f'};",
-        *_gathered(axes, [
-            f"if (t{last} < 0 || i{last} >= {axes[last].size}) continue;",
-            f"for (int c = 0; c < {inner}; c++) acc += GET_x({element}) * GET_w({factor});",
-        ]),
+        *_gathered(
+            axes,
+            [
+                f"if (t{last} < 0 || i{last} >= {axes[last].size}) continue;",
+                f"for (int c = 0; c < {inner}; c++) acc += GET_x({element}) * GET_w({factor});",
+            ],
+        ),
         *output.store("acc", [n, "channel", *(f"o{a}" for a in range(last + 1))]),
-    ]  # fmt: skip
+    ]
     source.lines("\n".join(f"  {line}" for line in lines))
     return source.finish(grid(shape[2:], math.prod(shape[:2])))
 
@@ -172,9 +176,13 @@ def _tiled(
     source = Source("conv_transpose", arch)
     x = context.value(op.inputs[0])
     groups = op.int("group", 1)
-    weights = Packed(context, op.inputs[1], lambda array: (
-        _packed_lanes(array, arch.block) if depthwise else _packed(array, groups, arch.block)
-    ))  # fmt: skip
+    weights = Packed(
+        context,
+        op.inputs[1],
+        lambda array: (
+            _packed_lanes(array, arch.block) if depthwise else _packed(array, groups, arch.block)
+        ),
+    )
     kernels, columns = list(weights.launches), axes[1]
     _, _, height, width = context.value(node.output).shape
     most = min(_MOST_PIXELS, arch.registers - 3) if filled else _PIXELS
@@ -229,8 +237,9 @@ def _with_zeros(
     if not left and not right:
         return [], x, columns
     _, _, height, width = x.shape
-    shape = ConvShape(x.shape[0], x.shape[1], 0, 1, height, width, 0, 0, 1, 1, 1, 1, 1, 1,
-                      0, left, 0, right)  # fmt: skip
+    shape = ConvShape(
+        x.shape[0], x.shape[1], 0, 1, height, width, 0, 0, 1, 1, 1, 1, 1, 1, 0, left, 0, right
+    )
     copy, padded, _ = padded_copy(context, x, shape, rows=False)
     begin = columns.begin + left * columns.stride
     return [copy], padded, replace(columns, size=columns.size + left + right, begin=begin)
@@ -271,22 +280,29 @@ class _Tap:
             *lines,
             f"int wi = ({taps}) * {self.inner};",
             f"for (int c = 0; c < {self.inner}; c += {chunk}) {{",
-            *(f"  int at{p} = {at('x', ['n', 'first + c', 'i0', self._column(p)])};"
-              for p in range(self.pixels)),
+            *(
+                f"  int at{p} = {at('x', ['n', 'first + c', 'i0', self._column(p)])};"
+                for p in range(self.pixels)
+            ),
             f"  const int stop = min({chunk}, {self.inner} - c);",
             "  for (int j = 0; j < stop; j++, wi++) {",
-            *(f"    a{p} += {self._product('LOAD_w(wi)', f'GET_x(at{p} + j * {apart})', p)};"
-              for p in range(self.pixels)),
+            *(
+                f"    a{p} += {self._product('LOAD_w(wi)', f'GET_x(at{p} + j * {apart})', p)};"
+                for p in range(self.pixels)
+            ),
             "  }",
             "}",
-        ]  # fmt: skip
+        ]
 
     def _column(self, pixel: int) -> str:
         return f"column{pixel}" if self.checked else f"i1 + {pixel}"
 
     def _product(self, weight: str, load: str, pixel: int) -> str:
-        return f"(inside{pixel} ? {weight} * {load} : 0.0f)" if self.checked else (
-            f"{weight} * {load}")  # fmt: skip
+        return (
+            f"(inside{pixel} ? {weight} * {load} : 0.0f)"
+            if self.checked
+            else (f"{weight} * {load}")
+        )
 
 
 def _packed(weights: Array, groups: int, block: int) -> Array:

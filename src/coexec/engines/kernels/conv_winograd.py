@@ -120,12 +120,20 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     source.write("scratch", scratch)
     source.write("y", y)
     source.sizes(
-        item_floats=v_items + m_items, input_floats=v_items, bands=geometry.bands,
-        lines=geometry.lines, band_tiles=geometry.band, tiles=geometry.tiles,
-        tiles_w=geometry.tiles_w, items=geometry.items, in_vectors=geometry.in_vectors,
-        groups=geometry.groups, batch=shape.batch,
-        top=shape.top, left=shape.left,
-    )  # fmt: skip
+        item_floats=v_items + m_items,
+        input_floats=v_items,
+        bands=geometry.bands,
+        lines=geometry.lines,
+        band_tiles=geometry.band,
+        tiles=geometry.tiles,
+        tiles_w=geometry.tiles_w,
+        items=geometry.items,
+        in_vectors=geometry.in_vectors,
+        groups=geometry.groups,
+        batch=shape.batch,
+        top=shape.top,
+        left=shape.left,
+    )
     position = ["n", "s", "oy", "ox"]
     applied, result = epilogue.apply("a", node.operator.outputs[0], position)
     finish = [*applied, f"STORE_y(VEC_y({', '.join(position)}), {result});"]
@@ -154,15 +162,18 @@ def steps(arch: Architecture, shape: ConvShape, x: Value, y: Value, m: int) -> d
     weights = 4.0 * positions * depth * written * arch.block
     bands = shape.batch * g.bands
     return {
-        "cycles": cycles, "ends": ends,
+        "cycles": cycles,
+        "ends": ends,
         "inside": float(shape.batch * inside * positions * read),
         "checked": float(shape.batch * (g.tiles - inside) * positions * read),
         "collected": float(tiles * y.slices),
-        "crowded": tiles * crowded, "transformed": weights, "again": weights * (bands - 1),
+        "crowded": tiles * crowded,
+        "transformed": weights,
+        "again": weights * (bands - 1),
         "streamed": bands * weights * beyond(weights, _NEAR_BYTES),
         "spilled": bands * band_bytes * beyond(band_bytes, _NEAR_BYTES),
         "sums spilled": bands * sums_bytes * beyond(sums_bytes, _BAND_BYTES),
-    }  # fmt: skip
+    }
 
 
 def _inside(shape: ConvShape, g: _Geometry) -> int:
@@ -193,8 +204,18 @@ def _geometry(arch: Architecture, shape: ConvShape, m: int, x: Value, y: Value) 
     band = ceil_div(tiles, bands)
     most = 4 if arch.registers >= 32 else 2
     blocks = min(range(most, 0, -1), key=lambda n: ceil_div(y.slices, n) * tile_cycles(ROWS, n))
-    return _Geometry(m, tiles_h, tiles_w, band, bands, min(bands * shape.batch, units), blocks,
-                 ceil_div(y.slices, blocks), x.slices, shape.in_channels)  # fmt: skip
+    return _Geometry(
+        m,
+        tiles_h,
+        tiles_w,
+        band,
+        bands,
+        min(bands * shape.batch, units),
+        blocks,
+        ceil_div(y.slices, blocks),
+        x.slices,
+        shape.in_channels,
+    )
 
 
 def _packed(weights: Array, geometry: _Geometry, b: int) -> Array:

@@ -34,17 +34,19 @@ def text(m: int, blocks: int, v: str, b: int, finish: Sequence[str]) -> str:
         v: the type of a vector, of ``b`` channels.
         finish: lines that store ``a``, the sum and bias of block s at (oy, ox) of sample n.
     """
-    return "\n".join([
-        "  __global float* v = scratch + (long)item_0 * item_floats;",
-        f"  __global {v}* p = (__global {v}*)(v + input_floats);",
-        "  for (int band = item_0; band < bands * batch; band += items) {",
-        "    const int n = band / bands, first = band % bands * band_tiles;",
-        "    const int count = min(band_tiles, tiles - first);",
-        _transform_input(m, v),
-        _multiply(m, blocks, v, b),
-        _transform_output(m, blocks, v, finish),
-        "  }",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "  __global float* v = scratch + (long)item_0 * item_floats;",
+            f"  __global {v}* p = (__global {v}*)(v + input_floats);",
+            "  for (int band = item_0; band < bands * batch; band += items) {",
+            "    const int n = band / bands, first = band % bands * band_tiles;",
+            "    const int count = min(band_tiles, tiles - first);",
+            _transform_input(m, v),
+            _multiply(m, blocks, v, b),
+            _transform_output(m, blocks, v, finish),
+            "  }",
+        ]
+    )
 
 
 def products_of(count: int) -> tuple[tuple[int, int], ...]:
@@ -77,32 +79,42 @@ def _transform_input(m: int, v: str) -> str:
     names = ", ".join(f"d{i}" for i in range(size))
     inside = f"iy >= 0 && ix >= 0 && iy + {size} <= x_h && ix + {size} <= x_w"
     checked = "ix + j >= 0 && ix + j < x_w && iy + {i} >= 0 && iy + {i} < x_h"
-    return "\n".join([
-        "    const long position = (long)lines * in_vectors;",
-        "    for (int t = 0; t < count; t++) {",
-        "      const int ty = (first + t) / tiles_w, tx = (first + t) % tiles_w;",
-        f"      const int iy = ty * {m} - top, ix = tx * {m} - left, inside = {inside};",
-        "      for (int s = 0; s < in_vectors; s++) {",
-        f"        {v} e[{size * size}];",
-        f"        __global {v}* to = (__global {v}*)v + t * in_vectors + s;",
-        f"        for (int j = 0; j < {size}; j++) {{",
-        f"          {v} {names};",
-        "          const int at = VEC_x(n, s, iy, ix + j);",
-        "          if (inside) {",
-        *(f"            d{i} = LOAD_x(at + {i} * x_w);" for i in range(size)),
-        "          } else {",
-        *(f"            d{i} = zero; if ({checked.format(i=i)}) d{i} = LOAD_x(at + {i} * x_w);"
-          for i in range(size)),
-        "          }",
-        *(f"          {line}" for line in _products(_INPUT[m], "d{k}", f"e[{{i}} * {size} + j]")),
-        "        }",
-        f"        for (int j = 0; j < {size}; j++) {{",
-        *(f"          {line} to += position;"
-          for line in _products(_INPUT[m], f"e[j * {size} + {{k}}]", "*to")),
-        "        }",
-        "      }",
-        "    }",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "    const long position = (long)lines * in_vectors;",
+            "    for (int t = 0; t < count; t++) {",
+            "      const int ty = (first + t) / tiles_w, tx = (first + t) % tiles_w;",
+            f"      const int iy = ty * {m} - top, ix = tx * {m} - left, inside = {inside};",
+            "      for (int s = 0; s < in_vectors; s++) {",
+            f"        {v} e[{size * size}];",
+            f"        __global {v}* to = (__global {v}*)v + t * in_vectors + s;",
+            f"        for (int j = 0; j < {size}; j++) {{",
+            f"          {v} {names};",
+            "          const int at = VEC_x(n, s, iy, ix + j);",
+            "          if (inside) {",
+            *(f"            d{i} = LOAD_x(at + {i} * x_w);" for i in range(size)),
+            "          } else {",
+            *(
+                f"            d{i} = zero;"
+                f" if ({checked.format(i=i)}) d{i} = LOAD_x(at + {i} * x_w);"
+                for i in range(size)
+            ),
+            "          }",
+            *(
+                f"          {line}"
+                for line in _products(_INPUT[m], "d{k}", f"e[{{i}} * {size} + j]")
+            ),
+            "        }",
+            f"        for (int j = 0; j < {size}; j++) {{",
+            *(
+                f"          {line} to += position;"
+                for line in _products(_INPUT[m], f"e[j * {size} + {{k}}]", "*to")
+            ),
+            "        }",
+            "      }",
+            "    }",
+        ]
+    )
 
 
 def _multiply(m: int, blocks: int, v: str, b: int) -> str:
@@ -139,8 +151,7 @@ def _product(blocks: int, rows: int, v: str) -> list[str]:
     ]
     for step in range(2):
         lines.append("  {")
-        lines += [f"  const {v} u{o} = LOAD_u(ui + {step * blocks + o});"
-                 for o in range(blocks)]  # fmt: skip
+        lines += [f"  const {v} u{o} = LOAD_u(ui + {step * blocks + o});" for o in range(blocks)]
         for r in range(rows):
             added = "".join(f" c{r}_{o} += u{o} * f;" for o in range(blocks))
             lines.append(f"  {{ const float f = a[i + {step} + {r} * depth];{added} }}")
@@ -159,30 +170,32 @@ def _transform_output(m: int, blocks: int, v: str, finish: Sequence[str]) -> str
     size = m + 2
     columns = _products(_OUTPUT[m], "d{k}", f"e[{{i}} * {size} + j]")
     rows = _products(_OUTPUT[m], f"e[j * {size} + {{k}}]", "out[{i}]")
-    return "\n".join([
-        f"    const int vectors = groups * {blocks};",
-        "    for (int t = 0; t < count; t++) {",
-        "      const int ty = (first + t) / tiles_w, tx = (first + t) % tiles_w;",
-        "      for (int s = 0; s < y_slices; s++) {",
-        f"        {v} e[{m * size}], out[{m}];",
-        f"        __global const {v}* from = p + (long)t * vectors + s;",
-        "        const long across = (long)lines * vectors;",
-        f"        for (int j = 0; j < {size}; j++, from += across) {{",
-        *(f"          const {v} d{k} = from[{k * size} * across];" for k in range(size)),
-        *(f"          {line}" for line in columns),
-        "        }",
-        f"        const {v} b = LOAD_bias(s);",
-        f"        for (int j = 0; j < {m}; j++) {{",
-        f"          const int oy = ty * {m} + j;",
-        "          if (oy >= y_h) break;",
-        *(f"          {line}" for line in rows),
-        f"          for (int i = 0; i < {m}; i++) {{",
-        f"            const int ox = tx * {m} + i;",
-        "            if (ox >= y_w) break;",
-        f"            const {v} a = out[i] + b;",
-        *(f"            {line}" for line in finish),
-        "          }",
-        "        }",
-        "      }",
-        "    }",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"    const int vectors = groups * {blocks};",
+            "    for (int t = 0; t < count; t++) {",
+            "      const int ty = (first + t) / tiles_w, tx = (first + t) % tiles_w;",
+            "      for (int s = 0; s < y_slices; s++) {",
+            f"        {v} e[{m * size}], out[{m}];",
+            f"        __global const {v}* from = p + (long)t * vectors + s;",
+            "        const long across = (long)lines * vectors;",
+            f"        for (int j = 0; j < {size}; j++, from += across) {{",
+            *(f"          const {v} d{k} = from[{k * size} * across];" for k in range(size)),
+            *(f"          {line}" for line in columns),
+            "        }",
+            f"        const {v} b = LOAD_bias(s);",
+            f"        for (int j = 0; j < {m}; j++) {{",
+            f"          const int oy = ty * {m} + j;",
+            "          if (oy >= y_h) break;",
+            *(f"          {line}" for line in rows),
+            f"          for (int i = 0; i < {m}; i++) {{",
+            f"            const int ox = tx * {m} + i;",
+            "            if (ox >= y_w) break;",
+            f"            const {v} a = out[i] + b;",
+            *(f"            {line}" for line in finish),
+            "          }",
+            "        }",
+            "      }",
+            "    }",
+        ]
+    )

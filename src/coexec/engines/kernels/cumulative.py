@@ -35,11 +35,15 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         store = [f"{put}_y({access.at}, all);"]
         source.define("" if x.block else neighbours("y", output.value.half, context.arch.block))
     last = f"{rows.layout.length - 1} - step" if op.int("reverse", 0) else "step"
-    return [rows.finish([
-        f"{rows.ctype} all = ({rows.ctype})({0 if op.op_type == 'CumSum' else 1});",
-        f"for (int step = 0; step < {rows.layout.length}; step++) {{",
-        f"  const int k = {last};",
-        f"  const {rows.ctype} v = {part.load.format(access.at)};",
-        *(f"  {line}" for line in (store + add if op.int("exclusive", 0) else add + store)),
-        "}",
-    ])]  # fmt: skip
+    return [
+        rows.finish(
+            [
+                f"{rows.ctype} all = ({rows.ctype})({0 if op.op_type == 'CumSum' else 1});",
+                f"for (int step = 0; step < {rows.layout.length}; step++) {{",
+                f"  const int k = {last};",
+                f"  const {rows.ctype} v = {part.load.format(access.at)};",
+                *(f"  {line}" for line in (store + add if op.int("exclusive", 0) else add + store)),
+                "}",
+            ]
+        )
+    ]

@@ -186,9 +186,14 @@ _Side = tuple[str, tuple[int, ...], Array | None]
 
 
 def _ordered(
-    context: Context, name: str, labels: Sequence[str], wanted: Sequence[str],
-    shape: tuple[int, ...], found: list[KernelLaunch], again: bool,
-) -> _Side:  # fmt: skip
+    context: Context,
+    name: str,
+    labels: Sequence[str],
+    wanted: Sequence[str],
+    shape: tuple[int, ...],
+    found: list[KernelLaunch],
+    again: bool,
+) -> _Side:
     """A side of the product with its axes as ``wanted``; its Transpose is added to ``found``.
 
     ``again``: the tensor is also the other side, so this side needs another name.

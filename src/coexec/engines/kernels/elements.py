@@ -26,8 +26,11 @@ def each_scalar(source: Source, y: Value, lines: Sequence[str], value: str) -> K
     last channel repeat that channel, so that they have a valid number.
     """
     if y.block:
-        body = [f"const int p1 = min(first + lane, {y.shape[1] - 1});", *lines,
-                f"PUT_y(VEC_y(p0, s, p2, p3) * {y.block} + lane, {value});"]  # fmt: skip
+        body = [
+            f"const int p1 = min(first + lane, {y.shape[1] - 1});",
+            *lines,
+            f"PUT_y(VEC_y(p0, s, p2, p3) * {y.block} + lane, {value});",
+        ]
         loop = f"#pragma unroll\n  for (int lane = 0; lane < {y.block}; lane++) {{"
         return _vectors(source, y, [loop, *body, "}"])
     if source.arch.family == "cpu" and y.shape and y.shape[-1] >= _ROW:

@@ -69,17 +69,18 @@ class Epilogue:
         self.run = runs and safe and _along_rows(context, self.out, values.values(), operators)
         """Whether a position is the first element of a vector of neighbours in a row."""
         self._operands = {
-            name: Operand(source, context, value, f"e{i}", self.out if self.vector else None,
-                          self.run)
+            name: Operand(
+                source, context, value, f"e{i}", self.out if self.vector else None, self.run
+            )
             for i, (name, value) in enumerate(values.items())
-        }  # fmt: skip
+        }
         functions = (helpers(op, context.tensors[op.outputs[0]].dtype) for op in operators)
         for text in dict.fromkeys(functions):
             source.define(text)
 
-    def apply(self, start: str, start_name: str, position: Sequence[str], tag: str = "") -> tuple[
-        list[str], str
-    ]:  # fmt: skip
+    def apply(
+        self, start: str, start_name: str, position: Sequence[str], tag: str = ""
+    ) -> tuple[list[str], str]:
         """Lines of OpenCL C, and the name of the variable that holds the result.
 
         Args:
@@ -119,8 +120,11 @@ class Epilogue:
         if array is None or array.size > 1:
             return ""
         exponent, floats = array.item(), self._context.tensors[op.inputs[0]].dtype == "float32"
-        return " * ".join([known[op.inputs[0]]] * int(exponent)) if (
-            floats and exponent in (2, 3)) else ""  # fmt: skip
+        return (
+            " * ".join([known[op.inputs[0]]] * int(exponent))
+            if (floats and exponent in (2, 3))
+            else ""
+        )
 
 
 def _read(op: Operator) -> tuple[str, ...]:
@@ -154,9 +158,14 @@ class Operand:
     """A tensor or constant that is read where an output is computed, broadcast to its shape."""
 
     def __init__(
-        self, source: Source, context: Context, value: Value, argument: str, out: Value | None,
+        self,
+        source: Source,
+        context: Context,
+        value: Value,
+        argument: str,
+        out: Value | None,
         run: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """
         Args:
             value: as `operand_value` returns it, perhaps with fewer axes.
@@ -183,8 +192,7 @@ class Operand:
             source.constant(argument, array, vector=1)
             source.define(row_major(argument, value.shape))
         if run and self._value is not None and math.prod(value.shape[-1:]) > 1:
-            half = value.half if array is None else (
-                in_half(context.arch, value.dtype, array.size))  # fmt: skip
+            half = value.half if array is None else (in_half(context.arch, value.dtype, array.size))
             source.define(neighbours(argument, half, context.arch.block))
 
     def ctype(self) -> str:

@@ -155,19 +155,29 @@ def _pack(
     source.sizes(k=product.k, n=product.n, groups=cut.groups)
     source.read("b", right)
     source.write("y", packed)
-    matrix = ["i"] if len(right.shape) == 1 else ["left + j", "i"] if product.across_b else (
-        ["i", "left + j"])  # fmt: skip
+    matrix = (
+        ["i"]
+        if len(right.shape) == 1
+        else ["left + j", "i"]
+        if product.across_b
+        else (["i", "left + j"])
+    )
     sizes = _matrices(right.shape)
     where = at("b", [*split("item_2", sizes), *matrix])
     rows = f"for (int i = item_0 * {_DEPTH}; i < min((item_0 + 1) * {_DEPTH}, k); i++)"
     columns = f"for (int j = 0; j < {cut.columns}; j++)"
-    value = f"GET_b({where})" if cut.columns <= product.n else (
-        f"left + j < n ? GET_b({where}) : 0.0f")  # fmt: skip
-    source.lines("\n".join([
-        f"  const int group = item_1, left = {cut.left};",
-        *((columns, rows) if product.across_b else (rows, columns)),
-        f"  PUT_y(((item_2 * groups + group) * k + i) * {cut.columns} + j, {value});",
-    ]))  # fmt: skip
+    value = (
+        f"GET_b({where})" if cut.columns <= product.n else (f"left + j < n ? GET_b({where}) : 0.0f")
+    )
+    source.lines(
+        "\n".join(
+            [
+                f"  const int group = item_1, left = {cut.left};",
+                *((columns, rows) if product.across_b else (rows, columns)),
+                f"  PUT_y(((item_2 * groups + group) * k + i) * {cut.columns} + j, {value});",
+            ]
+        )
+    )
     grid = (ceil_div(product.k, _DEPTH), cut.groups, math.prod(sizes))
     return source.finish(grid, (1, 1, 1))
 

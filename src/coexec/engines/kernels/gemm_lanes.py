@@ -19,10 +19,11 @@ def fits(node: Node, context: Context) -> bool:
     values = [context.value(name) for name in names]
     outer = {value.shape[:2] for value in values}
     return (
-        all(value.block for value in values) and len(outer) == 1
+        all(value.block for value in values)
+        and len(outer) == 1
         and not any(context.tensors[name].constant for name in names)
         and bool(context.value(node.output).block)
-    )  # fmt: skip
+    )
 
 
 def launches(node: Node, context: Context, product: Product) -> list[KernelLaunch]:
@@ -44,9 +45,11 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
         f"const int column = max(0, min(item_1 * {columns}, n - {columns}));",
         *(f"{vector} a{r}_{c} = ({vector})(0.0f);" for r, c in tile),
         "for (int i = 0; i < k; i++) {",
-        *(f"  const {vector} w{c} = LOAD_b(VEC_b(image, s, i, column + {c}));"
-          for c in range(columns)),
-    ]  # fmt: skip
+        *(
+            f"  const {vector} w{c} = LOAD_b(VEC_b(image, s, i, column + {c}));"
+            for c in range(columns)
+        ),
+    ]
     for r in range(rows):
         lines.append(f"  {{ const {vector} f = LOAD_a(VEC_a(image, s, row + {r}, i));")
         lines += [f"    a{r}_{c} += f * w{c};" for c in range(columns)]

@@ -19,8 +19,11 @@ _PARTS = 8
 
 def fits(node: Node, context: Context, product: Product) -> bool:
     constant = context.constant(node.operator.inputs[1])
-    return constant is not None and constant.ndim == 2 and (
-        product.m <= _MOST_ROWS and not product.batch)  # fmt: skip
+    return (
+        constant is not None
+        and constant.ndim == 2
+        and (product.m <= _MOST_ROWS and not product.batch)
+    )
 
 
 def launches(node: Node, context: Context, product: Product) -> list[KernelLaunch]:

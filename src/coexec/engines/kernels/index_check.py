@@ -21,6 +21,8 @@ class IndexCheck:
 
     def refusal(self, number: int) -> str:
         """Message for the user about a ``number`` out of range."""
-        return (f"{self.op_type} of {self.result!r}: {number} in {self.tensor!r} is out of range: "
-                f"{self.size}, so it may be {self.low} to {self.high}; correct the input that it "
-                f"comes from")  # fmt: skip
+        return (
+            f"{self.op_type} of {self.result!r}: {number} in {self.tensor!r} is out of range: "
+            f"{self.size}, so it may be {self.low} to {self.high}; correct the input that it "
+            f"comes from"
+        )

@@ -32,8 +32,11 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     lines += [f"const int p{axis} = {text};" for axis, text in enumerate(coordinates)]
     lines += _squares(x, op.int("size", 1), lanes)
     where = [f"p{axis}" for axis in range(len(shape))]
-    kind, value = (context.arch.vector, f"LOAD_x(VEC_x({', '.join(where)}))") if lanes > 1 else (
-        "float", f"GET_x({at('x', where)})")  # fmt: skip
+    kind, value = (
+        (context.arch.vector, f"LOAD_x(VEC_x({', '.join(where)}))")
+        if lanes > 1
+        else ("float", f"GET_x({at('x', where)})")
+    )
     scale = literal(op.number("alpha", 1e-4) / op.int("size", 1))
     lines += [
         f"const {kind} sum = {_sum(op.int('size', 1), lanes, kind)};",

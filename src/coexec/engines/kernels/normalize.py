@@ -29,9 +29,13 @@ from coexec.graph.graph import Operator, Tensor
 __all__ = ["OPERATORS", "launches", "why_not"]
 
 OPERATORS = (
-    "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization",
-    "MeanVarianceNormalization", "RMSNormalization",
-)  # fmt: skip
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "LpNormalization",
+    "MeanVarianceNormalization",
+    "RMSNormalization",
+)
 
 _Parameter = Callable[[Access], str]
 
@@ -91,9 +95,13 @@ def _groups(op: Operator, source: Source, x: Value, alike: bool) -> RowKernel:
 
     whole = members if x.block else math.prod(spatial)  # vectors end with groups and channels
     return RowKernel(
-        source, x, range(1, len(x.shape)), sizes=(batch * groups, members, *spatial),
-        index_map=ungrouped, vectors=alike and whole % source.arch.block == 0,
-    )  # fmt: skip
+        source,
+        x,
+        range(1, len(x.shape)),
+        sizes=(batch * groups, members, *spatial),
+        index_map=ungrouped,
+        vectors=alike and whole % source.arch.block == 0,
+    )
 
 
 def _lies_like(name: str, along: Sequence[int], x: Value, context: Context) -> bool:
@@ -156,11 +164,13 @@ def _statistics(op: Operator, rows: RowKernel) -> tuple[list[str], str]:
         norm = "sqrt(norm)" if second else "norm"
         # A division, as the reciprocal of a denormal norm is infinite.
         return [*lines, f"const {kind} length = {norm};"], (
-            f"(length == 0.0f ? ({kind})(0.0f) : v / length)")  # fmt: skip
+            f"(length == 0.0f ? ({kind})(0.0f) : v / length)"
+        )
     if op.op_type == "RMSNormalization":
         lines = fold(rows, "squares", total("v * v"))
         return [*lines, f"const {kind} factor = 1.0f / sqrt(squares / {count} + {epsilon});"], (
-            "v * factor")  # fmt: skip
+            "v * factor"
+        )
     lines = fold(rows, "sum", total("v"))
     lines.append(f"const {kind} mean = sum / {count};")
     lines += fold(rows, "squares", total("(v - mean) * (v - mean)"))

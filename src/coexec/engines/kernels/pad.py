@@ -68,8 +68,18 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     outside = _outside(source, context, op) if inside else ""
     residue = None if 1 in borders else 0
     condition = f"({' && '.join(inside)})" if inside else ""
-    return [moved(source, x, y, coordinates, lines=lines, residue=residue,
-                  inside=condition, outside=outside)]  # fmt: skip
+    return [
+        moved(
+            source,
+            x,
+            y,
+            coordinates,
+            lines=lines,
+            residue=residue,
+            inside=condition,
+            outside=outside,
+        )
+    ]
 
 
 def _mirrored(mode: str, q: str, size: int) -> str:
@@ -79,8 +89,7 @@ def _mirrored(mode: str, q: str, size: int) -> str:
     if mode == "wrap":
         return f"{q} = ({q} % {size} + {size}) % {size};"
     period = 2 * (size - 1)
-    return (f"{q} = ({q} % {period} + {period}) % {period}; "
-            f"{q} = min({q}, {period} - {q});")  # fmt: skip
+    return f"{q} = ({q} % {period} + {period}) % {period}; {q} = min({q}, {period} - {q});"
 
 
 def _outside(source: Source, context: Context, op: Operator) -> str:

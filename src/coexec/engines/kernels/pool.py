@@ -93,12 +93,18 @@ def _of_rows(source: Source, lines: Sequence[str], sizes: tuple[int, int, int]) 
     units = source.arch.compute_units
     bands = 1 if units == 1 else min(rows, ceil_div(4 * units, items))
     source.sizes(columns=columns, rows=rows, rows_each=ceil_div(rows, bands))
-    source.lines("\n".join([
-        "  const int first = item_0 * rows_each, end = first + rows_each;",
-        "  for (int row = first; row < end && row < rows; row++) {",
-        "    for (int column = 0; column < columns; column++) {",
-        *(f"      {line}" for line in lines), "    }", "  }",
-    ]))  # fmt: skip
+    source.lines(
+        "\n".join(
+            [
+                "  const int first = item_0 * rows_each, end = first + rows_each;",
+                "  for (int row = first; row < end && row < rows; row++) {",
+                "    for (int column = 0; column < columns; column++) {",
+                *(f"      {line}" for line in lines),
+                "    }",
+                "  }",
+            ]
+        )
+    )
     return source.finish((bands, items), (1, 1, 1))
 
 

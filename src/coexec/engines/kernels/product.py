@@ -108,8 +108,11 @@ class Operands:
 
     def right(self, k: str, column: str) -> str:
         """Expression of an element of the right side, where it is not packed."""
-        matrix = (k,) if self._ranks[1] == 1 else (
-            (column, k) if self._product.across_b else (k, column))  # fmt: skip
+        matrix = (
+            (k,)
+            if self._ranks[1] == 1
+            else ((column, k) if self._product.across_b else (k, column))
+        )
         return self._element("b", self._node.operator.inputs[1], matrix)
 
     def right_at(self, k: str, column: str) -> str:

@@ -29,8 +29,10 @@ OPERATORS = tuple(GATES)
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     if activations(op) is None:
         names = op.attributes["activations"]
-        return (f"the activations {names} of {op.op_type}: only of Sigmoid, Tanh and Relu, "
-                f"the same in both directions")  # fmt: skip
+        return (
+            f"the activations {names} of {op.op_type}: only of Sigmoid, Tanh and Relu, "
+            f"the same in both directions"
+        )
     return wrong_type(op, tensors)
 
 

@@ -63,6 +63,14 @@ class Recurrence:
         directions, _, hidden = tensors[names["r"]].shape
         backward = {"reverse": "1", "bidirectional": "d"}.get(op.text("direction", "forward"), "0")
         return Recurrence(
-            times, batch, inputs, hidden, directions, GATES[op.op_type], batch_first, backward,
-            names, block,
-        )  # fmt: skip
+            times,
+            batch,
+            inputs,
+            hidden,
+            directions,
+            GATES[op.op_type],
+            batch_first,
+            backward,
+            names,
+            block,
+        )

@@ -39,9 +39,14 @@ class RecurrentStep:
     """The kernel of one phase."""
 
     def __init__(
-        self, op: Operator, context: Context, shape: Recurrence, phase: Phase,
-        projected: Value, states: Mapping[str, Value],
-    ) -> None:  # fmt: skip
+        self,
+        op: Operator,
+        context: Context,
+        shape: Recurrence,
+        phase: Phase,
+        projected: Value,
+        states: Mapping[str, Value],
+    ) -> None:
         self._context, self._shape, self._phase = context, shape, phase
         self._source = source = Source("recurrent_step", context.arch)
         source.constant("time", TIME, vector=1)
@@ -96,10 +101,14 @@ class RecurrentStep:
             "const int u = get_global_id(0), d = get_global_id(2);",
             f"const int first = get_global_id(1) * {len(samples)};",
             TIME_LINE,
-            *(f"{ctype} a{g}_{j}_{w} = ({ctype})(0.0f);"
-              for g in gates for j in samples for w in slots),
+            *(
+                f"{ctype} a{g}_{j}_{w} = ({ctype})(0.0f);"
+                for g in gates
+                for j in samples
+                for w in slots
+            ),
             *(f"const int at{j} = {start} * {s.block};" for j, start in enumerate(starts)),
-        ]  # fmt: skip
+        ]
         whole = s.hidden - s.hidden % len(slots)
         lines += self._streamed(0, whole, samples, slots)
         lines += self._streamed(whole, s.hidden, samples, range(1))
@@ -119,8 +128,9 @@ class RecurrentStep:
         lines = [f"for (int k = {start}; k < {stop}; k += {len(ways)}) {{"]
         for w in ways:
             row = f"((d * {s.units} + u) * {s.hidden} + k + {w}) * {len(gates)}"
-            lines += [f"  const {ctype} w{g}_{w} = LOAD_r({row} + {i});"
-                      for i, g in enumerate(gates)]  # fmt: skip
+            lines += [
+                f"  const {ctype} w{g}_{w} = LOAD_r({row} + {i});" for i, g in enumerate(gates)
+            ]
             for j in samples:
                 lines.append(f"  const float s{j}_{w} = GET_{self._phase.reads}s(at{j} + k + {w});")
                 lines += [f"  a{g}_{j}_{w} += w{g}_{w} * s{j}_{w};" for g in gates]
@@ -139,11 +149,12 @@ class RecurrentStep:
             f"  const float s = GET_{reads}s({self._cell.old_state(reads, 'n', 'k')});",
             *(f"  d{g} += s * GET_r({w});" for g, w in zip(gates, weights, strict=True)),
             "}",
-            *joined(items, {f"d{g}": "float" for g in gates},
-                    [f"d{g} += d{g}_other;" for g in gates]),
+            *joined(
+                items, {f"d{g}": "float" for g in gates}, [f"d{g} += d{g}_other;" for g in gates]
+            ),
             "if (item > 0) return;",
             *self._cell.lines(),
-        ]  # fmt: skip
+        ]
         self._source.lines("\n".join(f"  {line}" for line in lines))
         grid = (items, s.hidden, s.batch * s.directions)
         return self._source.finish(grid, (items, 1, 1))

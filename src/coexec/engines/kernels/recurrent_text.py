@@ -21,9 +21,13 @@ class CellText:
     """The lines for one phase, and the positions of states."""
 
     def __init__(
-        self, shape: Recurrence, phase: Phase, outputs: Sequence[str], vector: str,
+        self,
+        shape: Recurrence,
+        phase: Phase,
+        outputs: Sequence[str],
+        vector: str,
         lengths: Indices | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """
         Args:
             outputs: outputs of the operator that this phase stores.

@@ -64,9 +64,17 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     lines = [f"const int q{a} = GET_rows{a}(p{a});" for a in changed]
     inside = " && ".join(f"q{a} >= 0" for a in changed)
     return [
-        moved(source, x, y, coordinates, lines=lines, residue=None if 1 in changed else 0,
-              inside=f"({inside})" if _crops(changed) else "", outside=other)
-    ]  # fmt: skip
+        moved(
+            source,
+            x,
+            y,
+            coordinates,
+            lines=lines,
+            residue=None if 1 in changed else 0,
+            inside=f"({inside})" if _crops(changed) else "",
+            outside=other,
+        )
+    ]
 
 
 def _worth_passes(changed: Mapping[int, Taps], y: Value) -> bool:
@@ -196,8 +204,10 @@ def _summed(counts: Mapping[int, int], last: int, load: str, weight: str = "") -
         return [f"{loop}i{axis}++, n{axis}++) {{", *_tap(axis, f"i{axis}", "", weight), *inner, "}"]
     lines = []
     for tap in range(count):
-        tap_lines = [f"const int q{axis} = q{axis}_{tap};",
-                 f"const float w{axis} = {weight}w{axis}_{tap};"]  # fmt: skip
+        tap_lines = [
+            f"const int q{axis} = q{axis}_{tap};",
+            f"const float w{axis} = {weight}w{axis}_{tap};",
+        ]
         if axis == last:
             tap_lines = _tap(axis, f"p{axis} * {count} + {tap}", "", weight)
         lines += ["{", *tap_lines, *inner, "}"]

@@ -19,8 +19,15 @@ __all__ = ["COORDINATES", "MODES", "Taps", "given_scales", "taps"]
 
 MODES = ("nearest", "linear", "cubic")
 
-COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
-               "asymmetric", "tf_crop_and_resize", "tf_half_pixel_for_nn")  # fmt: skip
+COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_crop_and_resize",
+    "tf_half_pixel_for_nn",
+)
 
 _NEARLY = 1e-6
 """Distance from the middle of two rows that ONNX Runtime treats as 0."""
@@ -80,8 +87,11 @@ def taps(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, Taps]:
         if scale.scale == 1 or (op.int("antialias", 0) and scale.size == scale.output):
             continue
         positions = _positions(scale, _coordinates(op))
-        rows, weights = _nearest(op, scale, positions) if _mode(op) == "nearest" else (
-            _interpolated(op, scale, positions))  # fmt: skip
+        rows, weights = (
+            _nearest(op, scale, positions)
+            if _mode(op) == "nearest"
+            else (_interpolated(op, scale, positions))
+        )
         rows = np.clip(rows, 0, scale.size - 1)
         if _coordinates(op) == "tf_crop_and_resize":
             rows[(positions < 0) | (positions > scale.size - 1)] = -1
@@ -189,8 +199,11 @@ def _interpolated(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[A
     offsets = np.arange(first, 2 - first)
     rows = previous[:, None] + offsets
     distances = np.abs(offsets - (positions - previous)[:, None]) * squeeze
-    weights = _cubic(distances, op.number("cubic_coeff_a", -0.75)) if cubic else (
-        np.clip(1 - distances, 0, 1))  # fmt: skip
+    weights = (
+        _cubic(distances, op.number("cubic_coeff_a", -0.75))
+        if cubic
+        else (np.clip(1 - distances, 0, 1))
+    )
     if op.int("exclude_outside", 0):
         weights = np.where((rows < 0) | (rows >= axis.size), 0.0, weights)
     weights = weights / weights.sum(axis=1, keepdims=True)

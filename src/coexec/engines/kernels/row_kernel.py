@@ -42,8 +42,15 @@ class RowKernel:
     ) -> None:
         """``shared``: whether work items may share a row. For the others see `RowLayout`."""
         self._source = source
-        self.layout = RowLayout(source.arch, x, along, sizes or x.shape, index_map, vectors,
-                                columns and source.arch.family == "cpu")  # fmt: skip
+        self.layout = RowLayout(
+            source.arch,
+            x,
+            along,
+            sizes or x.shape,
+            index_map,
+            vectors,
+            columns and source.arch.family == "cpu",
+        )
         if self.layout.kind in ("contiguous", "columns"):
             source.define(neighbours("x", x.half, self.layout.block))
         self.ctype = source.arch.vector if self.layout.side_by_side else CTYPES[x.dtype]

@@ -59,9 +59,15 @@ class RowLayout:
     """
 
     def __init__(
-        self, arch: Architecture, x: Value, along: Sequence[int], sizes: Sequence[int],
-        index_map: IndexMap | None, vectors: bool, columns: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        arch: Architecture,
+        x: Value,
+        along: Sequence[int],
+        sizes: Sequence[int],
+        index_map: IndexMap | None,
+        vectors: bool,
+        columns: bool = False,
+    ) -> None:
         """
         Args:
             along: the axes of a row.
@@ -111,8 +117,9 @@ class RowLayout:
             return RowPart(0, self._scalar, "", "")
         if self.kind == "contiguous":
             count = self.length // self.block
-            return RowPart(count, lambda k: self._neighbours(f"({k} * {self.block})"),
-                           "NEAR_x({})", vector)  # fmt: skip
+            return RowPart(
+                count, lambda k: self._neighbours(f"({k} * {self.block})"), "NEAR_x({})", vector
+            )
         if self.kind == "columns":
             return RowPart(self.length, self._column, "NEAR_x({})", vector)
         if filled and self.kind == "across":
@@ -126,14 +133,20 @@ class RowLayout:
         if self.kind == "contiguous":
             tail, last = self.length % b, str(self.length - b)
             lanes = range(b - tail, b)  # the other lanes are in the previous vector
-            return RowPart(min(tail, 1), lambda _: self._neighbours(last), "NEAR_x({})", vector,
-                           lanes)  # fmt: skip
+            return RowPart(
+                min(tail, 1), lambda _: self._neighbours(last), "NEAR_x({})", vector, lanes
+            )
         if self.kind == "across":
             extents = (self._sizes[0], 1, *self._sizes[2:])
             tail, slices = self._sizes[1] % b, self._sizes[1] // b
             count = math.prod(extents[a] for a in self._along) if tail else 0
-            return RowPart(count, lambda k: self._channels(k, extents, slices), "LOAD_x({})",
-                           vector, range(tail))  # fmt: skip
+            return RowPart(
+                count,
+                lambda k: self._channels(k, extents, slices),
+                "LOAD_x({})",
+                vector,
+                range(tail),
+            )
         return RowPart(0, self._scalar, "", "") if self.side_by_side else self.scalars()
 
     @property

@@ -53,5 +53,7 @@ def _unusual(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     computed = "" if filters.constant else " with computed weights"
     channels = filters.shape[0] if op.op_type == "Conv" else tensors[op.inputs[0]].shape[1]
     groups = op.int("group", 1)
-    return (f"{op.op_type} of {len(filters.shape) - 2} axes, {channels} channels in {groups} "
-            f"groups{computed}")  # fmt: skip
+    return (
+        f"{op.op_type} of {len(filters.shape) - 2} axes, {channels} channels in {groups} "
+        f"groups{computed}"
+    )

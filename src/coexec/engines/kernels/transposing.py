@@ -22,8 +22,11 @@ def transposed(names: Sequence[str], tag: str = "") -> tuple[list[str], list[str
         for row in range(width):
             upper, lower = rows[row // 2], rows[row // 2 + width // 2]
             first = row % 2 * (width // 2)
-            lanes = [f"{r}.s{lane:x}" for lane in range(first, first + width // 2)
-                     for r in (upper, lower)]  # fmt: skip
+            lanes = [
+                f"{r}.s{lane:x}"
+                for lane in range(first, first + width // 2)
+                for r in (upper, lower)
+            ]
             new.append(f"t{step}_{row}{tag}")
             lines.append(f"const float{width} {new[-1]} = (float{width})({', '.join(lanes)});")
         rows, step = new, step + 1

@@ -6,9 +6,7 @@ from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["INTEGERS", "NUMBERS", "computed", "wrong_type"]
 
-INTEGERS = frozenset(
-    {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
-)  # fmt: skip
+INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 
 NUMBERS = INTEGERS | {"float32", "float64"}
 
@@ -20,8 +18,13 @@ def wrong_type(
     dtype = tensors[op.inputs[0]].dtype
     if dtype in allowed:
         return None
-    only = "float32" if set(allowed) == {"float32"} else "numbers" if "int64" in allowed else (
-        " and ".join(sorted(allowed)))  # fmt: skip
+    only = (
+        "float32"
+        if set(allowed) == {"float32"}
+        else "numbers"
+        if "int64" in allowed
+        else (" and ".join(sorted(allowed)))
+    )
     return f"{op.op_type} of {dtype}: only of {only}"
 
 

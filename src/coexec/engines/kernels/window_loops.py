@@ -21,9 +21,12 @@ def taps(window: Window, dilation: int) -> int:
 
 
 def over_taps(
-    windows: Sequence[Window], dilations: Sequence[int], body: Sequence[str],
-    size: Size = literally, unrolled: bool = False,
-) -> tuple[list[str], list[str]]:  # fmt: skip
+    windows: Sequence[Window],
+    dilations: Sequence[int],
+    body: Sequence[str],
+    size: Size = literally,
+    unrolled: bool = False,
+) -> tuple[list[str], list[str]]:
     """Declarations, and loops over the elements in the window of output (o0, o1, ...) that run
     ``body``.
 
@@ -84,9 +87,12 @@ def grid(spatial: Sequence[int], outer: int) -> tuple[int, int, int]:
 
 
 def output_coordinates(
-    spatial: Sequence[int], outer: Sequence[int], last: str = "get_global_id(0)",
-    line: str = "get_global_id(1)", item: str = "get_global_id(2)",
-) -> tuple[list[str], list[str]]:  # fmt: skip
+    spatial: Sequence[int],
+    outer: Sequence[int],
+    last: str = "get_global_id(0)",
+    line: str = "get_global_id(1)",
+    item: str = "get_global_id(2)",
+) -> tuple[list[str], list[str]]:
     """Lines that declare o0, o1, ..., the spatial coordinates of a work item of `grid`; and
     expressions of its coordinates on the ``outer`` axes.
 

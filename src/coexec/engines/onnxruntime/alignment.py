@@ -23,10 +23,20 @@ from coexec.ort import OrtSession
 
 __all__ = ["align", "block_of"]
 
-_UNARY = frozenset({
-    "AveragePool", "Clip", "GlobalAveragePool", "HardSigmoid", "HardSwish", "LeakyRelu", "MaxPool",
-    "Relu", "Sigmoid", "Tanh",
-})  # fmt: skip
+_UNARY = frozenset(
+    {
+        "AveragePool",
+        "Clip",
+        "GlobalAveragePool",
+        "HardSigmoid",
+        "HardSwish",
+        "LeakyRelu",
+        "MaxPool",
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+    }
+)
 """Operators that compute each channel separately and that return finite numbers for finite ones."""
 _BINARY = frozenset({"Add", "Mul", "Sub"})
 _MULTIPLE = 4
@@ -92,8 +102,9 @@ def _regions(graph: ir.Graph, block: int) -> dict[ir.Value, _Channels]:
     for group in sorted(aligned_sets.all(), key=lambda g: _count(g[0])):
         candidates = {
             _joined(layout_of.get(v) or _whole(v) for v in node_of[value].inputs if v)
-            for value in group if value in node_of
-        } or {_filling(_count(group[0]), block)}  # fmt: skip
+            for value in group
+            if value in node_of
+        } or {_filling(_count(group[0]), block)}
         channels = candidates.pop()
         gaps = channels.total - len(channels.places)
         if not candidates and gaps and channels.total % block == 0:

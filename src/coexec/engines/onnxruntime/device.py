@@ -10,7 +10,7 @@ import onnxruntime as ort
 
 from coexec.arrays import Array
 from coexec.costs.base import Workload
-from coexec.engines.base import Bound, Held, OpenEngine
+from coexec.engines.base import Bound, OpaqueValue, OpenEngine
 from coexec.engines.detect import is_whole_machine
 from coexec.engines.onnxruntime.seeds import with_seeds
 from coexec.errors import DeviceError, ExecutionError, ModelError, first_line
@@ -149,8 +149,10 @@ class OrtProgram:
             self._session = OrtSession(proto, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             names = ", ".join(t.name for t in module.outputs)
-            raise DeviceError(f"{device} cannot compile what makes {names}: {first_line(error)}; "
-                              f"run that part elsewhere with another plan") from error  # fmt: skip
+            raise DeviceError(
+                f"{device} cannot compile what makes {names}: {first_line(error)}; "
+                f"run that part elsewhere with another plan"
+            ) from error
         self._weights = values  # the session borrows their memory
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
@@ -226,7 +228,7 @@ class _CalledSession:
                 raise  # by a signal handler, in the middle of the call
             raise ExecutionError(f"{self._device}: {first_line(error)}") from error
         for (name, tensor), result in zip(self._outputs.items(), results, strict=True):
-            if isinstance(tensor, Held):
+            if isinstance(tensor, OpaqueValue):
                 tensor.value = result
             elif tensor.shape == result.shape:
                 tensor[...] = result

@@ -15,15 +15,25 @@ _SEEDS = 1 << 24
 """Upper bound of seeds. The attribute is a float32, which represents all smaller integers."""
 _given: set[int] = set()
 """Seeds that were used in this process. No two nodes get the same seed."""
-_DRAWING = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike",
-                      "RandomUniform", "RandomUniformLike"})  # fmt: skip
-_DROPPING = frozenset({"BiasDropout", "BitmaskBiasDropout", "BitmaskDropout", "Dropout",
-                       "Sampling"})  # fmt: skip
+_DRAWING = frozenset(
+    {
+        "Bernoulli",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    }
+)
+_DROPPING = frozenset(
+    {"BiasDropout", "BitmaskBiasDropout", "BitmaskDropout", "Dropout", "Sampling"}
+)
 """Operators whose seed is an integer."""
 _DROPOUT_DRAWS = 12
 """First opset in which Dropout has a seed, because it has a training mode."""
-_NAMES = tuple(kind.encode() for kind in ("Bernoulli", "Dropout", "Multinomial", "Random",
-                                          "Sampling"))  # fmt: skip
+_NAMES = tuple(
+    kind.encode() for kind in ("Bernoulli", "Dropout", "Multinomial", "Random", "Sampling")
+)
 
 
 def with_seeds(proto: bytes) -> bytes:

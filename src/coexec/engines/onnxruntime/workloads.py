@@ -145,8 +145,11 @@ class _TiledRow(NamedTuple):
         whole = _tiles(inner, conv.block)
         alone = (1, float(sum(inside) - inner * taps))
         tiles = sum(count for _, count in whole) + len(inside) - inner
-        return _TiledRow([*((columns, float(count * taps)) for columns, count in whole), alone],
-                         tiles, tiles * taps)  # fmt: skip
+        return _TiledRow(
+            [*((columns, float(count * taps)) for columns, count in whole), alone],
+            tiles,
+            tiles * taps,
+        )
 
 
 def _inside(window: Window, taps: int) -> list[int]:
@@ -188,8 +191,15 @@ def _direct(conv: _Blocked) -> dict[str, float]:
         far += passes * (image * blocks * 2 + read) * beyond(image * blocks + read, _FAR_BYTES)
     summed = passes * conv.blocks * image
     taps = float(steps // conv.block * row.steps * len(conv.sets))
-    return {"products": products, "waits": waits, "tiles": tiles, "taps": taps, "summed": summed,
-            "summed far": far, "streamed": streamed}  # fmt: skip
+    return {
+        "products": products,
+        "waits": waits,
+        "tiles": tiles,
+        "taps": taps,
+        "summed": summed,
+        "summed far": far,
+        "streamed": streamed,
+    }
 
 
 def _pointwise(conv: _Blocked) -> dict[str, float]:
@@ -212,8 +222,14 @@ def _pointwise(conv: _Blocked) -> dict[str, float]:
         moved = pixels * 4 * (conv.inputs + (2 * passes - 1) * blocks * conv.block)
         far += conv.batch * moved * beyond(pixels * 4 * conv.inputs, _FAR_BYTES)
     summed = conv.batch * passes * conv.blocks * pixels * conv.block * 4
-    return {"products": products, "waits": waits, "tiles": tiles, "summed": float(summed),
-            "summed far": far, "streamed": streamed}  # fmt: skip
+    return {
+        "products": products,
+        "waits": waits,
+        "tiles": tiles,
+        "summed": float(summed),
+        "summed far": far,
+        "streamed": streamed,
+    }
 
 
 def _few(conv: _Blocked) -> dict[str, float]:

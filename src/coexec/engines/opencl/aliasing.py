@@ -14,7 +14,7 @@ from coexec.engines.kernels.base import Context, Node, Value
 from coexec.engines.kernels.border import BORDERS
 from coexec.engines.kernels.slicing import AxisSlice, axis_slices
 from coexec.engines.kernels.transpose import permutation
-from coexec.engines.opencl.network import Network
+from coexec.engines.opencl.network import DeviceGraph
 
 __all__ = ["Aliases", "Location", "alias"]
 
@@ -34,7 +34,7 @@ class Location:
 class Aliases:
     """Location of each tensor. Roots are tensors too."""
 
-    def __init__(self, network: Network, context: Context) -> None:
+    def __init__(self, network: DeviceGraph, context: Context) -> None:
         self._network = network
         self._context = context
         self._parent: dict[str, Location] = {}
@@ -84,7 +84,7 @@ class Aliases:
         return max(self.of(v.name).offset + v.items for v in values)
 
 
-def alias(network: Network, context: Context) -> tuple[Aliases, set[str]]:
+def alias(network: DeviceGraph, context: Context) -> tuple[Aliases, set[str]]:
     """The aliases, and the outputs of nodes that need no kernel because of them.
 
     Also writes to ``context.in_place`` which inputs of a Concat are computed in place.

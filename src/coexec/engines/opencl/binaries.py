@@ -37,8 +37,9 @@ class Binaries:
     _asked: ClassVar[int] = 0
     """Number of binaries that this process has requested from its drivers."""
 
-    def __init__(self, found: DeviceHandle, context: Any, folder: Path | None,
-                 launched: bool = True) -> None:  # fmt: skip
+    def __init__(
+        self, found: DeviceHandle, context: Any, folder: Path | None, launched: bool = True
+    ) -> None:
         self.found = found
         self.folder = folder
         self._context = context

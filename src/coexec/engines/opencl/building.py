@@ -10,7 +10,7 @@ from coexec.engines.opencl.aliasing import Aliases, alias
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.host_boundary import Ends
 from coexec.engines.opencl.images import Extent, stored_as_images
-from coexec.engines.opencl.network import Network, clean_up, read_network
+from coexec.engines.opencl.network import DeviceGraph, clean_up, read_network
 from coexec.lowering.module import Module
 
 __all__ = ["Build", "Scratch", "build"]
@@ -88,7 +88,7 @@ def _outside(check: IndexCheck, outer: Mapping[str, str]) -> IndexCheck:
 
 
 def _scratch(
-    launches: list[KernelLaunch], aliases: Aliases, network: Network, context: Context
+    launches: list[KernelLaunch], aliases: Aliases, network: DeviceGraph, context: Context
 ) -> tuple[Scratch, ...]:
     """Memory for all tensors that launches use and that do not leave the program."""
     external = {*network.inputs, *network.outputs}

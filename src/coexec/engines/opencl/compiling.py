@@ -44,9 +44,12 @@ _LIMIT_S = 60
 
 
 def programs(
-    binaries: Binaries, sources: Sequence[str], options: str, build: Callable[[str], Any],
+    binaries: Binaries,
+    sources: Sequence[str],
+    options: str,
+    build: Callable[[str], Any],
     arch: Architecture,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The compiled program of each source, by source.
 
     Args:

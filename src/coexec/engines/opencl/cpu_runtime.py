@@ -92,8 +92,10 @@ class CpuRuntime:
 
     def _binding(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
         if cores != detect.usable_cores():
-            raise DeviceError(f"coexec cannot bind the threads of {self.title}, which compute on "
-                              f"all cores; write {whole_cpu()}/opencl")  # fmt: skip
+            raise DeviceError(
+                f"coexec cannot bind the threads of {self.title}, which compute on "
+                f"all cores; write {whole_cpu()}/opencl"
+            )
         return CoreBinding(handle, cores, cores)
 
     def _elsewhere(self, cores: tuple[int, ...]) -> list[int]:

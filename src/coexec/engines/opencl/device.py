@@ -106,9 +106,11 @@ class _Kernels(OpenEngine):
             built = build(module, self.arch, self._chooser, on_arrays)
         except (ValueError, KeyError) as error:
             names = ", ".join(t.name for t in module.outputs)
-            raise DeviceError(f"{self.device.name} cannot compile what makes {names}: "
-                              f"{first_line(error)}; run that part elsewhere with another "
-                              f"plan") from error  # fmt: skip
+            raise DeviceError(
+                f"{self.device.name} cannot compile what makes {names}: "
+                f"{first_line(error)}; run that part elsewhere with another "
+                f"plan"
+            ) from error
         return OpenClProgram(built, self._memory, self._group_of)
 
     def rests(self, end_s: float) -> bool:

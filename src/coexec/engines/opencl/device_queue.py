@@ -24,9 +24,14 @@ class DeviceQueue:
     """Context, command queue and compiled kernels of one open device."""
 
     def __init__(
-        self, name: str, arch: Architecture, binaries: Binaries, context: Any, options: str,
+        self,
+        name: str,
+        arch: Architecture,
+        binaries: Binaries,
+        context: Any,
+        options: str,
         active: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """
         Args:
             options: options of the compiler.

@@ -46,9 +46,11 @@ def unusable(found: DeviceHandle) -> str | None:
     if not failure:
         return None
     remedy = found.runtime.remedy if found.runtime else "update or reinstall the driver"
-    return (f"{found.name} is unusable: a small test kernel {failure} [{found.driver}]; {remedy}, "
-            f"after which coexec devices --fresh tries the device again, or leave the device out: "
-            f"CPU devices work without it")  # fmt: skip
+    return (
+        f"{found.name} is unusable: a small test kernel {failure} [{found.driver}]; {remedy}, "
+        f"after which coexec devices --fresh tries the device again, or leave the device out: "
+        f"CPU devices work without it"
+    )
 
 
 def _facts(found: DeviceHandle) -> dict[str, object]:

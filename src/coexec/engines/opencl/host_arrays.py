@@ -54,7 +54,7 @@ class HostArrays:
         before.array[...] = tensor
         return before
 
-    def take_back(self, tensors: Sequence[HostArray]) -> None:
+    def recycle(self, tensors: Sequence[HostArray]) -> None:
         """Do nothing: host memory needs no unmapping before kernels write it."""
 
     def send(self, tensors: Sequence[HostArray]) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from coexec.engines.kernels.base import Node, usual_block
 from coexec.engines.kernels.border import ENTER, LEAVE
 from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.network import Network
+from coexec.engines.opencl.network import DeviceGraph
 from coexec.graph.graph import Operator
 
 __all__ = ["Ends"]
@@ -20,7 +20,9 @@ __all__ = ["Ends"]
 class Ends:
     """The inputs and outputs with the layout of the model where the engine usually has blocks."""
 
-    def __init__(self, network: Network, layouts: Mapping[str, int], arch: Architecture) -> None:
+    def __init__(
+        self, network: DeviceGraph, layouts: Mapping[str, int], arch: Architecture
+    ) -> None:
         """``layouts``: by name, for inputs and outputs whose layout differs from the model's."""
 
         def plain(names: Sequence[str]) -> list[str]:
@@ -35,7 +37,7 @@ class Ends:
         self.blocks = dict.fromkeys(self._inside, 0)
         """Block size of the inputs and outputs whose layout is not the usual one, by name."""
 
-    def network(self) -> Network:
+    def network(self) -> DeviceGraph:
         """The network with a node that changes the layout at each of these inputs and outputs."""
         graph, inside = self._network, self._inside
         tensors = {inside[n]: replace(graph.tensors[n], name=inside[n]) for n in inside}

@@ -19,13 +19,13 @@ from coexec.graph.graph import Operator, Tensor
 from coexec.lowering.module import Module
 from coexec.model.operators import operator_of
 
-__all__ = ["Network", "clean_up", "read_network"]
+__all__ = ["DeviceGraph", "clean_up", "read_network"]
 
 _LONGEST_EPILOGUE = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class DeviceGraph:
     """The operators that one program computes, with their tensors."""
 
     nodes: tuple[Node, ...]
@@ -36,7 +36,7 @@ class Network:
     outputs: tuple[str, ...]
 
 
-def read_network(module: Module) -> Network:
+def read_network(module: Module) -> DeviceGraph:
     """The operators of a module, one node each."""
     model = ir.serde.deserialize_model(onnx.load_model_from_string(module.proto))
     graph = model.graph
@@ -55,7 +55,7 @@ def read_network(module: Module) -> Network:
             if value.name and value.name not in tensors and shape is not None and dtype is not None:
                 size = tuple(shape.numpy())
                 tensors[value.name] = Tensor(value.name, size, dtype.numpy().name)
-    return Network(
+    return DeviceGraph(
         tuple(Node(operator_of(node)) for node in graph),
         tensors,
         constants,
@@ -64,12 +64,12 @@ def read_network(module: Module) -> Network:
     )
 
 
-def clean_up(network: Network) -> Network:
+def clean_up(network: DeviceGraph) -> DeviceGraph:
     """An equivalent network with fewer nodes."""
     return _fuse(_without_identities(_merge_pads(network)))
 
 
-def _readers(network: Network) -> dict[str, list[Node]]:
+def _readers(network: DeviceGraph) -> dict[str, list[Node]]:
     readers: dict[str, list[Node]] = {}
     for node in network.nodes:
         for name in node.inputs:
@@ -77,7 +77,7 @@ def _readers(network: Network) -> dict[str, list[Node]]:
     return readers
 
 
-def _merge_pads(network: Network) -> Network:
+def _merge_pads(network: DeviceGraph) -> DeviceGraph:
     """Merge a Pad with zeros in front of a Conv into the padding of the Conv."""
     readers = _readers(network)
     pads = {n.operator.outputs[0]: n.operator for n in network.nodes if n.operator.op_type == "Pad"}
@@ -87,9 +87,11 @@ def _merge_pads(network: Network) -> Network:
         op = node.operator
         pad = pads.get(op.inputs[0]) if op.inputs else None
         merged = None
-        if pad is not None and len(readers[pad.outputs[0]]) == 1 and (
-            pad.outputs[0] not in network.outputs
-        ):  # fmt: skip
+        if (
+            pad is not None
+            and len(readers[pad.outputs[0]]) == 1
+            and (pad.outputs[0] not in network.outputs)
+        ):
             merged = _merged(pad, op)
         if merged is not None and pad is not None:
             merged_pads.add(pad.outputs[0])
@@ -102,8 +104,11 @@ def _merge_pads(network: Network) -> Network:
 def _merged(pad: Operator, op: Operator) -> Operator | None:
     if op.op_type != "Conv" or pad.text("mode", "constant") != "constant":
         return None
-    amounts = pad.constants.get(1, pad.ints("pads", ())) if pad.version >= 11 else (
-        pad.ints("pads", pad.ints("paddings", ())))  # fmt: skip
+    amounts = (
+        pad.constants.get(1, pad.ints("pads", ()))
+        if pad.version >= 11
+        else (pad.ints("pads", pad.ints("paddings", ())))
+    )
     value = pad.constants.get(2, (pad.attributes.get("value", 0.0),))
     computed = len(pad.inputs) > 2 and pad.inputs[2] and 2 not in pad.constants
     some_axes = len(pad.inputs) > 3 and pad.inputs[3]
@@ -121,7 +126,7 @@ def _merged(pad: Operator, op: Operator) -> Operator | None:
     return replace(op, attributes=attributes, inputs=(pad.inputs[0], *op.inputs[1:]))
 
 
-def _without_identities(network: Network) -> Network:
+def _without_identities(network: DeviceGraph) -> DeviceGraph:
     """Remove operators that return their input, except those whose result leaves the program."""
     same: dict[str, str] = {}
     nodes: list[Node] = []
@@ -167,7 +172,7 @@ def _keeps_scale(op: Operator) -> bool:
     return not cropped and (by_size or (bool(scales) and all(s == 1 for s in scales)))  # type: ignore[union-attr]
 
 
-def _fuse(network: Network) -> Network:
+def _fuse(network: DeviceGraph) -> DeviceGraph:
     """Fuse element-wise operators with the operator whose result they read.
 
     A group starts with a head. Element-wise operators that read the group, and whose output has the
@@ -179,14 +184,14 @@ def _fuse(network: Network) -> Network:
 
 
 class _Fusion:
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: DeviceGraph) -> None:
         self._network = network
         self._readers = _readers(network)
         self._makers = {name: n for n in network.nodes for name in n.outputs}
         self._order = {id(n): i for i, n in enumerate(network.nodes)}
         self._taken: set[int] = set()
 
-    def run(self) -> Network:
+    def run(self) -> DeviceGraph:
         groups: dict[int, Node] = {}
         for node in self._network.nodes:
             if id(node) in self._taken:

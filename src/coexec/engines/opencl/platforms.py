@@ -48,7 +48,7 @@ class DeviceHandle:
     handle: Any
     runtime: CpuRuntime | None = None
     """The runtime that computes on CPU cores; None for GPUs."""
-    told_cpu: str | None = None
+    overridden_cpu_name: str | None = None
     """CPU name that `pocl_cpu` has set for the compiler; None if the compiler detects the CPU."""
 
     @property
@@ -100,7 +100,7 @@ class DeviceHandle:
         """Name and version of the driver, and the CPU name that was set for its compiler."""
         device = self.handle
         text = f"{self.platform} {device.driver_version}, {device.version.strip()}"
-        return f"{text}, told {self.told_cpu}" if self.told_cpu else text
+        return f"{text}, told {self.overridden_cpu_name}" if self.overridden_cpu_name else text
 
     @property
     def compiles_for(self) -> str:
@@ -195,9 +195,11 @@ def _load(threads: int) -> None:
     try:
         import pyopencl
     except ImportError as error:
-        raise DeviceError(f"OpenCL needs pyopencl ({first_line(error)}): "
-                          f"{install('gpu')} for GPUs, {install('pocl')} or "
-                          f"{install('intel-opencl')} for CPU cores") from None  # fmt: skip
+        raise DeviceError(
+            f"OpenCL needs pyopencl ({first_line(error)}): "
+            f"{install('gpu')} for GPUs, {install('pocl')} or "
+            f"{install('intel-opencl')} for CPU cores"
+        ) from None
     values = dict(vendors.variables(Path(pyopencl.__file__).parent))
     for runtime in _RUNTIMES.values():
         values |= runtime.variables(threads)

@@ -14,7 +14,7 @@ from itertools import cycle
 from typing import Any
 
 from coexec.engines.opencl.cpu_runtime import CoreBinding, CpuRuntime, bind
-from coexec.engines.opencl.pocl_cpu import tell_cpu
+from coexec.engines.opencl.pocl_cpu import override_cpu_name
 from coexec.errors import DeviceError
 from coexec.extras import install
 
@@ -52,7 +52,7 @@ class Pocl(CpuRuntime):
         # One binary for all group sizes. Else PoCL compiles each kernel a second time, for its
         # group size, when it first runs. That binary is in PoCL's own cache, not in coexec's.
         os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
-        return tell_cpu(handle)
+        return override_cpu_name(handle)
 
     def _binding(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
         if len(cores) > self._threads:

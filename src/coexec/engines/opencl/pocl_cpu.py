@@ -28,7 +28,7 @@ from typing import Any
 
 from coexec.engines import detect
 
-__all__ = ["known_cpu", "tell_cpu"]
+__all__ = ["known_cpu", "override_cpu_name"]
 
 _PLATFORM = "OpenCL 3.0 PoCL 3.0-rc2  Linux, Release, RELOC, LLVM 14.0.6, SLEEF, DISTRO, POCL_DEBUG"
 _LIBRARY = "libpocl-21062cec.so"
@@ -42,7 +42,7 @@ _LESS = ("znver3", "alderlake")
 _POINTER = struct.Struct("@P")
 
 
-def tell_cpu(handle: Any) -> str | None:
+def override_cpu_name(handle: Any) -> str | None:
     """Set the CPU name of a PoCL device if it is wrong.
 
     Returns the name that is set, also if an earlier call has set it. None: nothing was changed.

@@ -181,7 +181,7 @@ class _BoundLaunches:
         memory, queue, program = self._memory, self._queue, self._program
         with self.translated():
             written = [self._tensors[name] for name in self._written]
-            memory.take_back(written)
+            memory.recycle(written)
             events = [
                 queue.launch(*call, launch.name, result)
                 for call, launch, result in zip(

@@ -66,19 +66,19 @@ class DeviceMemory:
         """Copy arrays into boxes that together cover ``tensor``. Returns once the arrays have been
         read."""
         staging = self._staging(tensor)
-        self.take_back([tensor])
+        self.recycle([tensor])
         for array, region in boxes:
             host = self._map(staging, tensor.value, self.queue.commands, writable=True)
             host[region.slices] = array
         if not self._unified:
             self.queue.copy(staging.buffer, staging.host, tensor.value.name)
-        self.take_back([tensor])
+        self.recycle([tensor])
         self._reorder(staging.up, tensor)
 
     def download(self, tensor: DeviceTensor) -> Array:
         """The values of ``tensor``, valid until it is written or downloaded again."""
         if not tensor.sent:
-            self.take_back([tensor])
+            self.recycle([tensor])
             self._send(tensor)
             self.queue.finish()
         values: Array = self._map(self._staging(tensor), tensor.value, self._host_queue)
@@ -120,7 +120,7 @@ class DeviceMemory:
         """The tensor that kernels use for ``tensor``, which is ``tensor`` itself."""
         return tensor
 
-    def take_back(self, tensors: Sequence[DeviceTensor]) -> None:
+    def recycle(self, tensors: Sequence[DeviceTensor]) -> None:
         """Unmap ``tensors``, which will be written. The host must not read them until they are
         mapped again."""
         for tensor in tensors:

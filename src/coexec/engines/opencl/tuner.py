@@ -81,9 +81,12 @@ def candidates(launch: KernelLaunch, arch: Architecture) -> Iterator[Grid]:
         for height in sizes[:4]:
             for depth in sizes[:4]:
                 items = width * height * depth
-                if 16 <= items <= arch.max_group and width <= 2 * x and height <= 2 * y and (
-                    depth <= 2 * z
-                ):  # fmt: skip
+                if (
+                    16 <= items <= arch.max_group
+                    and width <= 2 * x
+                    and height <= 2 * y
+                    and (depth <= 2 * z)
+                ):
                     yield width, height, depth
 
 

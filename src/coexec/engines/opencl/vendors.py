@@ -122,16 +122,22 @@ def _reason(library: Path) -> str:
         ctypes.CDLL(str(library))
     except OSError as error:
         if other is not None and other.parent != library.parent:
-            return (f"it needs a newer {_TBB} than {other}, which this process has loaded before "
-                    f"(OpenVINO brings one); open the OpenCL device before OpenVINO is imported, "
-                    f"or use a process of its own")  # fmt: skip
+            return (
+                f"it needs a newer {_TBB} than {other}, which this process has loaded before "
+                f"(OpenVINO brings one); open the OpenCL device before OpenVINO is imported, "
+                f"or use a process of its own"
+            )
         return f"{first_line(error)}; {install('intel-opencl')} brings all it needs"
     if "OCL_ICD_VENDORS" in os.environ or "OCL_ICD_FILENAMES" in os.environ:
-        return ("OCL_ICD_VENDORS or OCL_ICD_FILENAMES is set and does not name it; unset it, or "
-                f"add {library}")  # fmt: skip
-    return ("OpenCL was in use before coexec, or the cache folder "
-            f"{default_cache_folder()} cannot be written; open coexec's device first, or make the "
-            "folder writable")  # fmt: skip
+        return (
+            "OCL_ICD_VENDORS or OCL_ICD_FILENAMES is set and does not name it; unset it, or "
+            f"add {library}"
+        )
+    return (
+        "OpenCL was in use before coexec, or the cache folder "
+        f"{default_cache_folder()} cannot be written; open coexec's device first, or make the "
+        "folder writable"
+    )
 
 
 def _mapped(library: str) -> Path | None:

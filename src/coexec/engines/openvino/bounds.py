@@ -165,9 +165,12 @@ def _scaled(by: Callable[[Any], float]) -> _Rule:
 
 
 _PRODUCTS: Mapping[str, int | None] = {
-    "Convolution": 1, "GroupConvolution": 2, "MatMul": None, "ConvolutionBackpropData": None,
+    "Convolution": 1,
+    "GroupConvolution": 2,
+    "MatMul": None,
+    "ConvolutionBackpropData": None,
     "GroupConvolutionBackpropData": None,
-}  # fmt: skip
+}
 """Number of leading axes of the weights that belong to output channels; None: the output channels
 are not the leading axes."""
 

@@ -52,11 +52,16 @@ class OpenVino(Engine):
         from coexec.engines.openvino.processors import processors
 
         return [
-            Processor(kind, p.name, p.uuid or p.pci or p.plugin, p.driver,
-                      facts=_facts(p.memory_bytes, p.precisions))
+            Processor(
+                kind,
+                p.name,
+                p.uuid or p.pci or p.plugin,
+                p.driver,
+                facts=_facts(p.memory_bytes, p.precisions),
+            )
             for p in processors()
             if p.plugin.partition(".")[0].lower() == kind
-        ]  # fmt: skip
+        ]
 
     def describe(self, device: Device, options: OpenVinoOptions) -> EngineInfo:
         if installed_version() is None:
@@ -92,5 +97,7 @@ def _found(device: Device) -> "OpenVinoProcessor":
     for processor in processors():
         if device.identity and device.identity in (processor.uuid, processor.pci, processor.plugin):
             return processor
-    raise DeviceError(f"device {device.name!r} cannot be used through OpenVINO: it finds no "
-                      f"{device.processor}; update its driver, or use another engine")  # fmt: skip
+    raise DeviceError(
+        f"device {device.name!r} cannot be used through OpenVINO: it finds no "
+        f"{device.processor}; update its driver, or use another engine"
+    )

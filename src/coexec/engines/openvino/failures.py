@@ -28,8 +28,10 @@ def translated(device: str, doing: str, remedy: str) -> Iterator[None]:
     except CoexecError:
         raise
     except MemoryError as error:
-        raise DeviceError(f"{device} ran out of memory while {doing}; use smaller shapes, or let "
-                          f"another device do a part") from error  # fmt: skip
+        raise DeviceError(
+            f"{device} ran out of memory while {doing}; use smaller shapes, or let "
+            f"another device do a part"
+        ) from error
     except (RuntimeError, TypeError, ValueError) as error:
         raise DeviceError(f"{device} failed while {doing} ({cause(error)}); {remedy}") from error
 

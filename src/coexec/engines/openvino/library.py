@@ -55,8 +55,9 @@ def core() -> Any:
     except ImportError as error:
         raise DeviceError(f"OpenVINO is not available ({first_line(error)}); {_REMEDY}") from error
     except RuntimeError as error:
-        raise DeviceError(f"OpenVINO does not start ({first_line(error)}); "
-                          f"reinstall it: {_REMEDY}") from error  # fmt: skip
+        raise DeviceError(
+            f"OpenVINO does not start ({first_line(error)}); reinstall it: {_REMEDY}"
+        ) from error
 
 
 def load_tbb() -> None:

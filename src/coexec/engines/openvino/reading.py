@@ -60,8 +60,9 @@ def read(module: Module, limit: float | None) -> Read:
     keep_quotients(model)
     inputs = {_name(port, origins): number for number, port in enumerate(model.inputs)}
     _copy_inputs_to_outputs(model)
-    quantized = any(op.get_type_name() == "FakeQuantize" or _widens_integers(op)
-                    for op in model.get_ops())  # fmt: skip
+    quantized = any(
+        op.get_type_name() == "FakeQuantize" or _widens_integers(op) for op in model.get_ops()
+    )
     return Read(model, inputs, limited, with_ends(model, inputs), quantized)
 
 

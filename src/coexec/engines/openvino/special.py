@@ -201,10 +201,15 @@ def _pool(op: Any) -> Any:
     x, attributes = op.input_value(0), op.get_attributes()
     ones = _ops().select(_is_nan(x), _number(1.0, x), _number(0.0, x))
     pooled = _ops().max_pool(
-        ones, attributes["strides"], attributes.get("dilations") or [1] * len(attributes["kernel"]),
-        attributes["pads_begin"], attributes["pads_end"], attributes["kernel"],
-        attributes["rounding_type"], attributes["auto_pad"],
-    )  # fmt: skip
+        ones,
+        attributes["strides"],
+        attributes.get("dilations") or [1] * len(attributes["kernel"]),
+        attributes["pads_begin"],
+        attributes["pads_end"],
+        attributes["kernel"],
+        attributes["rounding_type"],
+        attributes["auto_pad"],
+    )
     above = _above(pooled.output(0), _number(0.5, x))
     return _ops().select(above, _number(np.nan, x), op.output(0))
 
@@ -221,9 +226,10 @@ def _reduction(sign: float) -> Callable[[Any], Any]:
         # Class of each element: 2 NaN, 1 a value, 0 the infinity that never wins. The largest class
         # decides the result.
         kinds = _ops().select(
-            _is_nan(x), _number(2.0, x),
+            _is_nan(x),
+            _number(2.0, x),
             _ops().select(_ops().not_equal(x, end), _number(1.0, x), _number(0.0, x)),
-        )  # fmt: skip
+        )
         largest = _ops().reduce_max(kinds, axes, op.get_attributes()["keep_dims"])
         values = _ops().select(_ops().less(largest, _number(0.5, x)), end, op)
         above = _above(largest, _number(1.5, x))
@@ -253,8 +259,9 @@ def _first_place(op: Any) -> Any:
     attributes, shape = op.get_attributes(), x.get_partial_shape()
     axis = attributes["axis"] % len(shape)
     best = np.inf if attributes["mode"] == "max" else -np.inf
-    values = np.full([shape[axis].get_length() if i == axis else 1 for i in range(len(shape))],
-                     -best, np.float32)  # fmt: skip
+    values = np.full(
+        [shape[axis].get_length() if i == axis else 1 for i in range(len(shape))], -best, np.float32
+    )
     values[(0,) * len(shape)] = best
     replacement = _ops().constant(values, x.get_element_type())
     op.input(0).replace_source_output(_ops().select(_is_nan(x), replacement, x).output(0))

@@ -26,15 +26,32 @@ _MOVING = frozenset({
     "ScatterND", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
     "Where",
 })  # fmt: skip
-_COMPARING = frozenset({
-    "And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor",
-})  # fmt: skip
+_COMPARING = frozenset(
+    {
+        "And",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "Less",
+        "LessOrEqual",
+        "Not",
+        "Or",
+        "Xor",
+    }
+)
 _EXACT_IN_INT32 = frozenset({"Abs", "Add", "Div", "Max", "Min", "Mul", "Neg", "Sign", "Sub"})
 """Operators that are exact in int32. The others compute in float32, which has 24 bits."""
-_BETWEEN_TYPES = frozenset({
-    "Cast", "ConvInteger", "DequantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul",
-    "QuantizeLinear",
-})  # fmt: skip
+_BETWEEN_TYPES = frozenset(
+    {
+        "Cast",
+        "ConvInteger",
+        "DequantizeLinear",
+        "MatMulInteger",
+        "QLinearConv",
+        "QLinearMatMul",
+        "QuantizeLinear",
+    }
+)
 _COMPUTING = frozenset({
     "Acos", "Acosh", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "AveragePool",
     "BatchNormalization", "Ceil", "Celu", "Clip", "Conv", "ConvTranspose", "Cos", "Cosh", "CumSum",

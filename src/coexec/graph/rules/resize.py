@@ -13,8 +13,12 @@ from coexec.graph.rules.base import OperatorRegion, SplitRule, Tensors, normaliz
 
 __all__ = ["RULES"]
 
-_HALF_PIXEL = {"asymmetric": False, "half_pixel": True, "half_pixel_symmetric": True,
-               "pytorch_half_pixel": True}  # fmt: skip
+_HALF_PIXEL = {
+    "asymmetric": False,
+    "half_pixel": True,
+    "half_pixel_symmetric": True,
+    "pytorch_half_pixel": True,
+}
 """Coordinate modes that do not depend on an axis' length when the scale is a whole number."""
 
 _ROUNDING: Mapping[str, Callable[[int, int], int]] = {

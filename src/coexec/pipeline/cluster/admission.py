@@ -125,16 +125,23 @@ class Door:
         late = [frame for frame in self.inside() if frame.deadline_s <= now]
         for frame in late:
             elapsed_s = now - frame.admitted_s
-            self.fail(frame.number, ExecutionError(
-                f"frame {frame.number} was not answered within {elapsed_s:.1f} s; allow more time "
-                f"(deadline_s), or look at `coexec cluster status`"))  # fmt: skip
+            self.fail(
+                frame.number,
+                ExecutionError(
+                    f"frame {frame.number} was not answered within {elapsed_s:.1f} s; "
+                    f"allow more time (deadline_s), or look at `coexec cluster status`"
+                ),
+            )
         return len(late)
 
     def close(self, refusal: CoexecError | None = None) -> None:
         """Refuse further frames, and give up those in flight. May be called again."""
         with self._changed:
-            self._refusal = self._refusal or refusal or ClosedError(
-                "the cluster's session is closed; make a new one")  # fmt: skip
+            self._refusal = (
+                self._refusal
+                or refusal
+                or ClosedError("the cluster's session is closed; make a new one")
+            )
             self._changed.notify_all()
         for frame in self.inside():
             self.fail(frame.number, self._refusal)

@@ -17,7 +17,7 @@ from coexec.pipeline.cluster.machine import MachineOptions
 from coexec.pipeline.cluster.nodes import check_answers, check_installed, join, known_nodes, prepare
 from coexec.pipeline.cluster.session import ClusterSession, PipelineOptions
 from coexec.pipeline.cluster.settings import ClusterSettings, read_settings
-from coexec.selection.opened_model import GivenModel
+from coexec.selection.opened_model import OpenedModel
 
 if TYPE_CHECKING:
     from coexec.pipeline.cluster.ray_team import Connection
@@ -66,8 +66,10 @@ class Cluster:
         token = None if token is None else Path(token)
         try:
             if nodes is not None and address is not None:
-                raise UsageError(f"nodes={nodes} are a cluster of their own, address={address!r} "
-                                 f"is another; give one of them")  # fmt: skip
+                raise UsageError(
+                    f"nodes={nodes} are a cluster of their own, address={address!r} "
+                    f"is another; give one of them"
+                )
             if nodes is not None:
                 address = self._start_nodes(nodes)
             address = address or settings.address or _address_here()
@@ -105,23 +107,28 @@ class Cluster:
         Raises:
             CoexecError: the model cannot be read, or the machines cannot run it.
         """
-        opened_model = GivenModel(
+        opened_model = OpenedModel(
             check_model(model), check_shapes(shapes or {}), self._cache, dict(values or {})
         )
         settings = settings or self._settings
         machine_names = self.machines
         named = settings.machines
         if named and not named.keys() & set(machine_names):
-            raise UsageError(f"of the machines that the settings name ({', '.join(named)}) none is "
-                             f"there; there are {', '.join(machine_names) or 'none'}")  # fmt: skip
+            raise UsageError(
+                f"of the machines that the settings name ({', '.join(named)}) none is "
+                f"there; there are {', '.join(machine_names) or 'none'}"
+            )
         options = PipelineOptions(planner, planner_options, credits, deadline_s, settings.network)
         from coexec.pipeline.cluster.ray_team import RayTeam
 
         team = RayTeam(self._connection, settings.machines, only=bool(settings.machines))
         return ClusterSession(
-            opened_model.model, team, lambda facts: settings.known_of(facts.name), options,
+            opened_model.model,
+            team,
+            lambda facts: settings.known_of(facts.name),
+            options,
             settings.limits,
-        )  # fmt: skip
+        )
 
     @property
     def settings(self) -> ClusterSettings:
@@ -150,9 +157,11 @@ class Cluster:
         folder = folder_of_nodes()
         named = list(self._settings.machines)
         if named and len(named) < count:
-            raise UsageError(f"{count} nodes are to be started, and the settings name "
-                             f"{len(named)} machines: {', '.join(named)}; name as many, or "
-                             f"none")  # fmt: skip
+            raise UsageError(
+                f"{count} nodes are to be started, and the settings name "
+                f"{len(named)} machines: {', '.join(named)}; name as many, or "
+                f"none"
+            )
         names = named[:count] or [f"{folder.name}-{index}" for index in range(count)]
         if not named:
             cores = sorted(usable_cores())
@@ -185,9 +194,11 @@ class Cluster:
 def _address_here() -> str:
     nodes = known_nodes()
     if not nodes:
-        raise UsageError("no cluster is known here; start one with `coexec cluster start`, join one"
-                         " with `coexec cluster join HOST:PORT`, give its address, or try several "
-                         "nodes on this machine with nodes=4 (--nodes 4)")  # fmt: skip
+        raise UsageError(
+            "no cluster is known here; start one with `coexec cluster start`, join one"
+            " with `coexec cluster join HOST:PORT`, give its address, or try several "
+            "nodes on this machine with nodes=4 (--nodes 4)"
+        )
     return nodes[-1].address
 
 

@@ -143,16 +143,20 @@ class Conductor:
         try:
             await self._hire()
         except (MachineLostError, TimeoutError) as error:
-            raise ExecutionError(f"a machine was lost while it was measured: "
-                                 f"{first_line(error)}; try again") from None  # fmt: skip
+            raise ExecutionError(
+                f"a machine was lost while it was measured: {first_line(error)}; try again"
+            ) from None
         if not self.members:
-            raise ExecutionError("the cluster has no machine; start one with `coexec cluster start`"
-                                 " and others with `coexec cluster join`")  # fmt: skip
+            raise ExecutionError(
+                "the cluster has no machine; start one with `coexec cluster start`"
+                " and others with `coexec cluster join`"
+            )
         try:
             await self._change("the session begins", await self._planned())
         except (MachineLostError, TimeoutError) as error:
-            raise ExecutionError(f"a machine was lost while the session began: "
-                                 f"{first_line(error)}; try again") from None  # fmt: skip
+            raise ExecutionError(
+                f"a machine was lost while the session began: {first_line(error)}; try again"
+            ) from None
         for work in (self._watch(), self._watch_joins()):
             self._start(work)
 
@@ -204,8 +208,14 @@ class Conductor:
         start = time.monotonic()
         async with self._changing:
             self._epochs += 1
-            work = deploy(planned, self._epochs, self.members, self._models,
-                          self._planning.graph, self._limits.message_s)  # fmt: skip
+            work = deploy(
+                planned,
+                self._epochs,
+                self.members,
+                self._models,
+                self._planning.graph,
+                self._limits.message_s,
+            )
             self._deploying = self._loop.create_task(work)
             try:
                 deployment = await within(self._deploying, self._limits.deploy_s)
@@ -221,9 +231,11 @@ class Conductor:
         self._changed_s = time.monotonic()
         self._demand.clear()
         self._door.limit(self._credits or planned.credits)
-        line = (f"{why}: {len(planned.plan.stages)} stages on {', '.join(deployment.machines)}, "
-                f"period {planned.period_s * 1e3:.1f} ms predicted, "
-                f"in service after {self._changed_s - start:.1f} s")  # fmt: skip
+        line = (
+            f"{why}: {len(planned.plan.stages)} stages on {', '.join(deployment.machines)}, "
+            f"period {planned.period_s * 1e3:.1f} ms predicted, "
+            f"in service after {self._changed_s - start:.1f} s"
+        )
         self.changes.append(line)
         _log.info("%s", line)
         for member in self.members.values():
@@ -250,8 +262,12 @@ class Conductor:
                 self._start(self._team_dismisses(name))
             self._lost.clear()
             if not self.members:
-                self._door.close(ClosedError(f"no machine of the cluster is left: {why}; start "
-                                             f"machines and make another session"))  # fmt: skip
+                self._door.close(
+                    ClosedError(
+                        f"no machine of the cluster is left: {why}; start "
+                        f"machines and make another session"
+                    )
+                )
                 return
             try:
                 await self._change(why, await self._planned(quick=True))
@@ -357,8 +373,9 @@ class Conductor:
             elif self.deployed is None or event.epoch != self.deployed.epoch:
                 continue
             elif isinstance(event, FrameFailure):
-                self._door.fail(event.frame, ExecutionError(
-                    f"frame {event.frame} failed on {event.reason}"))  # fmt: skip
+                self._door.fail(
+                    event.frame, ExecutionError(f"frame {event.frame} failed on {event.reason}")
+                )
             elif isinstance(event, Unreached):
                 if event.target in self.members:
                     self.members[event.target].complaints += 1
@@ -488,5 +505,6 @@ class Conductor:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             _log.error("the cluster's session is closed: %r", error, exc_info=error)
-            self._door.close(ExecutionError(f"the cluster's session has failed: {error!r}; make "
-                                            f"another one"))  # fmt: skip
+            self._door.close(
+                ExecutionError(f"the cluster's session has failed: {error!r}; make another one")
+            )

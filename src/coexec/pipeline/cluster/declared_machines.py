@@ -23,8 +23,9 @@ def lacking(settings: ClusterSettings) -> str | None:
         if "flops_per_s" not in properties:
             return f"machines.{name}.gflops is not stated"
         if "bandwidth_bytes_per_s" not in properties:
-            return f"neither network.bandwidth_mbit_s nor machines.{name}.bandwidth_mbit_s is " \
-                   f"stated"  # fmt: skip
+            return (
+                f"neither network.bandwidth_mbit_s nor machines.{name}.bandwidth_mbit_s is stated"
+            )
     return None
 
 
@@ -60,8 +61,10 @@ def made_up(
         raise UsageError(f"--machines {count}: plan for at least one")
     for name, values in (("--gflops", gflops), ("--mbit", mbit_s)):
         if not values or len(values) > count:
-            raise UsageError(f"{name} has {len(values)} values for {count} machines; give one for "
-                             f"each, or fewer: the last one counts for the rest")  # fmt: skip
+            raise UsageError(
+                f"{name} has {len(values)} values for {count} machines; give one for "
+                f"each, or fewer: the last one counts for the rest"
+            )
     rows = zip(range(count), *(chain(v, repeat(v[-1])) for v in (gflops, mbit_s)), strict=False)
     return tuple(
         KnownMachine(f"m{index + 1}", Capacity(1e9 * speed), _MBIT * port)

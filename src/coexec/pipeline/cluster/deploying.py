@@ -37,9 +37,13 @@ class Deployment:
 
 
 async def deploy(
-    planned: Planned, epoch: int, members: Mapping[str, Member], models: ShareModels, graph: Graph,
+    planned: Planned,
+    epoch: int,
+    members: Mapping[str, Member],
+    models: ShareModels,
+    graph: Graph,
     message_s: float,
-) -> Deployment:  # fmt: skip
+) -> Deployment:
     """Send each machine of a plan its job, models and weights; frames of ``epoch`` may come then.
 
     Args:
@@ -61,9 +65,10 @@ async def deploy(
 
     async def bring(name: str) -> None:
         own_models = {
-            (stage, share): model for (stage, share), model in shares.items()
+            (stage, share): model
+            for (stage, share), model in shares.items()
             if stages[stage].shares[share].machine == name
-        }  # fmt: skip
+        }
         handle = peers[name]
         digests = list({digest for model in own_models.values() for digest in model.weights})
         lacking = await handle.call("lacks", digests)
@@ -77,7 +82,11 @@ async def deploy(
 
 def _longest_message_s(jobs: Mapping[str, MachineJob], members: Mapping[str, Member]) -> float:
     return max(
-        (step.size_bytes / members[name].bandwidth_bytes_per_s
-         for name, job in jobs.items() for step in job.steps if isinstance(step, Send)),
+        (
+            step.size_bytes / members[name].bandwidth_bytes_per_s
+            for name, job in jobs.items()
+            for step in job.steps
+            if isinstance(step, Send)
+        ),
         default=0.0,
-    )  # fmt: skip
+    )

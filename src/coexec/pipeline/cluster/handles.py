@@ -19,7 +19,7 @@ __all__ = [
     "Unreached",
     "nothing",
     "within",
-]  # fmt: skip
+]
 
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from coexec.graph.graph import Graph
 from coexec.pipeline.plan.flow import Action, Computation, actions
 from coexec.pipeline.plan.plan import PipelinePlan, boundary
 from coexec.pipeline.strip import Strip
-from coexec.plan.schedule import Part
+from coexec.plan.schedule import TaskRegion
 
 __all__ = ["FRAME", "Compute", "MachineJob", "Send", "ShareKey", "Step", "jobs_of"]
 
@@ -29,8 +29,8 @@ class Compute:
     step: int
     after: tuple[int, ...]
     share: ShareKey
-    reads: tuple[Part, ...]
-    writes: tuple[Part, ...]
+    reads: tuple[TaskRegion, ...]
+    writes: tuple[TaskRegion, ...]
     macs: int
     """Multiply-accumulates, halos included."""
 
@@ -43,7 +43,7 @@ class Send:
     after: tuple[int, ...]
     stage: int
     target: str
-    parts: tuple[Part, ...]
+    parts: tuple[TaskRegion, ...]
     size_bytes: int
 
 
@@ -56,9 +56,9 @@ class MachineJob:
 
     machine: str
     steps: tuple[Step, ...]
-    receives: Mapping[int, tuple[Part, ...]]
+    receives: Mapping[int, tuple[TaskRegion, ...]]
     """Parts that arrive, by step."""
-    outputs: tuple[Part, ...] = ()
+    outputs: tuple[TaskRegion, ...] = ()
     """The model's outputs on the machine that answers; empty on other machines."""
     answers_after: tuple[int, ...] = ()
     """Steps that must have ended before the answer."""
@@ -74,7 +74,7 @@ def jobs_of(
     """
     flow = actions(plan, graph)
     steps: dict[str, list[Step]] = {name: [] for name in plan.machines}
-    receives: dict[str, dict[int, tuple[Part, ...]]] = {name: {} for name in plan.machines}
+    receives: dict[str, dict[int, tuple[TaskRegion, ...]]] = {name: {} for name in plan.machines}
     strips: dict[ShareKey, Strip] = {}
     for index, action in enumerate(flow):
         operation, after = action.what, action.after or (FRAME,)
@@ -100,13 +100,18 @@ def jobs_of(
     names = boundary(graph, plan.stages, len(plan.stages))
     outputs = tuple((name, graph.tensors[name].whole) for name in names)
     return {
-        name: MachineJob(name, tuple(steps[name]), receives[name],
-                  outputs if name == last else (), _all(flow, last) if name == last else ())
+        name: MachineJob(
+            name,
+            tuple(steps[name]),
+            receives[name],
+            outputs if name == last else (),
+            _all(flow, last) if name == last else (),
+        )
         for name in plan.machines
-    }, strips  # fmt: skip
+    }, strips
 
 
-def _full(writes: Sequence[Part]) -> tuple[Part, ...]:
+def _full(writes: Sequence[TaskRegion]) -> tuple[TaskRegion, ...]:
     return tuple(part for part in writes if part[1].size)
 
 
@@ -114,7 +119,7 @@ def _begin(
     plan: PipelinePlan,
     graph: Graph,
     steps: Mapping[str, Sequence[Step]],
-    receives: Mapping[str, dict[int, tuple[Part, ...]]],
+    receives: Mapping[str, dict[int, tuple[TaskRegion, ...]]],
 ) -> None:
     """Send the frame to all machines with steps that have no other predecessor."""
     first = plan.stages[0].leader

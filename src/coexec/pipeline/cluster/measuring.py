@@ -72,8 +72,10 @@ async def measured_members(
         by_host.setdefault(each.host, []).append(each)
 
     async def speeds(hosted: list[MachineFacts]) -> dict[str, float]:
-        return {each.name: await _flops_per_s(handles[each.name], probe, stated(each))
-                for each in hosted}  # fmt: skip
+        return {
+            each.name: await _flops_per_s(handles[each.name], probe, stated(each))
+            for each in hosted
+        }
 
     flops_by_name: dict[str, float] = {}
     for part in await asyncio.gather(*map(speeds, by_host.values())):

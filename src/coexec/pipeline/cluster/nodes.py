@@ -123,8 +123,9 @@ def check_installed() -> None:
     """
     missing = [name for name in ("ray", "psutil") if find_spec(name) is None]
     if missing:
-        raise PackageError(f"clusters need {' and '.join(missing)}, not installed here: "
-                           f"{install('cluster')}")  # fmt: skip
+        raise PackageError(
+            f"clusters need {' and '.join(missing)}, not installed here: {install('cluster')}"
+        )
 
 
 def check_name(name: str) -> str:
@@ -133,8 +134,10 @@ def check_name(name: str) -> str:
         UsageError: a machine cannot have this name.
     """
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name for a machine: up to 63 letters, digits, '-', '_' "
-                         f"and '.', a letter or digit at both ends")  # fmt: skip
+        raise UsageError(
+            f"{name!r} is no name for a machine: up to 63 letters, digits, '-', '_' "
+            f"and '.', a letter or digit at both ends"
+        )
     return name
 
 
@@ -170,8 +173,10 @@ def prepare(token: Path | None = None) -> None:
     check_installed()
     variables = environment(token)
     if "ray" in sys.modules and os.environ.get("RAY_AUTH_TOKEN") != variables["RAY_AUTH_TOKEN"]:
-        raise UsageError("ray was imported before the cluster's token was known to it; make the "
-                         "Cluster before you import ray, one cluster a process")  # fmt: skip
+        raise UsageError(
+            "ray was imported before the cluster's token was known to it; make the "
+            "Cluster before you import ray, one cluster a process"
+        )
     os.environ.update(variables | _OWN_SIGNALS)
 
 
@@ -200,9 +205,12 @@ def start_head(
 
 
 def join(
-    address: str, name: str, host: str | None = None, token: Path | None = None,
+    address: str,
+    name: str,
+    host: str | None = None,
+    token: Path | None = None,
     machine: bool = True,
-) -> NodeProcess:  # fmt: skip
+) -> NodeProcess:
     """Make this machine a node of a cluster.
 
     Args:
@@ -232,8 +240,10 @@ def split_address(address: str) -> tuple[str, int]:
     """
     host, _, port = address.rpartition(":")
     if not host or not (port.isdecimal() and port.isascii() and 0 < int(port) < 65536):
-        raise UsageError(f"{address!r} is no address of a head; give HOST:PORT, as `coexec cluster "
-                         f"start` prints it")  # fmt: skip
+        raise UsageError(
+            f"{address!r} is no address of a head; give HOST:PORT, as `coexec cluster "
+            f"start` prints it"
+        )
     return host, int(port)
 
 
@@ -247,9 +257,11 @@ def check_answers(address: str) -> None:
     try:
         socket.create_connection((host, port), _ANSWER_S).close()
     except (OSError, UnicodeError) as error:
-        raise DeviceError(f"no head answers at {address}: {error}; look whether it runs "
-                          f"(`coexec cluster status` there) and whether a firewall lets port "
-                          f"{port} through") from None  # fmt: skip
+        raise DeviceError(
+            f"no head answers at {address}: {error}; look whether it runs "
+            f"(`coexec cluster status` there) and whether a firewall lets port "
+            f"{port} through"
+        ) from None
 
 
 def stop(name: str | None = None) -> list[StartedNode]:
@@ -311,8 +323,10 @@ def _check_own(host: str | None) -> None:
         with socket.socket() as probe:
             probe.bind((host, 0))
     except (OSError, ValueError):
-        raise UsageError(f"this machine has no address {host!r}; leave --host out, or give one "
-                         f"that `ip -4 address` lists") from None  # fmt: skip
+        raise UsageError(
+            f"this machine has no address {host!r}; leave --host out, or give one "
+            f"that `ip -4 address` lists"
+        ) from None
 
 
 def _check_free(port: int) -> None:
@@ -325,11 +339,14 @@ def _check_free(port: int) -> None:
         try:
             probe.bind(("", port))
         except PermissionError:
-            raise DeviceError(f"this user may not listen at port {port}; choose one from 1024 on "
-                              f"with --port") from None  # fmt: skip
+            raise DeviceError(
+                f"this user may not listen at port {port}; choose one from 1024 on with --port"
+            ) from None
         except (OSError, OverflowError):
-            raise DeviceError(f"port {port} is in use on this machine, or is none; end what uses "
-                              f"it, or choose another with --port") from None  # fmt: skip
+            raise DeviceError(
+                f"port {port} is in use on this machine, or is none; end what uses "
+                f"it, or choose another with --port"
+            ) from None
 
 
 def _start(
@@ -338,21 +355,39 @@ def _start(
     """Run Ray's command, and wait until its log reports the start."""
     check_name(node.name)
     if any(other.name == node.name for other in known_nodes()):
-        raise UsageError(f"machine {node.name!r} runs here already; end it with `coexec cluster "
-                         f"stop`, or choose another name with --name")  # fmt: skip
+        raise UsageError(
+            f"machine {node.name!r} runs here already; end it with `coexec cluster "
+            f"stop`, or choose another name with --name"
+        )
     labels = _labels(node.name) if machine else f"{_DRIVER}={node.name}"
     command = [
-        sys.executable, "-m", "ray.scripts.scripts", "start", *words, "--num-cpus", "0",
-        "--num-gpus", "0", "--labels", labels, "--object-store-memory", str(_store_bytes()),
-        "--disable-usage-stats", "--block",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        *words,
+        "--num-cpus",
+        "0",
+        "--num-gpus",
+        "0",
+        "--labels",
+        labels,
+        "--object-store-memory",
+        str(_store_bytes()),
+        "--disable-usage-stats",
+        "--block",
+    ]
     log = cluster_folder() / "logs" / f"{node.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _one_at_a_time(), log.open("wb") as output:
         process = subprocess.Popen(
-            command, env={**os.environ, **surroundings}, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            command,
+            env={**os.environ, **surroundings},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
             _await_start(process, log, node.address)
         except BaseException:
@@ -380,13 +415,17 @@ def _await_start(process: "subprocess.Popen[bytes]", log: Path, address: str) ->
         if "Ray runtime started" in text:
             return
         if "InvalidAuthToken" in text or "AuthenticationError" in text:
-            raise DeviceError(f"the cluster at {address} does not take this token; copy the token "
-                              f"file from the head's machine")  # fmt: skip
+            raise DeviceError(
+                f"the cluster at {address} does not take this token; copy the token "
+                f"file from the head's machine"
+            )
         if process.poll() is not None:
             raise DeviceError(f"Ray did not start: {_reason(text)}; {log} has all that it said")
         time.sleep(0.1)
-    raise DeviceError(f"Ray did not start within {_START_S:.0f} s; look whether {address} is the "
-                      f"address of a head; {log} has what Ray said")  # fmt: skip
+    raise DeviceError(
+        f"Ray did not start within {_START_S:.0f} s; look whether {address} is the "
+        f"address of a head; {log} has what Ray said"
+    )
 
 
 def _reason(text: str) -> str:

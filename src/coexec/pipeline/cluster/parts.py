@@ -10,7 +10,7 @@ from coexec.arrays import Array
 from coexec.errors import ExecutionError
 from coexec.graph.region import Region
 from coexec.graph.stitch import missing
-from coexec.plan.schedule import Part
+from coexec.plan.schedule import TaskRegion
 
 __all__ = ["FrameParts"]
 
@@ -23,7 +23,7 @@ class FrameParts:
         self._lock = threading.Lock()
         self._boxes: dict[str, dict[Region, Any]] = {}
 
-    def put(self, parts: Iterable[Part], arrays: Iterable[Any]) -> None:
+    def put(self, parts: Iterable[TaskRegion], arrays: Iterable[Any]) -> None:
         """Store parts, without copies.
 
         Raises:

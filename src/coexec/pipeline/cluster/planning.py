@@ -9,7 +9,7 @@ from coexec.costs.capacity import Capacity, CapacityCosts
 from coexec.errors import InfeasibleError, UsageError
 from coexec.graph.graph import Graph
 from coexec.hardware.hardware import System
-from coexec.pipeline.network import Network, connected, machine
+from coexec.pipeline.network import NetworkKind, connected, machine
 from coexec.pipeline.plan.plan import PipelinePlan
 from coexec.pipeline.planners import PIPELINES
 from coexec.pipeline.planners.methods.problem import PipelineProblem
@@ -69,15 +69,16 @@ class Planning:
         graph: Graph,
         planner: str,
         options: Mapping[str, Any],
-        network: Network = "ports",
+        network: NetworkKind = "ports",
     ) -> None:
         """
         Raises:
             UsageError: there is no such planner, or it has no such option or value.
         """
         if planner not in PIPELINES:
-            raise UsageError(f"there is no planner {planner!r} of pipelines; there are "
-                             f"{', '.join(PIPELINES)}")  # fmt: skip
+            raise UsageError(
+                f"there is no planner {planner!r} of pipelines; there are {', '.join(PIPELINES)}"
+            )
         check_options(planner, PIPELINES[planner].options, options)
         self.graph, self.network = graph, network
         self.door: str | None = None
@@ -140,9 +141,14 @@ class Planning:
             costs, system = self._described([*machines, outside])
         frames = _FRAMES_PER_STAGE * len(plan.stages) + 8
         run: PipelineRun = simulate_pipeline(
-            plan, self.graph, costs, system, frames, credits=Planned(plan, 0, 0).credits,
+            plan,
+            self.graph,
+            costs,
+            system,
+            frames,
+            credits=Planned(plan, 0, 0).credits,
             door=self.door,
-        )  # fmt: skip
+        )
         shares = {name: run.utilisation(name) for name in plan.machines}
         return Planned(plan, run.period_s, run.latency_s, shares)
 
@@ -174,10 +180,13 @@ def exchanged(plan: PipelinePlan, a: str, b: str) -> PipelinePlan:
         return names.get(name, name)
 
     stages = tuple(
-        replace(stage, leader=of(stage.leader),
-                shares=tuple(replace(share, machine=of(share.machine)) for share in stage.shares))
+        replace(
+            stage,
+            leader=of(stage.leader),
+            shares=tuple(replace(share, machine=of(share.machine)) for share in stage.shares),
+        )
         for stage in plan.stages
-    )  # fmt: skip
+    )
     return replace(plan, stages=stages)
 
 

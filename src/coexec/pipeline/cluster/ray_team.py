@@ -61,15 +61,21 @@ class Connection:
         log.setLevel(logging.ERROR)
         with ThreadPoolExecutor(1) as thread:
             start = thread.submit(
-                ray.init, address=address, namespace="coexec", logging_level=logging.ERROR,
-                log_to_driver=False, configure_logging=False,
-            )  # fmt: skip
+                ray.init,
+                address=address,
+                namespace="coexec",
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                configure_logging=False,
+            )
             try:
                 start.result()
             except (RayError, ConnectionError, RuntimeError, ValueError) as error:
-                raise DeviceError(f"cannot enter the cluster at {address}: {first_line(error)}; "
-                                  f"this machine has to be one of its nodes (`coexec cluster "
-                                  f"join`)") from None  # fmt: skip
+                raise DeviceError(
+                    f"cannot enter the cluster at {address}: {first_line(error)}; "
+                    f"this machine has to be one of its nodes (`coexec cluster "
+                    f"join`)"
+                ) from None
             except BaseException:
                 wait([start])
                 ray.shutdown()
@@ -102,10 +108,16 @@ def _node(row: Mapping[str, Any]) -> RayNode:
     labels = row["Labels"]
     cores, memory = (labels.get(key, "") for key in (CORES, MEMORY))
     return RayNode(
-        row["NodeID"], labels.get(MACHINE, ""), labels.get(BUILD, ""), row["NodeManagerAddress"],
-        row["NodeManagerHostname"], row["Alive"], _HEAD in row["Resources"],
-        int(cores) if cores.isdecimal() else None, int(memory) if memory.isdecimal() else None,
-    )  # fmt: skip
+        row["NodeID"],
+        labels.get(MACHINE, ""),
+        labels.get(BUILD, ""),
+        row["NodeManagerAddress"],
+        row["NodeManagerHostname"],
+        row["Alive"],
+        _HEAD in row["Resources"],
+        int(cores) if cores.isdecimal() else None,
+        int(memory) if memory.isdecimal() else None,
+    )
 
 
 class _RayHandle:
@@ -163,13 +175,25 @@ class RayTeam:
                 continue
             if node.build != build():
                 self._refused.add(node.id)
-                _log.warning("machine %s has coexec %s, this one %s: it is not used; install the "
-                             "same on all", name, node.build, build())  # fmt: skip
+                _log.warning(
+                    "machine %s has coexec %s, this one %s: it is not used; install the "
+                    "same on all",
+                    name,
+                    node.build,
+                    build(),
+                )
                 continue
-            actor = ray.remote(Machine).options(
-                num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=_MOST_CALLS,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
-            ).remote(name, self._options.get(name, MachineOptions()))  # fmt: skip
+            actor = (
+                ray.remote(Machine)
+                .options(
+                    num_cpus=0,
+                    max_restarts=0,
+                    max_task_retries=0,
+                    max_concurrency=_MOST_CALLS,
+                    scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+                )
+                .remote(name, self._options.get(name, MachineOptions()))
+            )
             handles[name] = handle = _RayHandle(actor)
             self._hired[name] = handle
         if handles:
@@ -192,9 +216,11 @@ class RayTeam:
         except (TimeoutError, RayError, RuntimeError, OSError):
             if time.monotonic() < end_s:
                 return {}
-            raise ClosedError(f"the head of the cluster has not answered for {_HEAD_S:.0f} s, and "
-                              f"a cluster ends with its head; end what is left by `coexec cluster "
-                              f"stop` on each machine, and start it again") from None  # fmt: skip
+            raise ClosedError(
+                f"the head of the cluster has not answered for {_HEAD_S:.0f} s, and "
+                f"a cluster ends with its head; end what is left by `coexec cluster "
+                f"stop` on each machine, and start it again"
+            ) from None
         self._heard_s = time.monotonic()
         return nodes
 

@@ -75,10 +75,14 @@ def check_welcome(nodes: Sequence[RayNode], address: str, name: str) -> None:
     head = next((node for node in nodes if node.alive and node.is_head), None)
     head_build = "none" if head is None else head.build or "none"
     if head_build != build():
-        raise DeviceError(f"the head at {address} has coexec {head_build}, this machine {build()}; "
-                          f"install the same on both")  # fmt: skip
+        raise DeviceError(
+            f"the head at {address} has coexec {head_build}, this machine {build()}; "
+            f"install the same on both"
+        )
     same = [node for node in nodes if node.alive and node.name == name]
     if len(same) > 1:
-        raise DeviceError(f"the cluster at {address} has a machine {name!r} already; choose "
-                          f"another name with --name, or wait some seconds if it has just "
-                          f"gone")  # fmt: skip
+        raise DeviceError(
+            f"the cluster at {address} has a machine {name!r} already; choose "
+            f"another name with --name, or wait some seconds if it has just "
+            f"gone"
+        )

@@ -28,8 +28,10 @@ class ClusterServed:
             ModelError: the protocol has no type for an input or output.
         """
         if not name or "/" in name or not name.isprintable():
-            raise UsageError(f"the name {name!r} cannot be a part of a URL; give one or more "
-                             f"printable characters without '/'")  # fmt: skip
+            raise UsageError(
+                f"the name {name!r} cannot be a part of a URL; give one or more "
+                f"printable characters without '/'"
+            )
         self.name, self.version = name, version
         self.inputs, self.outputs = _served(session.inputs), _served(session.outputs)
         self._session = session
@@ -49,8 +51,10 @@ def _served(tensors: Iterable[Tensor]) -> tuple[ServedTensor, ...]:
     served_tensors = []
     for tensor in tensors:
         if tensor.opaque:
-            raise ModelError(f"{tensor.name!r} is a {tensor.dtype or 'value of unknown type'} "
-                             f"without a fixed shape, which a pipeline does not serve; coexec "
-                             f"serve may")  # fmt: skip
+            raise ModelError(
+                f"{tensor.name!r} is a {tensor.dtype or 'value of unknown type'} "
+                f"without a fixed shape, which a pipeline does not serve; coexec "
+                f"serve may"
+            )
         served_tensors.append(ServedTensor(tensor.name, np.dtype(tensor.dtype), tensor.shape))
     return tuple(served_tensors)

@@ -19,7 +19,7 @@ from coexec.pipeline.cluster.planning import KnownMachine, Planned, Planning
 from coexec.pipeline.cluster.shares import ShareModels
 from coexec.pipeline.cluster.team import Member, Team
 from coexec.pipeline.cluster.tracing import ClusterRecording, ClusterTrace
-from coexec.pipeline.network import Network
+from coexec.pipeline.network import NetworkKind
 from coexec.pipeline.plan.plan import PipelinePlan
 
 __all__ = [
@@ -43,7 +43,7 @@ class PipelineOptions:
     deadline_s: float = 60.0
     """Longest time from a frame's admission to its answer; a frame without an answer by then has
     failed."""
-    network: Network = "ports"
+    network: NetworkKind = "ports"
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,14 @@ class ClusterSession:
             model.graph, options.planner, options.planner_options or {}, options.network
         )
         self._conductor = Conductor(
-            team, ShareModels(model), planning, self._door, stated, limits or Limits(),
+            team,
+            ShareModels(model),
+            planning,
+            self._door,
+            stated,
+            limits or Limits(),
             options.credits,
-        )  # fmt: skip
+        )
         self._conductor.start()
 
     @property
@@ -200,8 +205,10 @@ class ClusterSession:
         names = list(output_names or self._graph.outputs)
         unknown = [name for name in names if name not in self._graph.outputs]
         if unknown:
-            raise UsageError(f"the model has no output {unknown[0]!r}; it has "
-                             f"{', '.join(map(repr, self._graph.outputs))}")  # fmt: skip
+            raise UsageError(
+                f"the model has no output {unknown[0]!r}; it has "
+                f"{', '.join(map(repr, self._graph.outputs))}"
+            )
         outputs = self.submit(input_feed, wait=True).result()
         return [outputs[name] for name in names]
 
@@ -229,19 +236,32 @@ class ClusterSession:
         planned, stages = self.planned, self.plan.stages
         machines = tuple(
             MachineStatus(
-                member.name, member.facts.host,
+                member.name,
+                member.facts.host,
                 tuple(i for i, s in enumerate(stages) if member.name in (s.leader, *s.machines)),
-                member.flops_per_s / member.alpha, member.bandwidth_bytes_per_s, member.waiting,
-                member.inside, member.computed.count, member.computed.seconds, member.sent.amount,
-                member.received.amount, member.latency_s,
+                member.flops_per_s / member.alpha,
+                member.bandwidth_bytes_per_s,
+                member.waiting,
+                member.inside,
+                member.computed.count,
+                member.computed.seconds,
+                member.sent.amount,
+                member.received.amount,
+                member.latency_s,
             )
             for member in self._members
-        )  # fmt: skip
+        )
         door = self._door
         return Status(
-            machines, door.answered, len(door.inside()), door.most_inside, door.credits,
-            planned.period_s, planned.latency_s, tuple(self._conductor.changes),
-        )  # fmt: skip
+            machines,
+            door.answered,
+            len(door.inside()),
+            door.most_inside,
+            door.credits,
+            planned.period_s,
+            planned.latency_s,
+            tuple(self._conductor.changes),
+        )
 
     def start_trace(self) -> None:
         """Record what machines compute and send from now on, until `stop_trace`.
@@ -287,8 +307,9 @@ def check_pipeline_options(graph: Graph, credits: int | None, deadline_s: float)
         UsageError: there is nothing to compute, no credit, or no time.
     """
     if not graph.tasks:
-        raise UsageError(f"{graph.name} has nothing to compute; a cluster runs models with at "
-                         f"least one operator")  # fmt: skip
+        raise UsageError(
+            f"{graph.name} has nothing to compute; a cluster runs models with at least one operator"
+        )
     if credits is not None and credits < 1:
         raise UsageError(f"credits are at least 1, not {credits}")
     if not deadline_s > 0:

@@ -32,7 +32,7 @@ from coexec.errors import CoexecError, UsageError
 from coexec.pipeline.cluster.limits import Limits
 from coexec.pipeline.cluster.machine import MachineOptions
 from coexec.pipeline.cluster.nodes import check_name, split_address
-from coexec.pipeline.network import Network
+from coexec.pipeline.network import NetworkKind
 from coexec.planners import PLANNERS
 
 __all__ = ["ClusterSettings", "read_settings"]
@@ -46,7 +46,7 @@ class ClusterSettings:
     """Settings of a cluster, with properties that need not be measured."""
 
     address: str | None = None
-    network: Network = "ports"
+    network: NetworkKind = "ports"
     bandwidth_bytes_per_s: float | None = None
     latency_s: float | None = None
     limits: Limits = field(default_factory=Limits)
@@ -86,14 +86,16 @@ class _Reader:
     def settings(self, data: dict[str, Any]) -> ClusterSettings:
         top = self._table(data, "", {"cluster", "network", "faults", "machines"})
         cluster = self._table(top.get("cluster", {}), "cluster", {"address"})
-        network = self._table(top.get("network", {}), "network",
-                              {"medium", "bandwidth_mbit_s", "latency_ms"})  # fmt: skip
+        network = self._table(
+            top.get("network", {}), "network", {"medium", "bandwidth_mbit_s", "latency_ms"}
+        )
         limits = {f.name for f in fields(Limits)}
         faults = self._table(top.get("faults", {}), "faults", limits)
         medium = network.get("medium", "ports")
-        if medium not in get_args(Network):
-            raise self._error("network.medium", f"{medium!r} is none of "
-                              f"{', '.join(get_args(Network))}")  # fmt: skip
+        if medium not in get_args(NetworkKind):
+            raise self._error(
+                "network.medium", f"{medium!r} is none of {', '.join(get_args(NetworkKind))}"
+            )
         bandwidth = self._number(network, "network", "bandwidth_mbit_s")
         latency = self._number(network, "network", "latency_ms", least=0.0)
         machines = top.get("machines", {})
@@ -104,10 +106,14 @@ class _Reader:
             self._fits(f"machines.{name}", check_name, name)
             options[name], stated[name] = self._machine(f"machines.{name}", row)
         return ClusterSettings(
-            self._address(cluster), medium,
+            self._address(cluster),
+            medium,
             None if bandwidth is None else bandwidth * _MBIT,
-            None if latency is None else latency / 1e3, self._limits(faults), options, stated,
-        )  # fmt: skip
+            None if latency is None else latency / 1e3,
+            self._limits(faults),
+            options,
+            stated,
+        )
 
     def _limits(self, faults: Mapping[str, Any]) -> Limits:
         numbers = {key: self._number(faults, "faults", key) for key in faults}
@@ -127,16 +133,19 @@ class _Reader:
             self._fits(f"{where}.devices", parse, device)
         pace = self._number(row, where, "pace_gflops")
         stated = {}
-        speed, port = self._number(row, where, "gflops"), self._number(
-            row, where, "bandwidth_mbit_s")  # fmt: skip
+        speed, port = (
+            self._number(row, where, "gflops"),
+            self._number(row, where, "bandwidth_mbit_s"),
+        )
         if speed is not None:
             stated["flops_per_s"] = speed * 1e9
         if port is not None:
             stated["bandwidth_bytes_per_s"] = port * _MBIT
         planner = self._text(row, where, "planner") or AUTO
         if planner not in (AUTO, *PLANNERS):
-            raise self._error(f"{where}.planner", f"{planner!r} is none of "
-                              f"{', '.join((AUTO, *PLANNERS))}")  # fmt: skip
+            raise self._error(
+                f"{where}.planner", f"{planner!r} is none of {', '.join((AUTO, *PLANNERS))}"
+            )
         options = MachineOptions(
             devices, planner, None if pace is None else pace * 1e9, self._text(row, where, "cache")
         )
@@ -146,13 +155,14 @@ class _Reader:
         if not isinstance(value, dict):
             raise self._error(where, "is no table")
         for key in sorted(value.keys() - known):
-            raise self._error(f"{where}.{key}".lstrip("."), f"means nothing; known are "
-                              f"{', '.join(sorted(known))}")  # fmt: skip
+            raise self._error(
+                f"{where}.{key}".lstrip("."), f"means nothing; known are {', '.join(sorted(known))}"
+            )
         return value
 
     def _number(
         self, table: Mapping[str, Any], where: str, key: str, least: float | None = None
-    ) -> float | None:  # fmt: skip
+    ) -> float | None:
         value = table.get(key)
         if value is None:
             return None

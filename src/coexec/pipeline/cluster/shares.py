@@ -79,9 +79,13 @@ class ShareModels:
         used = {tensor.name for tensor in module.inputs}
         names = [part_name(name, region, PLAIN, self._graph) for name, region in strip.reads]
         return ShareModel(
-            xxhash.xxh3_128_hexdigest(content), content, sizes,
-            tuple(name if name in used else "" for name in names), module.inputs, strip.macs,
-        )  # fmt: skip
+            xxhash.xxh3_128_hexdigest(content),
+            content,
+            sizes,
+            tuple(name if name in used else "" for name in names),
+            module.inputs,
+            strip.macs,
+        )
 
     def weights(self, digests: Iterable[str]) -> Mapping[str, Array]:
         """Weights by digest, as bytes."""

@@ -12,8 +12,10 @@ from coexec.errors import UsageError
 __all__ = ["cluster_folder", "make_token", "read_token", "token_file"]
 
 _TOKEN = re.compile(r"[!-~]+")
-_REMEDY = ("`coexec cluster start` makes one: copy that file from the head's machine, and name it "
-           "with --token-file if it lies elsewhere")  # fmt: skip
+_REMEDY = (
+    "`coexec cluster start` makes one: copy that file from the head's machine, and name it "
+    "with --token-file if it lies elsewhere"
+)
 
 
 def cluster_folder() -> Path:
@@ -39,8 +41,10 @@ def make_token() -> Path:
     except FileExistsError:
         return path
     except OSError as error:
-        raise UsageError(f"cannot write the token file {str(path)!r}: {error.strerror}; set "
-                         f"XDG_STATE_HOME to a folder that can be written") from None  # fmt: skip
+        raise UsageError(
+            f"cannot write the token file {str(path)!r}: {error.strerror}; set "
+            f"XDG_STATE_HOME to a folder that can be written"
+        ) from None
     with os.fdopen(handle, "w") as file:
         file.write(secrets.token_hex(32))
     return path
@@ -58,11 +62,14 @@ def read_token(path: Path | None = None) -> str:
     except FileNotFoundError:
         raise UsageError(f"there is no token in {str(path)!r}; {_REMEDY}") from None
     except OSError as error:
-        raise UsageError(f"cannot read the token file {str(path)!r}: {error.strerror}; "
-                         f"{_REMEDY}") from None  # fmt: skip
+        raise UsageError(
+            f"cannot read the token file {str(path)!r}: {error.strerror}; {_REMEDY}"
+        ) from None
     except UnicodeDecodeError:
         text = ""
     if not _TOKEN.fullmatch(text):
-        raise UsageError(f"what {str(path)!r} holds is no token, which is one line of letters and "
-                         f"digits; {_REMEDY}")  # fmt: skip
+        raise UsageError(
+            f"what {str(path)!r} holds is no token, which is one line of letters and "
+            f"digits; {_REMEDY}"
+        )
     return text

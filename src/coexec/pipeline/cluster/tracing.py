@@ -168,8 +168,13 @@ class ClusterRecording:
 
 
 def _frame_events(span: FrameSpan) -> Iterator[dict[str, Any]]:
-    common = {"cat": "frame", "name": f"frame {span.number}", "id": span.number,
-              "pid": _CALLER, "tid": 0}  # fmt: skip
+    common = {
+        "cat": "frame",
+        "name": f"frame {span.number}",
+        "id": span.number,
+        "pid": _CALLER,
+        "tid": 0,
+    }
     yield common | {"ph": "b", "ts": span.start_s * 1e6, "args": {"failed": span.failed}}
     yield common | {"ph": "e", "ts": span.end_s * 1e6}
 
@@ -182,17 +187,25 @@ def _machine_events(process: int, spans: Sequence[MachineSpan]) -> Iterator[dict
     tracks += [("messages", lane) for lane in _lanes(s for s in spans if s.kind != _COMPUTE)]
     for number, (name, track) in enumerate(tracks):
         yield _named("thread_name", process, number, name)
-        yield {"ph": "M", "name": "thread_sort_index", "pid": process, "tid": number,
-               "args": {"sort_index": number}}  # fmt: skip
+        yield {
+            "ph": "M",
+            "name": "thread_sort_index",
+            "pid": process,
+            "tid": number,
+            "args": {"sort_index": number},
+        }
         for span in track:
             is_message = span.kind != _COMPUTE
             yield {
-                "ph": "X", "pid": process, "tid": number,
+                "ph": "X",
+                "pid": process,
+                "tid": number,
                 "name": f"frame {span.frame} {span.kind}" if is_message else f"stage {span.stage}",
                 "cat": "message" if is_message else _COMPUTE,
-                "ts": span.start_s * 1e6, "dur": (span.end_s - span.start_s) * 1e6,
+                "ts": span.start_s * 1e6,
+                "dur": (span.end_s - span.start_s) * 1e6,
                 "args": {"frame": span.frame, "stage": span.stage},
-            }  # fmt: skip
+            }
 
 
 def _lanes(spans: Iterable[MachineSpan]) -> list[list[MachineSpan]]:

@@ -21,7 +21,7 @@ from coexec.graph.stitch import missing
 from coexec.pipeline.plan.plan import PipelinePlan, boundary
 from coexec.pipeline.plan.work import share_strip
 from coexec.pipeline.strip import Strip
-from coexec.plan.schedule import Part
+from coexec.plan.schedule import TaskRegion
 
 __all__ = ["Action", "Computation", "Message", "actions"]
 
@@ -48,7 +48,7 @@ class Message:
     purpose: Purpose
     source: str
     target: str
-    parts: tuple[Part, ...]
+    parts: tuple[TaskRegion, ...]
     size_bytes: int
 
 
@@ -164,14 +164,14 @@ class _FrameFlow:
             self._stitched[name] = _Copy(leader, whole, tuple(dict.fromkeys(waits)))
 
     def _sources(
-        self, reads: Iterable[Part], reader: str, direct: bool
-    ) -> Mapping[str, tuple[list[Part], tuple[int, ...]]]:
+        self, reads: Iterable[TaskRegion], reader: str, direct: bool
+    ) -> Mapping[str, tuple[list[TaskRegion], tuple[int, ...]]]:
         """By machine: the parts of ``reads`` that come from there, and the actions that must have
         ended before.
 
         ``direct``: take a tensor from the shares that made it, if there are any.
         """
-        parts: dict[str, list[Part]] = {}
+        parts: dict[str, list[TaskRegion]] = {}
         waits: dict[str, list[int]] = {}
         for name, region in reads:
             made = self._made.get(name) if direct else None
@@ -184,13 +184,20 @@ class _FrameFlow:
                     parts.setdefault(copy.machine, []).extend(overlaps)
                     waits.setdefault(copy.machine, []).extend(copy.after)
                 uncovered = tuple(gap for box in uncovered for gap in missing(box, [copy.region]))
-        return {source: (source_parts, tuple(dict.fromkeys(waits[source])))
-                for source, source_parts in parts.items()}  # fmt: skip
+        return {
+            source: (source_parts, tuple(dict.fromkeys(waits[source])))
+            for source, source_parts in parts.items()
+        }
 
     def _send(
-        self, stage: int, purpose: Purpose, source: str, target: str, parts: Sequence[Part],
+        self,
+        stage: int,
+        purpose: Purpose,
+        source: str,
+        target: str,
+        parts: Sequence[TaskRegion],
         after: Iterable[int],
-    ) -> int:  # fmt: skip
+    ) -> int:
         tensors = self._graph.tensors
         size_bytes = sum(region.size * tensors[name].item_bytes for name, region in parts)
         message = Message(stage, purpose, source, target, tuple(parts), size_bytes)

@@ -41,8 +41,9 @@ def machine_memory(graph: Graph, plan: PipelinePlan) -> Mapping[str, MachineMemo
             for piece in strip.pieces:
                 weights[share.machine].update(graph.task[piece.task].weights)
         if len(stage.shares) > 1:
-            names = dict.fromkeys((*boundary(graph, plan.stages, index),
-                                   *stage_outputs(graph, plan.stages, index)))  # fmt: skip
+            names = dict.fromkeys(
+                (*boundary(graph, plan.stages, index), *stage_outputs(graph, plan.stages, index))
+            )
             boundary_bytes = sum(graph.tensors[name].size_bytes for name in names)
             features[stage.leader].append(boundary_bytes)
     gathered = max if plan.at_once == 1 else sum

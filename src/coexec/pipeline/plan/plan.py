@@ -13,7 +13,7 @@ from coexec.errors import PlanError
 from coexec.graph.graph import Graph, Task
 from coexec.graph.region import Region
 from coexec.plan.plan import Provenance
-from coexec.plan.schedule import Part
+from coexec.plan.schedule import TaskRegion
 
 __all__ = ["Exchange", "PipelinePlan", "Share", "Stage", "boundary", "stage_outputs"]
 
@@ -31,7 +31,7 @@ class Share:
     """Regions of a stage's outputs that one machine computes."""
 
     machine: str
-    outputs: tuple[Part, ...]
+    outputs: tuple[TaskRegion, ...]
     """The outputs of which it computes a region, each once. Shares of a stage are disjoint."""
 
 
@@ -76,8 +76,13 @@ class PipelinePlan:
 
     def to_json(self) -> str:
         """JSON text that a person can read and edit; `from_json` reads it back."""
-        head = {"format": _FORMAT, "model": self.model, "provenance": asdict(self.provenance),
-                "at_once": self.at_once, "notes": self.notes}  # fmt: skip
+        head = {
+            "format": _FORMAT,
+            "model": self.model,
+            "provenance": asdict(self.provenance),
+            "at_once": self.at_once,
+            "notes": self.notes,
+        }
         return json.dumps(head | {"stages": [_row(s) for s in self.stages]}, indent=1, default=str)
 
     @classmethod
@@ -90,16 +95,24 @@ class PipelinePlan:
         try:
             data = json.loads(text)
             if data["format"] != _FORMAT:
-                raise PlanError(f"the pipeline plan has format {data['format']!r}, this version "
-                                f"reads {_FORMAT}; plan again")  # fmt: skip
+                raise PlanError(
+                    f"the pipeline plan has format {data['format']!r}, this version "
+                    f"reads {_FORMAT}; plan again"
+                )
             stages = tuple(_stage(row) for row in data["stages"])
-            return cls(str(data["model"]), stages, Provenance(**data["provenance"]),
-                       data["at_once"], tuple(map(str, data["notes"])))  # fmt: skip
+            return cls(
+                str(data["model"]),
+                stages,
+                Provenance(**data["provenance"]),
+                data["at_once"],
+                tuple(map(str, data["notes"])),
+            )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, PlanError):
                 raise
-            raise PlanError(f"this is not a pipeline plan: {type(error).__name__}: {error}; "
-                            f"plan again") from None  # fmt: skip
+            raise PlanError(
+                f"this is not a pipeline plan: {type(error).__name__}: {error}; plan again"
+            ) from None
 
 
 def boundary(graph: Graph, stages: Sequence[Stage], index: int) -> tuple[str, ...]:
@@ -127,13 +140,21 @@ def stage_outputs(graph: Graph, stages: Sequence[Stage], index: int) -> tuple[st
 
 def _row(stage: Stage) -> dict[str, Any]:
     shares = [
-        {"machine": share.machine,
-         "outputs": [{"tensor": name, "start": region.start, "stop": region.stop}
-                     for name, region in share.outputs]}
+        {
+            "machine": share.machine,
+            "outputs": [
+                {"tensor": name, "start": region.start, "stop": region.stop}
+                for name, region in share.outputs
+            ],
+        }
         for share in stage.shares
-    ]  # fmt: skip
-    return {"leader": stage.leader, "exchange": stage.exchange, "tasks": stage.tasks,
-            "shares": shares}  # fmt: skip
+    ]
+    return {
+        "leader": stage.leader,
+        "exchange": stage.exchange,
+        "tasks": stage.tasks,
+        "shares": shares,
+    }
 
 
 def _stage(row: Any) -> Stage:
@@ -146,7 +167,7 @@ def _stage(row: Any) -> Stage:
     return Stage(tuple(map(str, row["tasks"])), str(row["leader"]), shares, row["exchange"])
 
 
-def _part(row: Any) -> Part:
+def _part(row: Any) -> TaskRegion:
     start, stop = tuple(map(int, row["start"])), tuple(map(int, row["stop"]))
     if len(start) != len(stop):
         raise ValueError(f"{start} and {stop} have different lengths")

@@ -33,8 +33,10 @@ def verify_pipeline(plan: PipelinePlan, graph: Graph, system: System) -> None:
         raise PlanError(f"the pipeline plan lets {plan.at_once} frames in at once; at least 1")
     for name in plan.machines:
         if name not in system.device:
-            raise PlanError(f"the pipeline plan uses machine {name!r}, there are "
-                            f"{', '.join(system.names)}; plan again")  # fmt: skip
+            raise PlanError(
+                f"the pipeline plan uses machine {name!r}, there are "
+                f"{', '.join(system.names)}; plan again"
+            )
     _verify_chain(plan, graph)
     for index, stage in enumerate(plan.stages):
         _verify_shares(stage, index, graph, stage_outputs(graph, plan.stages, index))
@@ -47,11 +49,14 @@ def _verify_chain(plan: PipelinePlan, graph: Graph) -> None:
     for index, stage in enumerate(plan.stages):
         for name in stage.tasks:
             if name not in graph.task:
-                raise PlanError(f"stage {index} computes {name!r}, which the model does not have; "
-                                f"plan again")  # fmt: skip
+                raise PlanError(
+                    f"stage {index} computes {name!r}, which the model does not have; plan again"
+                )
             if name in stage_of:
-                raise PlanError(f"stages {stage_of[name]} and {index} both compute {name!r}; leave "
-                                f"it in one of them")  # fmt: skip
+                raise PlanError(
+                    f"stages {stage_of[name]} and {index} both compute {name!r}; leave "
+                    f"it in one of them"
+                )
             for before in graph.predecessors[name]:
                 if before.name not in stage_of:
                     raise PlanError(
@@ -61,25 +66,32 @@ def _verify_chain(plan: PipelinePlan, graph: Graph) -> None:
             stage_of[name] = index
     absent = [task.name for task in graph.tasks if task.name not in stage_of]
     if absent:
-        raise PlanError(f"the pipeline plan leaves out {len(absent)} of {len(graph.tasks)} tasks, "
-                        f"{absent[0]!r} among them; plan again")  # fmt: skip
+        raise PlanError(
+            f"the pipeline plan leaves out {len(absent)} of {len(graph.tasks)} tasks, "
+            f"{absent[0]!r} among them; plan again"
+        )
 
 
 def _verify_shares(stage: Stage, index: int, graph: Graph, outputs: tuple[str, ...]) -> None:
     """Refuse regions that overlap, that cannot be computed independently, or that leave out a part
     of an output."""
     if len(set(stage.machines)) < len(stage.machines):
-        raise PlanError(f"stage {index} has two shares of one machine, of "
-                        f"{', '.join(stage.machines)}; give each machine one")  # fmt: skip
+        raise PlanError(
+            f"stage {index} has two shares of one machine, of "
+            f"{', '.join(stage.machines)}; give each machine one"
+        )
     regions: dict[str, list[tuple[str, Region]]] = {name: [] for name in outputs}
     for share in stage.shares:
         if not share.outputs:
-            raise PlanError(f"the share of {share.machine!r} in stage {index} is empty; "
-                            f"leave it out")  # fmt: skip
+            raise PlanError(
+                f"the share of {share.machine!r} in stage {index} is empty; leave it out"
+            )
         for name, region in share.outputs:
             if name not in regions:
-                raise PlanError(f"stage {index} does not hand on {name!r}, which {share.machine!r} "
-                                f"is to compute; it hands on {', '.join(outputs)}")  # fmt: skip
+                raise PlanError(
+                    f"stage {index} does not hand on {name!r}, which {share.machine!r} "
+                    f"is to compute; it hands on {', '.join(outputs)}"
+                )
             _verify_region(graph, name, region, f"{share.machine!r} in stage {index}")
             for other, box in regions[name]:
                 if box.overlap(region).size:
@@ -91,22 +103,27 @@ def _verify_shares(stage: Stage, index: int, graph: Graph, outputs: tuple[str, .
     for name, machine_regions in regions.items():
         gaps = missing(graph.tensors[name].whole, [region for _, region in machine_regions])
         if gaps:
-            raise PlanError(f"stage {index} leaves out {', '.join(map(str, gaps))} of {name!r}, "
-                            f"which is {graph.tensors[name].whole}; plan again")  # fmt: skip
+            raise PlanError(
+                f"stage {index} leaves out {', '.join(map(str, gaps))} of {name!r}, "
+                f"which is {graph.tensors[name].whole}; plan again"
+            )
 
 
 def _verify_region(graph: Graph, name: str, region: Region, what: str) -> None:
     whole, task = graph.tensors[name].whole, graph.producer[name]
     fits = len(region.start) == len(whole.start) and whole.contains(region)
     if not fits or (whole.size and not region.size):
-        raise PlanError(f"{what} computes {region} of {name!r}, which is {whole}; give a part that "
-                        f"lies inside")  # fmt: skip
+        raise PlanError(
+            f"{what} computes {region} of {name!r}, which is {whole}; give a part that lies inside"
+        )
     axes = splittable_axes(graph, task) if name == task.outputs[0] else ()
     for axis, size in enumerate(whole.stop):
         cut = (region.start[axis], region.stop[axis]) != (0, size)
         if cut and axis not in axes:
-            raise PlanError(f"{what} computes {region} of {name!r}, which cannot be cut along axis "
-                            f"{axis}; give the whole range 0:{size} there")  # fmt: skip
+            raise PlanError(
+                f"{what} computes {region} of {name!r}, which cannot be cut along axis "
+                f"{axis}; give the whole range 0:{size} there"
+            )
 
 
 def _verify_memory(plan: PipelinePlan, graph: Graph, system: System) -> None:

@@ -62,8 +62,9 @@ class PipelinePlanner:
         provenance = Provenance(
             self.name, used, solution.status, solution.predicted_s, solution.bound_s
         )
-        plan = PipelinePlan(problem.graph.fingerprint, solution.stages, provenance,
-                            solution.at_once, solution.notes)  # fmt: skip
+        plan = PipelinePlan(
+            problem.graph.fingerprint, solution.stages, provenance, solution.at_once, solution.notes
+        )
         verify_pipeline(plan, problem.graph, problem.system)
         return plan
 

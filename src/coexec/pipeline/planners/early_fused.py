@@ -11,7 +11,7 @@ from coexec.pipeline.plan.plan import Share, Stage
 from coexec.pipeline.planners.methods.building import notes_of
 from coexec.pipeline.planners.methods.problem import PipelineProblem, PipelineSolution
 from coexec.pipeline.planners.methods.rows import ROWS, bits_of
-from coexec.plan.schedule import Part
+from coexec.plan.schedule import TaskRegion
 
 __all__ = ["solve"]
 
@@ -41,13 +41,13 @@ def solve(problem: PipelineProblem, *, layers: int = 16) -> PipelineSolution:
     if fused:
         outputs = [t for t in rows.handed_on(fused) if rows.maker[t] >= 0]
         names = [rows.names[tensor] for tensor in outputs]
-        parts: list[list[Part]] = [[] for _ in machines]
+        parts: list[list[TaskRegion]] = [[] for _ in machines]
         for name in names:
             for tiles, tile in zip(parts, _tiles(graph, name, len(machines)), strict=False):
                 tiles.append((name, tile))
         shares = tuple(
             Share(m, tuple(tiles)) for m, tiles in zip(machines, parts, strict=True) if tiles
-        )  # fmt: skip
+        )
         tasks = tuple(task.name for task in graph.tasks[:count])
         stages.append(Stage(tasks, machines[0], shares))
     other_tasks = problem.all & ~fused

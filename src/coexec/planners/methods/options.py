@@ -43,13 +43,16 @@ def check_options(
     """
     for name, value in options.items():
         if name not in known:
-            raise UsageError(f"planner {planner} has no option {name!r}"
-                             f"{nearest(name, known)}; it has "
-                             f"{', '.join(known) or 'none'}")  # fmt: skip
+            raise UsageError(
+                f"planner {planner} has no option {name!r}"
+                f"{nearest(name, known)}; it has "
+                f"{', '.join(known) or 'none'}"
+            )
         annotation = known[name].annotation
         if not _fits(value, annotation):
-            raise UsageError(f"option {name} of planner {planner} is {value!r}; it wants "
-                             f"{_wanted(annotation)}")  # fmt: skip
+            raise UsageError(
+                f"option {name} of planner {planner} is {value!r}; it wants {_wanted(annotation)}"
+            )
 
 
 def _fits(value: Any, annotation: Any) -> bool:

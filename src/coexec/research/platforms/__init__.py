@@ -105,8 +105,9 @@ def _engines(name: str, table: Mapping[str, Any], wanted: Sequence[str]) -> tupl
     listed = engines(table)
     for engine in wanted:
         if engine not in listed:
-            raise DeviceError(f"{table['name']} of {name} has no engine {engine!r}, only "
-                              f"{', '.join(listed)}")  # fmt: skip
+            raise DeviceError(
+                f"{table['name']} of {name} has no engine {engine!r}, only {', '.join(listed)}"
+            )
     return tuple(dict.fromkeys(wanted)) or tuple(listed)
 
 
@@ -119,8 +120,9 @@ def _clock_ratio(name: str, table: Mapping[str, Any], wanted_hz: float | None) -
     """Ratio of the simulated clock to the clock at which the rates were measured."""
     if "clock_hz" not in table:
         if wanted_hz is not None:
-            raise DeviceError(f"{table['name']} of {name} has no clock to change; give those of "
-                              f"CPU clusters only")  # fmt: skip
+            raise DeviceError(
+                f"{table['name']} of {name} has no clock to change; give those of CPU clusters only"
+            )
         return 1.0
     clock_hz = figure(table, "clock_hz") if wanted_hz is None else wanted_hz
     return clock_hz / figure(table, "measured_hz")
@@ -132,9 +134,15 @@ def _device(table: Mapping[str, Any], stack: str, chosen: Sequence[str]) -> Devi
     tables = engines(table)
     infos = tuple(EngineInfo(name, stack, memory=tables[name]["layout"]) for name in chosen)
     return Device(
-        table["name"], "simulated", infos, cores, host="simulated",
-        max_frequency_hz=hertz, processor=table["processor"], power=power(table),
-    )  # fmt: skip
+        table["name"],
+        "simulated",
+        infos,
+        cores,
+        host="simulated",
+        max_frequency_hz=hertz,
+        processor=table["processor"],
+        power=power(table),
+    )
 
 
 def _link(table: Mapping[str, Any]) -> Link:
@@ -142,7 +150,11 @@ def _link(table: Mapping[str, Any]) -> Link:
         return figure(table, key) if key in table else otherwise
 
     return Link(
-        table["source"], table["target"], told("sync_latency_s", 0.0),
-        told("bandwidth_bytes_per_s", math.inf), table["busy"],
-        table.get("source_engine", ""), table.get("target_engine", ""),
-    )  # fmt: skip
+        table["source"],
+        table["target"],
+        told("sync_latency_s", 0.0),
+        told("bandwidth_bytes_per_s", math.inf),
+        table["busy"],
+        table.get("source_engine", ""),
+        table.get("target_engine", ""),
+    )

@@ -71,8 +71,9 @@ def described_operator(text: str) -> tuple[Operator, dict[str, Tensor]]:
     """
     match = _OPERATOR.fullmatch(text)
     if match is None:
-        raise UsageError(f"{text!r} does not describe an operator; write for example "
-                         f"'Conv 7x1/1 128>192 17x17'")  # fmt: skip
+        raise UsageError(
+            f"{text!r} does not describe an operator; write for example 'Conv 7x1/1 128>192 17x17'"
+        )
     kind = match[1]
     kh, kw, stride, channels_in, channels, height, width = map(int, match.groups()[1:])
     source = (1, channels_in, height * stride, width * stride)

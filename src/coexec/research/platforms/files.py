@@ -81,6 +81,7 @@ def power(device: Mapping[str, Any]) -> Power | None:
         return None
     if set(table) != {"busy_w", "idle_w"}:
         listed = ", ".join(table) or "nothing"
-        raise UsageError(f"power of {device['name']} in a platform file has {listed}; it takes "
-                         f"busy_w and idle_w")  # fmt: skip
+        raise UsageError(
+            f"power of {device['name']} in a platform file has {listed}; it takes busy_w and idle_w"
+        )
     return Power(figure(table, "busy_w"), figure(table, "idle_w"))

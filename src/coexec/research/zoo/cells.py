@@ -46,9 +46,16 @@ class CellBuilder(Builder):
             at, group = f"{name}/separable{number}", dims(x)[1]
             y, pad = self._same(self.activated(x), at, kernel, step)
             y = self.conv(
-                y, f"{at}/depthwise/conv", group, kernel,
-                stride=step, pad=pad, group=group, bias=False, centred=True,
-            )  # fmt: skip
+                y,
+                f"{at}/depthwise/conv",
+                group,
+                kernel,
+                stride=step,
+                pad=pad,
+                group=group,
+                bias=False,
+                centred=True,
+            )
             x = self.conv(y, f"{at}/pointwise/conv", channels, 1, gain=SHARE)
         return x
 

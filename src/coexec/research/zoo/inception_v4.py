@@ -72,9 +72,15 @@ def inception_b(b: Builder, x: ir.Value, name: str) -> ir.Value:
     branch1x1 = b.conv_relu(x, f"{name}/branch1x1", 384, 1)
     branch7x7 = chain(b, x, f"{name}/branch7x7", (192, 1), (224, ROW), (256, COLUMN))
     branch7x7dbl = chain(
-        b, x, f"{name}/branch7x7dbl",
-        (192, 1), (192, COLUMN), (224, ROW), (224, COLUMN), (256, ROW),
-    )  # fmt: skip
+        b,
+        x,
+        f"{name}/branch7x7dbl",
+        (192, 1),
+        (192, COLUMN),
+        (224, ROW),
+        (224, COLUMN),
+        (256, ROW),
+    )
     branch_pool = pool_branch(b, x, name, 128)
     return b.concat([branch1x1, branch7x7, branch7x7dbl, branch_pool], f"{name}/concat")
 

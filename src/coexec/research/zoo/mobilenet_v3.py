@@ -75,10 +75,15 @@ def inverted_residual(b: Builder, x: ir.Value, name: str, block: Block, dilation
     if group != dims(x)[1]:
         y = activation(b, b.conv(x, f"{name}/expand/conv", group, 1, gain=0.6), block)
     y = b.conv(
-        y, f"{name}/depthwise/conv", group, block.kernel,
+        y,
+        f"{name}/depthwise/conv",
+        group,
+        block.kernel,
         stride=block.stride if dilation == 1 else 1,
-        pad=block.kernel // 2 * dilation, dilation=dilation, group=group,
-    )  # fmt: skip
+        pad=block.kernel // 2 * dilation,
+        dilation=dilation,
+        group=group,
+    )
     y = activation(b, y, block)
     if block.squeezed:
         y = squeeze_and_excite(b, y, f"{name}/gate", block.squeezed)

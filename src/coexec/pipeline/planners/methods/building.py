@@ -34,9 +34,12 @@ def stages_of_groups(
 
 
 def stages_of(
-    problem: PipelineProblem, body: StageBody, machines: Sequence[str], shares: Sequence[Range],
+    problem: PipelineProblem,
+    body: StageBody,
+    machines: Sequence[str],
+    shares: Sequence[Range],
     exchange: Exchange = "leader",
-) -> list[Stage]:  # fmt: skip
+) -> list[Stage]:
     """The stage of a body, and the stage of its tail, which the leader (the first machine) runs."""
     stages = []
     names = [task.name for task in body.graph_tasks()]

@@ -83,14 +83,23 @@ def best_of_all(
 
 
 def _extend(
-    problem: PipelineProblem, model: TimeModel, upper_s: float, classes: Sequence[Sequence[str]],
-    ways: dict[tuple[int, Counts], list[_Best]], used_at: Mapping[int, set[Counts]], front: int,
-    after: int, chosen: Counts,
-) -> None:  # fmt: skip
+    problem: PipelineProblem,
+    model: TimeModel,
+    upper_s: float,
+    classes: Sequence[Sequence[str]],
+    ways: dict[tuple[int, Counts], list[_Best]],
+    used_at: Mapping[int, set[Counts]],
+    front: int,
+    after: int,
+    chosen: Counts,
+) -> None:
     """Add one stage to all pipelines that end at ``front`` and leave enough machines free."""
     sizes = [len(names) for names in classes]
-    free = [u for u in used_at[front]
-            if all(a + b <= n for a, b, n in zip(u, chosen, sizes, strict=True))]  # fmt: skip
+    free = [
+        u
+        for u in used_at[front]
+        if all(a + b <= n for a, b, n in zip(u, chosen, sizes, strict=True))
+    ]
     if not free:
         return
     body = problem.bodies.of(after & ~front)

@@ -88,8 +88,11 @@ def _ways(
                     if latency_s <= limit_s:
                         _add(
                             chains[last + 1][used + count],
-                            chain.shared_s + time.shared_s, latency_s, chain, stage,
-                        )  # fmt: skip
+                            chain.shared_s + time.shared_s,
+                            latency_s,
+                            chain,
+                            stage,
+                        )
     best_chains: list[_StageWay] = []
     for end in chains[pieces]:
         for chain in end:

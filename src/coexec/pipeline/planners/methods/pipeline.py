@@ -53,9 +53,12 @@ def check_model(model: TimeModel) -> None:
 
 
 def stages_on_machines(
-    problem: PipelineProblem, pieces: Sequence[int], model: TimeModel, limit_s: float,
+    problem: PipelineProblem,
+    pieces: Sequence[int],
+    model: TimeModel,
+    limit_s: float,
     rebalance: Rebalance,
-) -> list[Group]:  # fmt: skip
+) -> list[Group]:
     """Algorithms 2 and 3 for a chain of pieces.
 
     Raises:
@@ -78,9 +81,12 @@ def stages_on_machines(
 
 
 def pipelined(
-    problem: PipelineProblem, chains: Sequence[Sequence[int]], model: TimeModel,
-    limit_s: float | None, rebalance: Rebalance,
-) -> PipelineSolution:  # fmt: skip
+    problem: PipelineProblem,
+    chains: Sequence[Sequence[int]],
+    model: TimeModel,
+    limit_s: float | None,
+    rebalance: Rebalance,
+) -> PipelineSolution:
     """The pipeline with the least period, over all ``chains`` of pieces.
 
     Raises:

@@ -51,10 +51,12 @@ class RowGraph:
         self.cuttable = tuple(row_tables is not None for row_tables in tables)
         """By task, whether its output can be cut by rows."""
         self.reads = tuple(
-            tuple(RowRead(self.tensor[name], *(row_tables[k] if row_tables else (None, None)))
-                  for k, name in enumerate(task.inputs))
+            tuple(
+                RowRead(self.tensor[name], *(row_tables[k] if row_tables else (None, None)))
+                for k, name in enumerate(task.inputs)
+            )
             for task, row_tables in zip(graph.tasks, tables, strict=True)
-        )  # fmt: skip
+        )
         self.makes = tuple(
             tuple(self.tensor[n] for n in t.outputs if n in self.tensor) for t in graph.tasks
         )
@@ -111,11 +113,14 @@ class RowGraph:
         """Tensors that later stages need after the tasks ``done`` (as bits) have run: inputs of the
         model and results that later tasks read, and outputs of the model."""
         return tuple(
-            tensor for tensor, maker in enumerate(self.maker)
+            tensor
+            for tensor, maker in enumerate(self.maker)
             if (maker < 0 or done >> maker & 1)
-            and ((tensor in self.outputs and maker >= 0)
-                 or any(not done >> reader & 1 for reader in self.readers[tensor]))
-        )  # fmt: skip
+            and (
+                (tensor in self.outputs and maker >= 0)
+                or any(not done >> reader & 1 for reader in self.readers[tensor])
+            )
+        )
 
 
 def bits_of(bits: int) -> Iterable[int]:

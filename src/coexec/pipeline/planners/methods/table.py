@@ -109,8 +109,9 @@ class StageTable:
                 macs += spread(rows, task, need)
             read = sum(
                 (need[t][1] - need[t][0]) * rows.row_bytes[t]
-                for t in self._crossing[first] if t in need
-            )  # fmt: skip
+                for t in self._crossing[first]
+                if t in need
+            )
             works[first] = (macs, read, made_bytes)
         return works
 

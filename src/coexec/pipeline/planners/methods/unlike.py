@@ -54,9 +54,12 @@ def assigned(
 
 
 def moved(
-    problem: PipelineProblem, table: StageTable, pieces: Sequence[int], start: Sequence[Group],
+    problem: PipelineProblem,
+    table: StageTable,
+    pieces: Sequence[int],
+    start: Sequence[Group],
     model: TimeModel,
-) -> list[Group]:  # fmt: skip
+) -> list[Group]:
     """Groups whose period is not longer than the period of ``start``.
 
     The machines of each stage are consecutive in an order of machines; for a given order, a dynamic
@@ -229,9 +232,10 @@ def _exchanged(
 
 
 def _replaced(
-    problem: PipelineProblem, groups: Sequence[Group],
+    problem: PipelineProblem,
+    groups: Sequence[Group],
     changes: dict[int, tuple[int, tuple[str, ...]]],
-) -> list[Group]:  # fmt: skip
+) -> list[Group]:
     new_groups = list(groups)
     for k, (tasks, machines) in changes.items():
         new_groups[k] = Group(tasks, _strongest_first(problem, machines))

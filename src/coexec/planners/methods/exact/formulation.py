@@ -170,8 +170,10 @@ class Formulation(Placement):
             chosen[first] = assignment[one] == assignment[two] and at[one] < at[two]
         flags = self.constraints.complete(chosen)
         ticks = self.constraints.in_ticks
-        turns = [Rule(self.begins(two), ticks(self.leaves(one)))
-                 for one, two in _turns(assignment, sequence)]  # fmt: skip
+        turns = [
+            Rule(self.begins(two), ticks(self.leaves(one)))
+            for one, two in _turns(assignment, sequence)
+        ]
         moments = [m for task in sequence for m in (self.start[task], self.end[task])]
         return Valuation(flags, self.constraints.earliest(flags, moments, turns))
 

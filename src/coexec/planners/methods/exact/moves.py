@@ -38,8 +38,9 @@ def copied_by_target(placement: Placement) -> None:
         for reader in route.readers:
             earlier = [
                 all_of([placement.on(other, b), before(other, reader)])
-                for other in route.readers if other != reader
-            ]  # fmt: skip
+                for other in route.readers
+                if other != reader
+            ]
             copies = all_of([placement.crosses(route.maker, reader, a, b), *(-e for e in earlier)])
             if copies != FALSE:
                 placement.copies[reader].append(Occupation(b, route.transfer_s, copies))
@@ -139,12 +140,15 @@ def _leaves_first(placement: Placement, one: _Way, two: _Way) -> Literal:
         return reader, reads[reader].index(way.tensor)
 
     return placement.constraints.any_of(
-        placement.constraints.all_of([
-            crosses(one.maker, k, one.source, one.target),
-            *(
-                -crosses(two.maker, other, two.source, two.target)
-                for other in two.readers if turn(two, other) < turn(one, k)
-            ),
-        ])
+        placement.constraints.all_of(
+            [
+                crosses(one.maker, k, one.source, one.target),
+                *(
+                    -crosses(two.maker, other, two.source, two.target)
+                    for other in two.readers
+                    if turn(two, other) < turn(one, k)
+                ),
+            ]
+        )
         for k in one.readers
-    )  # fmt: skip
+    )

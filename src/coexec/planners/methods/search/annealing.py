@@ -86,8 +86,11 @@ class _Walk:
         """The queues after one random change; None if the change is not possible at the place that
         was chosen."""
         kinds: tuple[Callable[[], Queues | None], ...] = (
-            self._fused, self._split, self._swapped, self._moved
-        )  # fmt: skip
+            self._fused,
+            self._split,
+            self._swapped,
+            self._moved,
+        )
         return self._chance.choices(kinds, _SHARES)[0]()
 
     def _fused(self) -> Queues | None:

@@ -7,17 +7,17 @@ from math import fsum, inf
 from typing import NamedTuple
 
 from coexec.planners.methods.splitting.placed import Sharing
-from coexec.planners.methods.splitting.strips import Fetch, Held, Portion, Strips
+from coexec.planners.methods.splitting.strips import Fetch, Portion, RegionsByTask, Strips
 from coexec.problem.problem import Problem
 
-__all__ = ["Fork", "distributed", "forks"]
+__all__ = ["Branching", "distributed", "forks"]
 
 _EXHAUSTIVE = 64
 """Up to this many distributions of branches over devices, all are tried."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
+class Branching:
     """Consecutive task numbers, grouped into branches that do not read each other's results."""
 
     tasks: range
@@ -25,9 +25,9 @@ class Fork:
     """At least two branches; the tasks of each in topological order."""
 
 
-def forks(problem: Problem) -> Mapping[int, Sequence[Fork]]:
+def forks(problem: Problem) -> Mapping[int, Sequence[Branching]]:
     """Forks by the number of their first task; the longest fork first."""
-    forks_at: dict[int, list[Fork]] = {}
+    forks_at: dict[int, list[Branching]] = {}
     for join in (*problem.tasks, len(problem.tasks)):
         for fork in _joined(problem, join):
             forks_at.setdefault(fork.tasks.start, []).append(fork)
@@ -36,7 +36,7 @@ def forks(problem: Problem) -> Mapping[int, Sequence[Fork]]:
     }
 
 
-def _joined(problem: Problem, join: int) -> Iterable[Fork]:
+def _joined(problem: Problem, join: int) -> Iterable[Branching]:
     """Forks that end directly before the task ``join``; ``len(tasks)`` is the end of the model.
 
     The search walks backwards from ``join`` while the tasks are consecutive and contribute to its
@@ -50,7 +50,7 @@ def _joined(problem: Problem, join: int) -> Iterable[Fork]:
         if task not in left and not connected:
             break
         if len(connected) > 1:
-            yield Fork(range(task + 1, join), _grouped(branch_of))
+            yield Branching(range(task + 1, join), _grouped(branch_of))
             branch_of = {t: task if b in connected else b for t, b in branch_of.items()}
         branch_of[task] = task if len(connected) != 1 else min(connected)
         count += 1 - len(connected)
@@ -58,7 +58,7 @@ def _joined(problem: Problem, join: int) -> Iterable[Fork]:
         if count == 1 and not left:
             return
     if count > 1:
-        yield Fork(range(join - len(branch_of), join), _grouped(branch_of))
+        yield Branching(range(join - len(branch_of), join), _grouped(branch_of))
 
 
 def _sources(problem: Problem, join: int) -> set[int]:
@@ -77,7 +77,7 @@ def _grouped(branch_of: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, branches.values()))
 
 
-def distributed(sharing: Sharing, fork: Fork, held: Held) -> Strips | None:
+def distributed(sharing: Sharing, fork: Branching, held: RegionsByTask) -> Strips | None:
     """The branches of a fork, distributed so that the last one ends as early as possible; None if
     some branch runs on no device.
 
@@ -92,8 +92,10 @@ def distributed(sharing: Sharing, fork: Fork, held: Held) -> Strips | None:
         placements: Iterable[Sequence[int]] = product(devices, repeat=len(alone))
     else:
         placements = [_longest_first(alone)]
-    candidates = (_together(sharing, fork, [row[d] for row, d in zip(alone, chosen, strict=True)])
-             for chosen in placements)  # fmt: skip
+    candidates = (
+        _together(sharing, fork, [row[d] for row, d in zip(alone, chosen, strict=True)])
+        for chosen in placements
+    )
     return min(candidates, key=lambda strips: strips.seconds)
 
 
@@ -106,10 +108,13 @@ class _Alone(NamedTuple):
     fetches: Sequence[Fetch]
 
 
-def _alone(sharing: Sharing, tasks: Sequence[int], device: int, held: Held) -> _Alone:
+def _alone(sharing: Sharing, tasks: Sequence[int], device: int, held: RegionsByTask) -> _Alone:
     wholes = [sharing.whole(task) for task in tasks]
-    fetches = [fetch for task, whole in zip(tasks, wholes, strict=True)
-               for fetch in sharing.fetches(task, whole, device, held)]  # fmt: skip
+    fetches = [
+        fetch
+        for task, whole in zip(tasks, wholes, strict=True)
+        for fetch in sharing.fetches(task, whole, device, held)
+    ]
     return _Alone(device, tasks, sharing.compute_s(tasks, wholes, device), fetches)
 
 
@@ -123,7 +128,7 @@ def _longest_first(alone: Sequence[Sequence[_Alone]]) -> Sequence[int]:
     return device_of
 
 
-def _together(sharing: Sharing, fork: Fork, branches: Sequence[_Alone]) -> Strips:
+def _together(sharing: Sharing, fork: Branching, branches: Sequence[_Alone]) -> Strips:
     """Strips in which each device launches its branches once and fetches each tensor once."""
     shares, tasks_of = list[Portion](), list[tuple[int, ...]]()
     fetches = list[tuple[Fetch, ...]]()
@@ -135,5 +140,6 @@ def _together(sharing: Sharing, fork: Fork, branches: Sequence[_Alone]) -> Strip
         shares.append(Portion(device, tuple([sharing.whole(task) for task in tasks]), compute_s))
         tasks_of.append(tuple(tasks))
         fetches.append(tuple({f.name: f for branch in own for f in branch.fetches}.values()))
-    return Strips.of(sharing.problem, tuple(fork.tasks), None, tuple(shares), tuple(tasks_of),
-                     tuple(fetches))  # fmt: skip
+    return Strips.of(
+        sharing.problem, tuple(fork.tasks), None, tuple(shares), tuple(tasks_of), tuple(fetches)
+    )

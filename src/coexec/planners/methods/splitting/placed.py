@@ -7,7 +7,13 @@ from coexec.graph.region import Region
 from coexec.graph.stitch import in_sequence, missing
 from coexec.graph.task_samples import TaskParts
 from coexec.planners.methods.splitting.shares import Cut, Dimension, axis_of, cuts_of, parts
-from coexec.planners.methods.splitting.strips import Fetch, Held, Parts, Portion, Strips
+from coexec.planners.methods.splitting.strips import (
+    Fetch,
+    Portion,
+    RegionsByTask,
+    StripRegions,
+    Strips,
+)
 from coexec.problem.problem import Problem
 
 __all__ = ["Sharing"]
@@ -29,8 +35,10 @@ class Sharing:
             channel_block: cuts along channels lie at multiples of this number.
         """
         self.problem = problem
-        self.alone = [Cut(None, tuple(int(d == device) for d in problem.devices))
-                      for device in problem.devices]  # fmt: skip
+        self.alone = [
+            Cut(None, tuple(int(d == device) for d in problem.devices))
+            for device in problem.devices
+        ]
         """One cut for each device: the device computes the whole task."""
         self._steps, self._channel_block = steps, channel_block
         self._parts = [problem.parts.of(task) for task in problem.graph.tasks]
@@ -43,7 +51,7 @@ class Sharing:
         self._cuts: dict[tuple[TaskParts, Dimension], Sequence[Cut]] = {}
         self._shares: dict[tuple[tuple[int, ...], Cut], tuple[Portion, ...] | None] = {}
         self._part_s: dict[tuple[TaskParts, float, int, Region], float] = {}
-        self._fetches: dict[tuple[int, int, Parts, Region], _Sources] = {}
+        self._fetches: dict[tuple[int, int, StripRegions, Region], _Sources] = {}
 
     def whole(self, number: int) -> Region:
         """The whole region of the main output of a task."""
@@ -56,11 +64,14 @@ class Sharing:
         if key not in self._cuts:
             axis = axis_of(parts.graph, parts.task, dimension)
             block = self._channel_block if dimension == "OC" else 1
-            self._cuts[key] = () if axis is None else cuts_of(
-                parts.whole, axis, len(self.problem.devices), self._steps, block)  # fmt: skip
+            self._cuts[key] = (
+                ()
+                if axis is None
+                else cuts_of(parts.whole, axis, len(self.problem.devices), self._steps, block)
+            )
         return self._cuts[key]
 
-    def strips(self, tasks: tuple[int, ...], cut: Cut, held: Held) -> Strips | None:
+    def strips(self, tasks: tuple[int, ...], cut: Cut, held: RegionsByTask) -> Strips | None:
         """Strips of a chain of tasks, each of which reads only the result of its predecessor.
 
         ``cut`` divides the last task. Of the earlier tasks, each device computes the region that
@@ -82,8 +93,10 @@ class Sharing:
             self._shares[key] = self._shared(tasks, cut)
         return self._shares[key]
 
-    def fetches(self, number: int, region: Region, device: int, held: Held) -> tuple[Fetch, ...]:
-        """Parts of tensors that a device must fetch to compute a region of a task."""
+    def fetches(
+        self, number: int, region: Region, device: int, held: RegionsByTask
+    ) -> tuple[Fetch, ...]:
+        """Regions of tensors that a device must fetch to compute a region of a task."""
         task = self.problem.graph.tasks[number]
         needed = self._parts[number].needed(region) or ()
         candidates = [
@@ -93,7 +106,7 @@ class Sharing:
         ]
         return tuple([fetch for fetch in candidates if fetch is not None])
 
-    def fetch(self, name: str, region: Region, device: int, there: Parts) -> Fetch | None:
+    def fetch(self, name: str, region: Region, device: int, there: StripRegions) -> Fetch | None:
         """The fetch that gives a device a region of a tensor; None if it has the whole region."""
         if all(owner == device for owner, _ in there):
             return None
@@ -134,7 +147,7 @@ class Sharing:
             self._part_s[key] = part_s(problem.graph.tasks[number], region)
         return self._part_s[key]
 
-    def _sources(self, name: str, region: Region, device: int, there: Parts) -> _Sources:
+    def _sources(self, name: str, region: Region, device: int, there: StripRegions) -> _Sources:
         item_bytes = self.problem.graph.tensors[name].item_bytes
         sources = list[tuple[int, int]]()
         missing_boxes = missing(region, [part for owner, part in there if owner == device])
@@ -151,7 +164,7 @@ class Sharing:
                 )
         return stitched, tuple(sources)
 
-    def _stitched(self, name: str, region: Region, there: Parts) -> bool:
+    def _stitched(self, name: str, region: Region, there: StripRegions) -> bool:
         """Whether a region has to be stitched, because the parts that its makers write do not form
         it directly in one buffer."""
         whole = self.problem.graph.tensors[name].whole

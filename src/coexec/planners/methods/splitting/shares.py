@@ -30,8 +30,17 @@ CHANNEL_BLOCK = 16
 Dimension = Literal["H", "OC"]
 """Rows, or output channels."""
 
-_SPATIAL = frozenset({"AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "GlobalMaxPool",
-                      "LpPool", "MaxPool"})  # fmt: skip
+_SPATIAL = frozenset(
+    {
+        "AveragePool",
+        "Conv",
+        "ConvTranspose",
+        "GlobalAveragePool",
+        "GlobalMaxPool",
+        "LpPool",
+        "MaxPool",
+    }
+)
 """Operators on [N, C, spatial axes], of any number of spatial axes."""
 
 
@@ -52,8 +61,10 @@ class Cut(NamedTuple):
             shares: by device; the whole output is 1.
         """
         total = sum(self.steps)
-        return all(abs(steps / total - share) <= most + 1e-9
-                   for steps, share in zip(self.steps, shares, strict=True))  # fmt: skip
+        return all(
+            abs(steps / total - share) <= most + 1e-9
+            for steps, share in zip(self.steps, shares, strict=True)
+        )
 
 
 def axis_of(graph: Graph, task: Task, dimension: Dimension) -> int | None:

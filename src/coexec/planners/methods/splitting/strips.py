@@ -10,12 +10,12 @@ from coexec.graph.region import Region
 from coexec.planners.methods.splitting.shares import Cut
 from coexec.problem.problem import Problem
 
-__all__ = ["Fetch", "Held", "Parts", "Portion", "Strips", "pieces_of"]
+__all__ = ["Fetch", "Portion", "RegionsByTask", "StripRegions", "Strips", "pieces_of"]
 
-Parts = tuple[tuple[int, Region], ...]
+StripRegions = tuple[tuple[int, Region], ...]
 """Pairs of a device and the region of a tensor that it has."""
 
-Held = Mapping[str, Parts]
+RegionsByTask = Mapping[str, StripRegions]
 """The parts of each tensor that a later task reads. Inputs of the model are not listed, because all
 devices have them."""
 
@@ -58,16 +58,23 @@ class Strips:
 
     @classmethod
     def of(
-        cls, problem: Problem, tasks: tuple[int, ...], cut: Cut | None, shares: tuple[Portion, ...],
-        tasks_of: tuple[tuple[int, ...], ...], fetches: tuple[tuple[Fetch, ...], ...],
-    ) -> "Strips":  # fmt: skip
+        cls,
+        problem: Problem,
+        tasks: tuple[int, ...],
+        cut: Cut | None,
+        shares: tuple[Portion, ...],
+        tasks_of: tuple[tuple[int, ...], ...],
+        fetches: tuple[tuple[Fetch, ...], ...],
+    ) -> "Strips":
         """Strips whose durations are computed from the other values."""
         alone = not any(fetches)
-        durations_s = tuple([
-            math.fsum([fetch.copy_s for fetch in own])
-            + max(0.0, compute_s - alone * problem.launches_s[device])
-            for (device, _, compute_s), own in zip(shares, fetches, strict=True)
-        ])  # fmt: skip
+        durations_s = tuple(
+            [
+                math.fsum([fetch.copy_s for fetch in own])
+                + max(0.0, compute_s - alone * problem.launches_s[device])
+                for (device, _, compute_s), own in zip(shares, fetches, strict=True)
+            ]
+        )
         return cls(tasks, cut, shares, tasks_of, fetches, durations_s)
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coexec.planners.methods.splitting.strips import Held, Portion, Strips
+from coexec.planners.methods.splitting.strips import Portion, RegionsByTask, Strips
 from coexec.problem.problem import Problem
 
 __all__ = ["Moves", "Reached", "quickest"]
@@ -19,7 +19,7 @@ class Reached:
 
     free_s: tuple[float, ...]
     """By device, the time at which it has no more work."""
-    held: Held
+    held: RegionsByTask
     made_s: Mapping[tuple[str, int], float]
     """By tensor and device, the time at which the device's parts of the tensor are complete."""
     step: Strips | None = None
@@ -35,8 +35,10 @@ class Reached:
 
     def least_end_s(self, shares: Iterable[Portion], launches_s: Sequence[float]) -> float:
         """A lower bound, in seconds, for the end of a step with these shares; fetches count 0."""
-        return max(self.free_s[device] + max(0.0, compute_s - launches_s[device])
-                   for device, _, compute_s in shares)  # fmt: skip
+        return max(
+            self.free_s[device] + max(0.0, compute_s - launches_s[device])
+            for device, _, compute_s in shares
+        )
 
     def free_after(self, step: Strips) -> tuple[float, ...]:
         """By device, the time at which it has no more work after the additional ``step``."""
