@@ -46,7 +46,7 @@ def test_engines_of_one_device_take_turns(cache: Cache) -> None:
     assert Plan.from_json(plan.to_json()) == plan
     schedule = derive(plan, MODEL.graph)
     assert {s.engine for s in schedule.segments} == {"onnxruntime", "reference", "elsewhere"}
-    assert all({plan.array_of[p] for p in s.pieces} == {s.place} for s in schedule.segments)
+    assert all({plan.place_of[p] for p in s.pieces} == {s.place} for s in schedule.segments)
     compiled = Compiler(MODEL, cache).compile(schedule, [one])
     feeds = random_inputs(MODEL.graph)
     expected = plain_session(branches(width=4)).run(["y", "joined"], feeds)

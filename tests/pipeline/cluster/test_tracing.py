@@ -107,7 +107,7 @@ def test_a_file_has_a_process_a_machine_and_no_overlap_on_a_track(session: Clust
 def test_clocks_of_machines_are_told_from_calls(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("local_team.LocalHandle", SkewedHandle)
+    monkeypatch.setattr("tests.helpers.local_team.LocalHandle", SkewedHandle)
     with local_session(model, LocalTeam({"a": PACE, "b": PACE})) as session:
         trace, taken_s = traced(session, FRAMES)
     assert trace.spans
