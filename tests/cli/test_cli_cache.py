@@ -64,6 +64,17 @@ def whole(root: Path, keys: str) -> bool:
     return True
 
 
+def test_a_kind_has_a_row_in_the_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    cache = Cache(tmp_path / "c")
+    for kind in KINDS:
+        cache.add(kind, "a", Entry({"x": b"content"}))
+    assert main(["cache", "--cache", str(tmp_path / "c")]) == 0
+    rows = [line.split() for line in capfd.readouterr().out.splitlines()]
+    for kind in KINDS:
+        (row,) = [words for words in rows if words[0] == kind]
+        assert row[1] == "1" and len(row) > 6  # the last column says what the kind holds
+
+
 def test_every_byte_is_shown_once(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = call(capfd, "--cache", str(root))
     on_disk = [p for p in root.rglob("*") if p.is_file()]

@@ -49,6 +49,31 @@ def test_images_batches_and_channels() -> None:
     assert found(model([("Relu", ["x"])], {"x": [2, 3]})) == {}
 
 
+@pytest.mark.parametrize(
+    ("key", "text", "size"),
+    [
+        ("imgsz", "[320, 320]", (320, 320)),
+        ("imgsz", "[480, 640]", (480, 640)),
+        ("image_size", "192", (192, 192)),
+        ("input_shape", "(1, 3, 96, 160)", (96, 160)),
+        ("imgsz", "[320, 320, 320]", (224, 224)),
+        ("imgsz", "[0, 99999]", (224, 224)),
+        ("imgsz", "sys.exit()", (224, 224)),
+        ("names", "{0: 320}", (224, 224)),
+    ],
+)
+def test_metadata_that_has_the_size_of_images(key: str, text: str, size: tuple[int, int]) -> None:
+    proto = model([("Relu", ["x"])], {"x": ["batch", 3, "height", "width"]})
+    helper.set_model_props(proto, {key: text})
+    assert found(proto) == {"x": (1, 3, *size)}
+
+
+def test_a_side_that_metadata_calls_square() -> None:
+    proto = model([("Relu", ["x"])], {"x": [1, 3, "side", "side"]})
+    helper.set_model_props(proto, {"imgsz": "[480, 640]"})
+    assert found(proto) == {"x": (1, 3, 224, 224)}  # one size for both: the metadata does not fit
+
+
 def test_a_size_that_the_model_contains() -> None:
     """An embedding of 59 positions fits sequences of as many."""
     rows = np.ones((1, 59, 8), np.float32)

@@ -8,7 +8,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 __all__ = ["main"]
@@ -51,7 +51,7 @@ def _run(arguments: list[str]) -> int:
 
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show
+            warnings.showwarning = _printer()
             result = group(arguments, standalone_mode=False, prog_name="coexec")
         return int(result or 0)
     except SystemExit as error:
@@ -102,9 +102,16 @@ def _drop_output() -> None:
         os.close(nowhere)
 
 
-def _show(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning on one line, without its place in coexec's code."""
-    _say(f"warning: {message}")
+def _printer() -> Callable[..., None]:
+    """A handler that prints each warning once, on one line, without its place in coexec's code."""
+    printed: set[str] = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in printed:
+            printed.add(str(message))
+            _say(f"warning: {message}")
+
+    return show
 
 
 def _say(message: str) -> None:

@@ -172,8 +172,13 @@ def gain_in_words(standings: Standings, plan: str) -> str:
     comparison = " and ".join(
         f"{share:.2f} of the time of {name}" for name, share in shares.items()
     )
-    gained = all(share < CLEARLY for share in shares.values())
-    end = "that is a gain" if gained else "nothing is gained; coexec optimize tries other ways"
+    gains = [name for name, share in shares.items() if share < CLEARLY]
+    if standings.base not in gains:
+        end = f"no gain over {standings.base}; coexec optimize tries other ways"
+    elif len(gains) == len(shares):
+        end = "that is a gain"
+    else:
+        end = f"that is a gain over {standings.base}, and none over {baselines[0]}"
     return f"{plan} takes {comparison}: {end}"
 
 

@@ -1,10 +1,10 @@
 """Sizes for the dimensions that a model leaves open and the user does not fix.
 
-A batch is 1. For sides of images, lengths of sequences and channels there are usual sizes, and
-sizes that the model itself contains: a position embedding of 197 rows, a Reshape to 25200 columns.
-They are tried in turn on ONNX Runtime, until the model runs. Dimensions of the same name have the
-same size in all inputs, and "past + length" is the sum of the two.
-"""
+A batch is 1. Sides of images stand in the metadata of many exports. For these, lengths of sequences
+and channels there are usual sizes, and sizes that the model itself contains: a position embedding
+of 197 rows, a Reshape to 25200 columns. They are tried in turn on ONNX Runtime, until the model
+runs. Dimensions of the same name have the same size in all inputs, and "past + length" is the sum
+of the two. """
 
 import itertools
 import re
@@ -49,6 +49,9 @@ _USUAL: Mapping[_Role, Sequence[int]] = {
 """Sizes in the order in which they are tried."""
 _LAST: Mapping[_Role, Sequence[int]] = {"length": (1, 2, 1024, 4096, 16000)}
 """Sizes that are tried after those from inside of the model."""
+_IMAGE_SIZE = re.compile(r"^(imgsz|(img|image|input)_?(size|shape))$", re.IGNORECASE)
+"""Keys of metadata that hold height and width, or a side of a square: Ultralytics' exports have
+``imgsz`` with "[320, 320]" (https://docs.ultralytics.com/modes/export)."""
 _MOST_INSIDE = 40
 """Number of sizes that are taken from inside of the model."""
 _LARGEST = 1 << 16
@@ -142,11 +145,28 @@ def _proposals(
     roles = _roles(unknown)
     inside = _inside(model)
     sizes = {role: _sizes(role, inside) for role in dict.fromkeys(roles.values())}
+    sides = [key for key, role in roles.items() if role == "side"]
+    if sides and (image := _image_size(model)) and (len(sides) > 1 or image[0] == image[1]):
+        first = {key: sizes[role][0] for key, role in roles.items()}
+        first |= dict(zip(sides, itertools.cycle(image), strict=False))
+        with suppress(KeyError):
+            yield {value.name or "": _shape(value, first) for value in unknown}
     for chosen in _by_rank([sizes[role] for role in sizes]):
         of_role = dict(zip(sizes, chosen, strict=True))
         key_sizes = {key: of_role[role] for key, role in roles.items()}
         with suppress(KeyError):
             yield {value.name or "": _shape(value, key_sizes) for value in unknown}
+
+
+def _image_size(model: ir.Model) -> tuple[int, int] | None:
+    """Height and width from the metadata of the model; None if it has none."""
+    for key, text in model.metadata_props.items():
+        if _IMAGE_SIZE.match(key) and re.fullmatch(r"[\d\s,x\[\]()]+", text):
+            numbers = [int(number) for number in re.findall(r"\d{1,5}", text)]
+            sides = [number for number in numbers if max(CHANNELS) < number <= _LARGEST]
+            if len(sides) in (1, 2):
+                return sides[0], sides[-1]
+    return None
 
 
 def _sizes(role: _Role, inside: Sequence[int]) -> list[int]:

@@ -122,8 +122,8 @@ class OpenedModel:
         if shapes:
             warnings.warn(
                 f"sizes that the model leaves open: {options_of(shapes)}. They are the "
-                f"first usual ones with which it runs; give others in the same way, or "
-                f"--inputs FILE.npz",
+                f"first with which it runs, its metadata and usual sizes tried in turn; give "
+                f"others in the same way, or --inputs FILE.npz",
                 AssumedWarning,
                 stacklevel=2,
             )

@@ -63,9 +63,9 @@ class Pocl(CpuRuntime):
             )
         if in_use := self._elsewhere(cores):
             raise DeviceError(
-                f"PoCL computes on core {', '.join(map(str, in_use))} in this process and has no "
-                f"other threads; close that device first, use another process, or Intel's runtime "
-                f"({install('intel-opencl')}), which has a device for each core"
+                f"PoCL's threads in this process compute on core {', '.join(map(str, in_use))}; a "
+                f"second device of PoCL needs another process, or that one closed. Intel's runtime "
+                f"({install('intel-opencl')}) has a device for each core"
             )
         bind(self._workers, [{core} for core, _ in zip(cycle(cores), self._workers, strict=False)])
         return CoreBinding(handle, cores, cores, by_itself=bool(self._workers))
