@@ -4,7 +4,8 @@ A batch is 1. Sides of images stand in the metadata of many exports. For these, 
 and channels there are usual sizes, and sizes that the model itself contains: a position embedding
 of 197 rows, a Reshape to 25200 columns. They are tried in turn on ONNX Runtime, until the model
 runs. Dimensions of the same name have the same size in all inputs, and "past + length" is the sum
-of the two. """
+of the two.
+"""
 
 import itertools
 import re
