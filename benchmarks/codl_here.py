@@ -29,7 +29,7 @@ from coexec.engines.opened import OpenDevice
 from coexec.planners.methods.splitting.shares import FINE_STEPS
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import ratio
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 MODELS = ("vgg16", "yolov2", "resnet34", "squeezenet", "inception_v3")
 CASES: Mapping[str, tuple[str, float]] = {

@@ -73,7 +73,7 @@ def _start(name: str, options: argparse.Namespace, folder: Path) -> dict[str, An
     """Compile, run once, then run repeatedly."""
     from coexec.model.load import random_inputs
     from coexec.selection.planning_context import PlanningContext
-    from coexec.selection.settings import Settings
+    from coexec.settings import Settings
 
     (folder / "pocl").mkdir()
     chosen = {"opencl": {"runtime": options.runtime}}

@@ -27,7 +27,7 @@ from coexec.engines.registry import open_devices
 from coexec.model.check import worst_difference
 from coexec.model.load import random_inputs
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 MODELS = {
     "squeezenet": "squeezenet1_0",

@@ -20,7 +20,7 @@ from coexec.graph.graph import Graph
 from coexec.plan.plan import Plan
 from coexec.research.platforms import Platform, load
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 MERGE_BELOW_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3)
 """Moving a tensor to the other processor takes 0.2 to 2 ms; a launch on a GPU takes no less."""

@@ -26,7 +26,7 @@ from coexec.model.load import random_inputs
 from coexec.runtime.executor import Executor
 from coexec.selection.planning_context import PlanningContext, make_plan
 from coexec.selection.race import ratio
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 SHARES = (0.32, 0.84, 1.0)
 """Shares of the full speed: the paper's clocks over the highest of these clocks."""

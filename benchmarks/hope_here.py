@@ -33,7 +33,7 @@ from coexec.selection.auto import Auto
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 from coexec.selection.race import ratio
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 Pair = tuple[str, str]
 

@@ -20,7 +20,7 @@ from coexec.hardware.hardware import Place
 from coexec.profiling.profiler import Profiler
 from coexec.profiling.store import ProfileStore
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 NEAR = 0.2
 

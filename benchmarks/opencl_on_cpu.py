@@ -27,7 +27,7 @@ from coexec.model.check import worst_difference
 from coexec.model.load import random_inputs
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import Outcome, Pacing, Requests, compete, turn
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 MODELS = ["squeezenet", "mobilenet_v2", "resnet34", "inception_v3", "vgg16"]
 BASELINE = "ONNX Runtime"

@@ -13,7 +13,7 @@ from common import arguments, in_turns, show, source, two_cores
 from coexec.model.load import random_inputs
 from coexec.research.zoo import MODELS
 from coexec.selection.planning_context import PlanningContext, make_plan
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from coexec.timing.simulate import simulate
 
 

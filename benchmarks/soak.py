@@ -26,7 +26,7 @@ import coexec
 from coexec.engines.registry import open_devices
 from coexec.errors import ClosedError, DegradedWarning, DeviceError
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 _HANG_S = 60.0
 

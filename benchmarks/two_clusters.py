@@ -11,7 +11,7 @@ from common import arguments, by_figure, in_turns, show, source, two_cores
 
 from coexec.model.load import random_inputs
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 ORT = "onnxruntime 2"
 

@@ -21,7 +21,7 @@ from model_files import expanded, model_file
 from programs import measured
 
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 _BEGINS, _ENDS = "planning in the background begins", "decided in"
 _BASE_S = 8

@@ -19,7 +19,7 @@ from coexec.engines.detect import usable_cores
 from coexec.model.check import worst_difference
 from coexec.model.load import random_inputs
 from coexec.selection.auto import Auto
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 AUTO, ORT, OPENVINO = "auto", "ONNX Runtime", "OpenVINO"
 

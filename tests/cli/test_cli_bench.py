@@ -25,7 +25,7 @@ from coexec.plan.plan import Plan, Provenance
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Candidate, Prepared
 from coexec.selection.race import Lap, Outcome
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from tests.helpers.small_models import branches
 
 CORES = usable_cores()

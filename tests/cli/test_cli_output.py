@@ -19,7 +19,7 @@ from coexec.cli.cluster import VERBS as OF_CLUSTERS
 from coexec.cli.console import TextConsole, out, visible
 from coexec.engines.detect import usable_cores
 from coexec.selection.auto import Auto
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from tests.helpers.patience import until
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 

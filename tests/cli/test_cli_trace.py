@@ -19,7 +19,7 @@ from coexec.model.load import random_inputs
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from coexec.timing.trace import Detail, Trace
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 

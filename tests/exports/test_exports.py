@@ -30,8 +30,8 @@ from coexec.plan.plan import Plan, Provenance
 from coexec.plan.plan_file import PlanFile
 from coexec.profiling import profiler
 from coexec.selection import comparison
-from coexec.selection.settings import Settings
 from coexec.session.exporting import export
+from coexec.settings import Settings
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 CORE = f"cpu:{usable_cores()[0]}"

@@ -19,7 +19,7 @@ from coexec.model.values import run_session
 from coexec.plan.plan import Plan, Provenance
 from coexec.profiling.profiler import Effort
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 __all__ = ["WAYS", "node_cases", "run_here", "run_on_onnx_runtime"]
 

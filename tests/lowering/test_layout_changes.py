@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from coexec.cache import Cache
 from coexec.costs.table import LayoutChange
-from coexec.defaults import Waiting
 from coexec.engines.base import OpenEngine
 from coexec.engines.detect import usable_cores
 from coexec.engines.null import NullEngine
@@ -27,6 +26,7 @@ from coexec.profiling.engines import EngineTimes
 from coexec.profiling.store import Measurement, ProfileStore
 from coexec.research.zoo.builder import Builder
 from coexec.runtime.compiler import Compiler
+from coexec.settings import Waiting
 from tests.helpers.examples import scaled
 from tests.helpers.network_cases import BLOCKS, networks
 

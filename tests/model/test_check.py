@@ -18,7 +18,7 @@ from coexec.model.check import check_same
 from coexec.model.inputs import random_inputs
 from coexec.model.load import load
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from tests.helpers.small_models import from_nodes, tensor_info
 
 TWO = [f"cpu:{core}" for core in usable_cores()[:2]]

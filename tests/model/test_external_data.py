@@ -14,7 +14,7 @@ from coexec.engines.detect import usable_cores
 from coexec.errors import ModelError
 from coexec.model.load import load
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from tests.helpers.small_models import tensor_info
 
 CPU = f"cpu:{usable_cores()[0]}"

@@ -19,7 +19,7 @@ from coexec.errors import ModelError, UsageError
 from coexec.model import main_memory
 from coexec.model.load import load
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from tests.helpers.examples import scaled
 from tests.helpers.small_models import from_nodes, tensor_info
 

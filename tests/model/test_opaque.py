@@ -31,7 +31,7 @@ from coexec.planners import PLANNERS
 from coexec.profiling.profiler import Effort
 from coexec.research import platforms
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from tests.helpers.small_models import from_nodes, tensor_info
 
 node = helper.make_node

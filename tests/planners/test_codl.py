@@ -26,7 +26,7 @@ from coexec.planners import PLANNERS
 from coexec.planners.methods.splitting.shares import Cut, parts, ratios
 from coexec.profiling.profiler import Effort
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from coexec.timing.simulate import simulate
 from tests.helpers.examples import scaled
 from tests.helpers.onnx_models import direct, tensor

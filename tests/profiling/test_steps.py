@@ -27,7 +27,7 @@ from coexec.profiling.sweep import SweepItem, part_of
 from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.compiler import Compiler
 from coexec.selection.planning_context import PlanningContext, make_plan
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from tests.helpers.clocked import Clocked
 from tests.helpers.graphs import make_graph
 from tests.helpers.small_models import from_nodes, tensor_info

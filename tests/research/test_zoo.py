@@ -32,7 +32,7 @@ from coexec.research.zoo import MODELS, build, posenet, retinaface, style_transf
 from coexec.research.zoo.builder import dims
 from coexec.runtime.recorder import RealRecorder
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from tests.helpers.exports import EXPORTS
 from tests.helpers.harmed import DEVICES
 

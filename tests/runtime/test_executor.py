@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from coexec.cache import Cache
 from coexec.costs.table import CostTable
-from coexec.defaults import Waiting
 from coexec.engines.null import NullEngine
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
@@ -30,6 +29,7 @@ from coexec.runtime.compiled import CompiledPlan, load_compiled, save_compiled
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder, VirtualRecorder
+from coexec.settings import Waiting
 from coexec.timing.simulate import VirtualClock, simulate
 from tests.helpers.graphs import hand_made
 from tests.helpers.small_models import branches

@@ -27,8 +27,8 @@ from coexec.selection.configurations import configurations
 from coexec.selection.contender import Contender
 from coexec.selection.prepared import Candidate
 from coexec.selection.race import REQUESTS, Lap, Outcome
-from coexec.selection.settings import Settings
 from coexec.session import InferenceSession
+from coexec.settings import Settings
 from tests.helpers.small_models import branches
 
 CORES = usable_cores()[:2]

@@ -24,8 +24,8 @@ from coexec.selection.comparison import Agreement, compared, is_exact
 from coexec.selection.contender import Contender
 from coexec.selection.kept_requests import ENOUGH, KeptRequests
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
 from coexec.selection.throughput import Throughput
+from coexec.settings import Settings
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 CORES = usable_cores()[:2]

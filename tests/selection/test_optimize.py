@@ -22,7 +22,7 @@ from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Candidate
 from coexec.selection.quiet_moment import Stopwatch
 from coexec.selection.race import Lap, Outcome
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from tests.helpers.small_models import branches
 
 CORES = usable_cores()[:2]

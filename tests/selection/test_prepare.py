@@ -8,7 +8,7 @@ import pytest
 from coexec.engines.detect import usable_cores
 from coexec.errors import UsageError
 from coexec.selection.prepare import prepare
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from tests.helpers.small_models import branches
 
 CPU = f"cpu:{usable_cores()[0]}"

@@ -12,8 +12,8 @@ from coexec.model.check import plain_session, worst_difference
 from coexec.profiling.profiler import Effort
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.replan import Replanner
-from coexec.selection.settings import Settings
 from coexec.session import InferenceSession
+from coexec.settings import Settings
 from coexec.timing.trace import Trace
 from tests.helpers.small_models import branches
 

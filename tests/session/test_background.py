@@ -24,8 +24,8 @@ from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputErr
 from coexec.selection import background, plan_selector
 from coexec.selection.auto import Auto
 from coexec.selection.plan_selector import PlanSelector
-from coexec.selection.settings import Settings
 from coexec.session import request_router
+from coexec.settings import Settings
 from tests.helpers.patience import ENOUGH_S
 from tests.helpers.quick_choice import PROGRAM
 from tests.helpers.settled import settled

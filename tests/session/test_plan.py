@@ -20,7 +20,7 @@ from coexec.profiling import profiler
 from coexec.selection import comparison
 from coexec.selection.plan_files import text_of
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from tests.helpers.examples import scaled
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 

@@ -6,26 +6,16 @@ from typing import Annotated
 import typer
 
 from coexec.cli.options import (
-    CacheOpt,
+    PLANNED,
     CheckOpt,
     DebugOpt,
-    DevicesOpt,
-    EngineOpt,
-    FreshOpt,
-    InputsOpt,
     JsonOpt,
     ModelOrExportArg,
-    OptionOpt,
-    PinOpt,
-    PlannerOpt,
-    PlanOpt,
-    ShapeOpt,
+    SettingOptions,
     TraceOpt,
-    ValueOpt,
-    WaitingOpt,
+    takes,
 )
 from coexec.cli.verbs import prints
-from coexec.defaults import AUTO, WAITING
 
 
 @prints(
@@ -41,24 +31,14 @@ from coexec.defaults import AUTO, WAITING
     difference="With --check: the largest difference from ONNX Runtime. Else null.",
     left_out="By device that could not run alone, the reason.",
 )
+@takes(*PLANNED, "waiting")
 def command(
     model: ModelOrExportArg,
-    plan: PlanOpt = None,
-    devices: DevicesOpt = None,
-    planner: PlannerOpt = AUTO,
-    option: OptionOpt = None,
-    pin: PinOpt = None,
+    options: SettingOptions,
     repeats: Annotated[int, typer.Option(help="Rounds of the race.")] = 20,
     check: CheckOpt = False,
     gantt: Annotated[bool, typer.Option(help="Draw a run of the plan.")] = False,
     trace: TraceOpt = None,
-    shape: ShapeOpt = None,
-    value: ValueOpt = None,
-    inputs: InputsOpt = None,
-    fresh: FreshOpt = False,
-    engine: EngineOpt = None,
-    waiting: WaitingOpt = WAITING,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -81,7 +61,6 @@ def command(
         row_of_plan,
     )
     from coexec.cli.checks import differences, judged
-    from coexec.cli.common import settings
     from coexec.cli.console import out
     from coexec.cli.output import print_json
     from coexec.cli.planned import bound_of
@@ -96,25 +75,11 @@ def command(
     if repeats < 1:
         raise UsageError(f"--repeats {repeats}: measure at least once")
     with progress(f"loading {model}") as tell:
-        config = settings(
-            devices=devices,
-            planner=planner,
-            plan=plan,
-            option=option,
-            shape=shape,
-            value=value,
-            inputs=inputs,
-            cache=cache,
-            fresh=fresh,
-            progress=tell,
-            engine=engine,
-            pin=pin,
-            waiting=waiting,
-        )
+        config = options.settings(progress=tell)
         model, config = resolve_export(model, config)
         prepared = prepare(model, config)
         work, predicted_s = prepared.work, predicted_time_s(prepared)
-    name = planner if config.plan is None else "plan"
+    name = config.planner if config.plan is None else "plan"
     feeds = next(work.model.candidates())
     with ExitStack() as stack:
         plan_row, executor = row_of_plan(prepared, name, predicted_s, feeds, stack)

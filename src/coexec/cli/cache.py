@@ -1,12 +1,11 @@
 """`coexec cache`: show the contents of the cache folder; `trim` and `clear` make it smaller."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.main import get_command
 
-from coexec.cli.options import CacheOpt, DebugOpt, JsonOpt
+from coexec.cli.options import DebugOpt, JsonOpt, SettingOptions, takes
 from coexec.cli.verbs import prints
 from coexec.errors import StoreError
 
@@ -26,18 +25,19 @@ Context = typer.Context
     limited_bytes="What they take.",
     kinds="By kind: count, size_bytes, used_s in seconds since 1970.",
 )
+@takes("cache")
 def command(
-    context: Context, cache: CacheOpt = None, json: JsonOpt = False, debug: DebugOpt = False
+    context: Context, options: SettingOptions, json: JsonOpt = False, debug: DebugOpt = False
 ) -> None:
     """Show what the cache holds by kind; trim or clear it. Other processes may use it meanwhile:
     what they miss, they make again.
     """
-    context.obj = (cache, json)
+    context.obj = (options, json)
     if context.invoked_subcommand is None:
         from coexec.cache import Cache
         from coexec.cli.cache_contents import print_cache
 
-        print_cache(Cache(cache), json)
+        print_cache(Cache(options.cache), json)
 
 
 _FREED = prints(
@@ -49,13 +49,14 @@ _FREED = prints(
 
 @_verbs.command("trim")
 @_FREED
+@takes("cache")
 def trim_command(
     context: Context,
+    options: SettingOptions,
     to: Annotated[
         str | None,
         typer.Option(help="What entries and weights may take: 2GiB. Default: the cache's limit."),
     ] = None,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -64,7 +65,7 @@ def trim_command(
     from coexec.cli.cache_contents import print_freed, sizes
     from coexec.units import format_bytes, parse_bytes
 
-    opened, json = _opened(context, cache, json)
+    opened, json = _opened(context, options, json)
     limit_bytes = opened.limit_bytes if to is None else parse_bytes(to)
     before = sizes(opened)
     left_bytes = trimmed(opened, limit_bytes)
@@ -80,12 +81,13 @@ def trim_command(
 
 @_verbs.command("clear")
 @_FREED
+@takes("cache")
 def clear_command(
     context: Context,
+    options: SettingOptions,
     kind: Annotated[
         str | None, typer.Argument(help="A kind that coexec cache lists. Default: all.")
     ] = None,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -93,7 +95,7 @@ def clear_command(
     from coexec.cache.contents import clear
     from coexec.cli.cache_contents import print_freed, sizes
 
-    opened, json = _opened(context, cache, json)
+    opened, json = _opened(context, options, json)
     before = sizes(opened)
     if left := clear(opened, kind):
         raise StoreError(
@@ -103,12 +105,12 @@ def clear_command(
     print_freed(opened, before, json)
 
 
-def _opened(context: Context, cache: Path | None, json: bool) -> "tuple[Cache, bool]":
+def _opened(context: Context, options: SettingOptions, json: bool) -> "tuple[Cache, bool]":
     """The cache, and whether to print JSON; options may be before the verb or after it."""
     from coexec.cache import Cache
 
     before, json_before = context.obj
-    return Cache(before if cache is None else cache), json or json_before
+    return Cache(options.cache or before.cache), json or json_before
 
 
 group = get_command(_verbs)

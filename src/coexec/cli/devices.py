@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from coexec.cli.options import DebugOpt, FreshOpt, JsonOpt
+from coexec.cli.options import DebugOpt, JsonOpt, SettingOptions, takes
 from coexec.cli.verbs import prints
 
 
@@ -11,7 +11,8 @@ from coexec.cli.verbs import prints
     processors="Processors, each with what its engines say of it.",
     broken="By engine that cannot be imported, the reason.",
 )
-def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = False) -> None:
+@takes("fresh")
+def command(options: SettingOptions, json: JsonOpt = False, debug: DebugOpt = False) -> None:
     """List this machine's processors and the engines that compute on them. cpu:0-3 may be used in
     parts: cpu:0-1,cpu:2-3. --fresh tries all engines again."""
     from coexec.cli.console import out
@@ -21,7 +22,7 @@ def command(json: JsonOpt = False, fresh: FreshOpt = False, debug: DebugOpt = Fa
     from coexec.engines.registry import broken, describe, processors
 
     clusters = [describe(name) for name in default_names()]
-    processor_list = processors(fresh=fresh)
+    processor_list = processors(fresh=options.settings().fresh)
     not_imported = broken()
     if json:
         print_json(

@@ -6,24 +6,15 @@ from typing import Annotated
 import typer
 
 from coexec.cli.options import (
-    CacheOpt,
+    PLANNED,
     DebugOpt,
-    DevicesOpt,
-    EngineOpt,
-    FreshOpt,
-    InputsOpt,
     JsonOpt,
     ModelArg,
-    OptionOpt,
-    PinOpt,
-    PlannerOpt,
-    PlanOpt,
     PlatformOpt,
-    ShapeOpt,
-    ValueOpt,
+    SettingOptions,
+    takes,
 )
 from coexec.cli.verbs import ENERGY, prints
-from coexec.defaults import AUTO
 
 
 @prints(
@@ -31,22 +22,13 @@ from coexec.defaults import AUTO
     tasks="By task, where it is, why, and what it would be elsewhere.",
     **ENERGY,
 )
+@takes(*PLANNED)
 def command(
     model: ModelArg,
-    plan: PlanOpt = None,
-    devices: DevicesOpt = None,
+    options: SettingOptions,
     platform: PlatformOpt = None,
-    planner: PlannerOpt = AUTO,
-    option: OptionOpt = None,
-    pin: PinOpt = None,
     top: Annotated[int, typer.Option(help="Tasks to list, the longest first.")] = 10,
     every: Annotated[bool, typer.Option("--all", help="List every task.")] = False,
-    shape: ShapeOpt = None,
-    value: ValueOpt = None,
-    inputs: InputsOpt = None,
-    fresh: FreshOpt = False,
-    engine: EngineOpt = None,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -54,7 +36,7 @@ def command(
     where it is read. Groups of equal reasons first, then the longest tasks, or --all. Measured
     times are of tasks one after the other; with --platform nothing can run, and there are none.
     """
-    from coexec.cli.common import print_candidates, settings
+    from coexec.cli.common import print_candidates
     from coexec.cli.console import out
     from coexec.cli.output import print_json
     from coexec.cli.planned import energy_facts, energy_line, on_platform
@@ -69,20 +51,7 @@ def command(
     if top < 1:
         raise UsageError(f"--top {top}: list 1 task or more")
     with progress(f"loading {model}") as tell:
-        config = settings(
-            devices=devices,
-            planner=planner,
-            plan=plan,
-            option=option,
-            shape=shape,
-            value=value,
-            inputs=inputs,
-            cache=cache,
-            fresh=fresh,
-            progress=tell,
-            engine=engine,
-            pin=pin,
-        )
+        config = options.settings(progress=tell)
         prepared = (
             prepare(model, config) if platform is None else (on_platform(model, platform, config))
         )

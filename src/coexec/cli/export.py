@@ -6,23 +6,14 @@ from typing import Annotated
 import typer
 
 from coexec.cli.options import (
-    CacheOpt,
+    PLANNED,
     DebugOpt,
-    DevicesOpt,
-    EngineOpt,
-    FreshOpt,
-    InputsOpt,
     JsonOpt,
     ModelArg,
-    OptionOpt,
-    PinOpt,
-    PlannerOpt,
-    PlanOpt,
-    ShapeOpt,
-    ValueOpt,
+    SettingOptions,
+    takes,
 )
 from coexec.cli.verbs import prints
-from coexec.defaults import AUTO
 
 
 @prints(
@@ -33,20 +24,11 @@ from coexec.defaults import AUTO
     files="By file, its bytes.",
     digest="Of all of it.",
 )
+@takes(*PLANNED)
 def command(
     model: ModelArg,
     folder: Annotated[Path, typer.Argument(help="New, empty, or an export to be replaced.")],
-    plan: PlanOpt = None,
-    devices: DevicesOpt = None,
-    planner: PlannerOpt = AUTO,
-    option: OptionOpt = None,
-    pin: PinOpt = None,
-    shape: ShapeOpt = None,
-    value: ValueOpt = None,
-    inputs: InputsOpt = None,
-    fresh: FreshOpt = False,
-    engine: EngineOpt = None,
-    cache: CacheOpt = None,
+    options: SettingOptions,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -55,7 +37,6 @@ def command(
     coexec run, bench and serve take the folder in place of the model, and so does InferenceSession:
     an equal machine measures nothing, and another machine reports the differences.
     """
-    from coexec.cli.common import settings
     from coexec.cli.console import out
     from coexec.cli.output import print_json
     from coexec.cli.progress import progress
@@ -64,20 +45,7 @@ def command(
     from coexec.units import format_bytes
 
     with progress(f"loading {model}") as tell:
-        config = settings(
-            devices=devices,
-            planner=planner,
-            plan=plan,
-            option=option,
-            shape=shape,
-            value=value,
-            inputs=inputs,
-            cache=cache,
-            fresh=fresh,
-            progress=tell,
-            engine=engine,
-            pin=pin,
-        )
+        config = options.settings(progress=tell)
         done = export(model, folder, config)
     files = done.manifest.files
     sizes = {name: facts.size_bytes for name, facts in files.items()}

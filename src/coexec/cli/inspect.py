@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from coexec.cli.options import CacheOpt, DebugOpt, InputsOpt, JsonOpt, ModelArg, ShapeOpt, ValueOpt
+from coexec.cli.options import DebugOpt, JsonOpt, ModelArg, SettingOptions, device_names, takes
 from coexec.cli.verbs import prints
 
 
@@ -23,17 +23,15 @@ from coexec.cli.verbs import prints
     memory="With --memory: bytes of intermediate tensors, by strategy.",
     device="With --device: the tasks that it runs, and why it does not run the others.",
 )
+@takes("shapes", "values", "examples", "cache")
 def command(
     model: ModelArg,
-    shape: ShapeOpt = None,
-    value: ValueOpt = None,
-    inputs: InputsOpt = None,
+    options: SettingOptions,
     tasks: Annotated[bool, typer.Option(help="List every task.")] = False,
     memory: Annotated[
         bool, typer.Option(help="What intermediate tensors take, by strategy.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="What this device runs.")] = None,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -43,7 +41,6 @@ def command(
     from rich.table import Table
 
     from coexec.cli import support
-    from coexec.cli.common import settings
     from coexec.cli.console import out
     from coexec.cli.model_facts import memory_facts, model_facts, operator_counts, print_memory
     from coexec.cli.output import print_json
@@ -53,7 +50,7 @@ def command(
     from coexec.selection.planning_context import PlanningContext
     from coexec.units import format_bytes, format_count
 
-    config = settings(devices=device, shape=shape, value=value, inputs=inputs, cache=cache)
+    config = options.settings(devices=None if device is None else device_names(device))
     with progress(f"loading {model}"):
         work = PlanningContext(model, config)
         graph = work.model.graph

@@ -6,18 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coexec.cli.options import (
-    CacheOpt,
     DebugOpt,
-    DevicesOpt,
-    EngineOpt,
-    FreshOpt,
-    InputsOpt,
     JsonOpt,
     ModelArg,
-    OptionOpt,
-    PinOpt,
-    ShapeOpt,
-    ValueOpt,
+    SettingOptions,
+    takes,
 )
 from coexec.cli.verbs import prints
 
@@ -45,19 +38,22 @@ PlanFileOpt = Annotated[
     unfinished="The step in which the time was over; null: none.",
     plan="The file of the plan; null: none was kept.",
 )
+@takes(
+    "devices",
+    "planner_options",
+    "pins",
+    "shapes",
+    "values",
+    "examples",
+    "fresh",
+    "engine_options",
+    "cache",
+)
 def command(
     model: ModelArg,
+    options: SettingOptions,
     time: TimeOpt = 30.0,
     output: PlanFileOpt = None,
-    devices: DevicesOpt = None,
-    option: OptionOpt = None,
-    pin: PinOpt = None,
-    shape: ShapeOpt = None,
-    value: ValueOpt = None,
-    inputs: InputsOpt = None,
-    fresh: FreshOpt = False,
-    engine: EngineOpt = None,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -66,7 +62,7 @@ def command(
     The plan is kept where it is clearly faster than ONNX Runtime's own session; the last lines say
     how to use it.
     """
-    from coexec.cli.common import print_candidates, settings
+    from coexec.cli.common import print_candidates
     from coexec.cli.console import out
     from coexec.cli.output import check_files, print_json, write_file
     from coexec.cli.progress import progress
@@ -75,17 +71,7 @@ def command(
     file = output or Path(f"{_stem(model)}.plan.json")
     check_files(file)
     with progress(f"loading {model}") as tell:
-        config = settings(
-            devices=devices,
-            option=option,
-            pin=pin,
-            shape=shape,
-            value=value,
-            inputs=inputs,
-            fresh=fresh,
-            engine=engine,
-            cache=cache,
-        )
+        config = options.settings()
         verdict = optimize(model, config, time, tell)
     kept = verdict.plan_file if verdict.is_faster else None
     if kept is not None:

@@ -1,67 +1,62 @@
-"""Options that several verbs have.
+"""Options that several verbs have: those of settings, made from `Settings`, and others.
 
 Like the files of the verbs, this file has no slow imports, because help needs no engine.
 """
 
+import ast
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from coexec.defaults import Mode, Waiting
+from coexec.errors import UsageError
+from coexec.settings import Settings
+
+__all__ = [
+    "PLANNED",
+    "SAMPLES",
+    "CheckOpt",
+    "DebugOpt",
+    "JsonOpt",
+    "ModelArg",
+    "ModelOrExportArg",
+    "OutputOpt",
+    "PlatformOpt",
+    "SettingOptions",
+    "TraceOpt",
+    "device_names",
+    "takes",
+]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+PLANNED = (
+    "plan",
+    "devices",
+    "planner",
+    "planner_options",
+    "pins",
+    "shapes",
+    "values",
+    "examples",
+    "fresh",
+    "engine_options",
+    "cache",
+)
+"""Settings of the verbs that take a plan, or make one."""
+SAMPLES = 3000
+"""Number of tasks on each device that a predictor learns from; three of four are convolutions."""
 
 ModelArg = Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")]
 ModelOrExportArg = Annotated[
     str, typer.Argument(metavar="MODEL", help="An ONNX file, zoo:NAME, or a folder of an export.")
 ]
-DevicesOpt = Annotated[
-    str | None, typer.Option(help="For example cpu:0-3,cpu:4-7 or cpu:0,cpu:1/opencl.")
-]
-PlannerOpt = Annotated[
-    str, typer.Option(help="What makes the plan; auto also chooses devices, by running plans.")
-]
-OptionOpt = Annotated[
-    list[str] | None, typer.Option("--option", help="NAME=VALUE for the planner; may be repeated.")
-]
-ShapeOpt = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--shape",
-        help="INPUT=1,3,224,224 fixes a dynamic shape, NAME=1 a symbolic dimension; repeatable.",
-    ),
-]
-ValueOpt = Annotated[
-    list[str] | None,
-    typer.Option("--value", help="INPUT=16000 or INPUT=1,2,3 makes an input constant; repeatable."),
-]
-InputsOpt = Annotated[
-    Path | None,
-    typer.Option(help="An .npz file of inputs to run with; they fix shapes that are open."),
-]
-EngineOpt = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--engine", help="ENGINE.OPTION=VALUE, for example opencl.precision=fp16; repeatable."
-    ),
-]
-PinOpt = Annotated[
-    list[str] | None,
-    typer.Option("--pin", help="TASK=DEVICE, patterns such as 'conv*=cpu:0' allowed; repeatable."),
-]
-WaitingOpt = Annotated[
-    Waiting,
-    typer.Option(help="While a device waits for another, its cores stay awake, or may halt."),
-]
-ModeOpt = Annotated[
-    Mode, typer.Option(help="One request as soon as possible, or as many as possible a second.")
-]
-CacheOpt = Annotated[Path | None, typer.Option(help="Folder for profiles and plans.")]
-FreshOpt = Annotated[bool, typer.Option("--fresh", help="Measure everything again.")]
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 DebugOpt = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
-PlanOpt = Annotated[
-    Path | None, typer.Option(help="A plan made by coexec plan --output, in place of a planner's.")
-]
 TraceOpt = Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev.")]
 CheckOpt = Annotated[
     bool, typer.Option(help="Compare the outputs with ONNX Runtime's; exit code 1 if they differ.")
@@ -71,3 +66,201 @@ PlatformOpt = Annotated[
     str | None,
     typer.Option(help="Simulate a phone instead of the machine, such as kirin_990; ? lists all."),
 ]
+
+
+class SettingOptions:
+    """The options of settings as a verb was called with them."""
+
+    def __init__(self, texts: Mapping[str, Any]) -> None:
+        """
+        Args:
+            texts: values by name of the setting, as on the command line; None: not given.
+        """
+        self._texts = texts
+
+    @property
+    def cache(self) -> Path | None:
+        """The folder of --cache."""
+        return self._texts.get("cache")
+
+    def settings(self, **others: Any) -> Settings:
+        """The settings. Sizes that the model leaves open are assumed.
+
+        Args:
+            others: further fields of `Settings`.
+
+        Raises:
+            CoexecError: a text is not of the form that its option has, or a file cannot be read.
+        """
+        values = {
+            name: _PARSERS.get(name, _unchanged)(text)
+            for name, text in self._texts.items()
+            if text is not None
+        }
+        return Settings(**{"assume": True, **values, **others})
+
+
+def takes(*settings: str) -> Callable[[_Command], _Command]:
+    """Decorator of a verb's function that has a parameter ``options``, a `SettingOptions`.
+
+    The verb gets an option for each of these settings, in place of that parameter.
+    """
+    by_name = {field.name: field for field in fields(Settings)}
+
+    def decorate(command: _Command) -> _Command:
+        @functools.wraps(command)
+        def called(**arguments: Any) -> Any:
+            texts = {name: arguments.pop(name) for name in settings}
+            return command(options=SettingOptions(texts), **arguments)
+
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(command).parameters.values():
+            if parameter.name == "options":
+                parameters += [_parameter(by_name[name]) for name in settings]
+            else:
+                parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+        # typer reads both.
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {p.name: p.annotation for p in parameters}
+        return called  # type: ignore[return-value]
+
+    return decorate
+
+
+def _parameter(field: Any) -> inspect.Parameter:
+    """The option of a setting as a parameter that typer understands."""
+    option = field.metadata["option"]
+    default = None if field.default is MISSING else field.default
+    kind: Any = list[str] if option.repeats else option.kind
+    kind = kind if default is not None else kind | None
+    annotation: Any = Annotated[kind, typer.Option(option.flag, help=option.help)]
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _plan(path: Path) -> Any:
+    from coexec.selection.plan_files import plan_of
+
+    return plan_of(path)
+
+
+def _examples(path: Path) -> Any:
+    from coexec.cli.arrays import read_inputs
+
+    return read_inputs(path)
+
+
+def device_names(text: str) -> list[str]:
+    """The names in the text of --devices.
+
+    Raises:
+        UsageError: there are none.
+    """
+    from coexec.engines.names import split_names
+
+    if names := split_names(text):
+        return names
+    raise UsageError("--devices is empty; name at least one, for example cpu:0")
+
+
+def _planner_options(texts: Sequence[str]) -> dict[str, Any]:
+    """``["top_k=3"]`` as ``{"top_k": 3}``."""
+    options: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--option {text!r} is not of the form NAME=VALUE")
+        try:
+            options[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[name] = value
+    return options
+
+
+def _pins(texts: Sequence[str]) -> dict[str, str]:
+    """``["conv*=cpu:0"]`` as ``{"conv*": "cpu:0"}``; the last "=" counts."""
+    pairs = [text.rpartition("=") for text in texts]
+    for name, equals, value in pairs:
+        if not equals:
+            raise UsageError(f"--pin {name + value!r} is not of the form NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _engine_options(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """``["opencl.precision=fp16"]`` as ``{"opencl": {"precision": "fp16"}}``."""
+    options: dict[str, dict[str, str]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        engine, dot, option = name.partition(".")
+        if not (equals and dot and engine and option):
+            raise UsageError(
+                f"--engine {text!r} is not of the form ENGINE.OPTION=VALUE, for "
+                f"example opencl.precision=fp16"
+            )
+        options.setdefault(engine, {})[option] = value
+    return options
+
+
+def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...] | int]:
+    """``["x=1,3,8,8", "N=1"]`` as ``{"x": (1, 3, 8, 8), "N": 1}``."""
+    return dict(_shape(text) for text in texts)
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...] | int]:
+    name, equals, dims = text.rpartition("=")
+    try:
+        if not equals or not name:
+            raise ValueError
+        sizes = dims.replace("x", ",").split(",")
+        if len(sizes) == 1 and dims.strip():
+            return name, int(dims)
+        return name, tuple(int(d) for d in sizes if d.strip())
+    except ValueError:
+        raise UsageError(
+            f"--shape {text!r} is not of the form INPUT=1,3,224,224, or NAME=1 for a "
+            f"dimension of that name"
+        ) from None
+
+
+def _values(texts: Sequence[str]) -> dict[str, Any]:
+    """``["sr=16000", "k=1,2"]`` as ``{"sr": 16000, "k": [1, 2]}``."""
+    return dict(_value(text) for text in texts)
+
+
+def _value(text: str) -> tuple[str, Any]:
+    name, equals, content = text.rpartition("=")
+    if not equals or not name or not content.strip():
+        raise UsageError(f"--value {text!r} is not of the form INPUT=16000 or INPUT=1,2,3")
+    items = [_number(item.strip()) for item in content.split(",") if item.strip()]
+    return name, items if "," in content else items[0]
+
+
+def _number(text: str) -> Any:
+    """A whole number, a float, a truth value, or the text itself."""
+    truths = {"true": True, "false": False}
+    if text.lower() in truths:
+        return truths[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+_PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "devices": device_names,
+    "engine_options": _engine_options,
+    "examples": _examples,
+    "pins": _pins,
+    "plan": _plan,
+    "planner_options": _planner_options,
+    "shapes": _shapes,
+    "values": _values,
+}
+"""Value of a setting from the text of its option, by setting; others have the same value."""

@@ -3,24 +3,15 @@
 import json as json_module
 
 from coexec.cli.options import (
-    CacheOpt,
     DebugOpt,
-    DevicesOpt,
-    EngineOpt,
-    FreshOpt,
-    InputsOpt,
     JsonOpt,
     ModelArg,
-    OptionOpt,
     OutputOpt,
-    PinOpt,
-    PlannerOpt,
     PlatformOpt,
-    ShapeOpt,
-    ValueOpt,
+    SettingOptions,
+    takes,
 )
 from coexec.cli.verbs import ENERGY, prints
-from coexec.defaults import AUTO
 
 
 @prints(
@@ -34,72 +25,45 @@ from coexec.defaults import AUTO
     bound_devices="Devices that the bound holds for; null: there is none.",
     **ENERGY,
 )
+@takes(
+    "devices",
+    "planner",
+    "planner_options",
+    "pins",
+    "shapes",
+    "values",
+    "examples",
+    "fresh",
+    "engine_options",
+    "cache",
+)
 def command(
     model: ModelArg,
-    devices: DevicesOpt = None,
+    options: SettingOptions,
     platform: PlatformOpt = None,
-    planner: PlannerOpt = AUTO,
-    option: OptionOpt = None,
-    pin: PinOpt = None,
     output: OutputOpt = None,
-    shape: ShapeOpt = None,
-    value: ValueOpt = None,
-    inputs: InputsOpt = None,
-    fresh: FreshOpt = False,
-    engine: EngineOpt = None,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
     """Plan a model and print the prediction; --output keeps the plan for coexec run --plan."""
-    from coexec.cli.common import print_candidates, settings
+    from coexec.cli.common import print_candidates
     from coexec.cli.console import out
     from coexec.cli.output import print_json, write_file
     from coexec.cli.planned import alone_s, bound_of, energy_facts, energy_line, on_platform
     from coexec.cli.progress import progress
-    from coexec.errors import UsageError
     from coexec.selection.plan_files import text_of
     from coexec.selection.prepare import prepare
     from coexec.timing.simulate import simulate
     from coexec.units import format_seconds
 
-    if platform is not None:
-        if fresh or engine or pin:
-            raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
-        config = settings(
-            devices=devices,
-            planner=planner,
-            option=option,
-            shape=shape,
-            value=value,
-            inputs=inputs,
-            cache=cache,
+    with progress(f"loading {model}") as tell:
+        settings = options.settings(progress=tell)
+        prepared = (
+            prepare(model, settings) if platform is None else on_platform(model, platform, settings)
         )
-        prepared = on_platform(model, platform, config)
         trace = simulate(prepared.schedule, prepared.cost, prepared.system)
-    else:
-        with progress(f"loading {model}") as tell:
-            config = settings(
-                devices=devices,
-                planner=planner,
-                option=option,
-                shape=shape,
-                value=value,
-                inputs=inputs,
-                cache=cache,
-                fresh=fresh,
-                progress=tell,
-                engine=engine,
-                pin=pin,
-            )
-            prepared = prepare(model, config)
-            trace = simulate(prepared.schedule, prepared.cost, prepared.system)
-    graph, plan, schedule, system = (
-        prepared.graph,
-        prepared.plan,
-        prepared.schedule,
-        prepared.system,
-    )
+    graph, plan = prepared.graph, prepared.plan
+    schedule, system = prepared.schedule, prepared.system
     if output is not None:
         write_file(output, text_of(plan, graph, prepared.origin.shapes))
     bound = bound_of(prepared)

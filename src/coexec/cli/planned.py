@@ -4,14 +4,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coexec.defaults import AUTO
 from coexec.errors import UsageError
 from coexec.hardware.hardware import System
 from coexec.research.platforms import load
 from coexec.selection.plan_files import versions_here
 from coexec.selection.planning_context import PlanningContext, make_plan
 from coexec.selection.prepared import Prepared, Simulated
-from coexec.selection.settings import Settings
+from coexec.settings import AUTO, Settings
 from coexec.timing.energy import device_energy_j
 from coexec.timing.simulate import simulate
 from coexec.timing.trace import Trace

@@ -5,18 +5,13 @@ from typing import Annotated
 import typer
 
 from coexec.cli.options import (
-    CacheOpt,
+    SAMPLES,
     DebugOpt,
-    DevicesOpt,
-    EngineOpt,
-    FreshOpt,
-    InputsOpt,
     JsonOpt,
-    ShapeOpt,
-    ValueOpt,
+    SettingOptions,
+    takes,
 )
 from coexec.cli.verbs import prints
-from coexec.defaults import SAMPLES
 
 OptionalModelArg = Annotated[str | None, typer.Argument(help="An ONNX file, or zoo:NAME.")]
 
@@ -41,19 +36,13 @@ SamplesOpt = Annotated[int, typer.Option(help="Tasks to learn from, on each devi
     links="Latency and bandwidth from device to device.",
     predictors="With --train, in place of all others: by place and kind of kernel, its rates.",
 )
+@takes("devices", "shapes", "values", "examples", "fresh", "pieces", "engine_options", "cache")
 def command(
+    options: SettingOptions,
     model: OptionalModelArg = None,
-    devices: DevicesOpt = None,
-    shape: ShapeOpt = None,
-    value: ValueOpt = None,
-    inputs: InputsOpt = None,
-    fresh: FreshOpt = False,
-    engine: EngineOpt = None,
     top: Annotated[int, typer.Option(help="Tasks to list, the longest first.")] = 20,
-    pieces: PiecesOpt = False,
     train: TrainOpt = False,
     samples: SamplesOpt = SAMPLES,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -65,7 +54,6 @@ def command(
     With --train and no model: measure made-up networks, and learn to predict tasks and parts of
     tasks. Measurements are kept: if you stop the training, the next call continues there.
     """
-    from coexec.cli.common import settings
     from coexec.cli.console import out
     from coexec.cli.output import print_json
     from coexec.cli.profile_tables import basis_counts, cost_facts, print_tasks, train_predictors
@@ -77,24 +65,14 @@ def command(
     if train:
         if model is not None:
             raise UsageError("--train measures made-up networks; leave the model out")
-        train_predictors(devices, engine, cache, samples, json)
+        train_predictors(options, samples, json)
         return
     if model is None:
         raise UsageError("name a model, or train a predictor with --train")
     if top < 0:
         raise UsageError(f"--top {top}: list 0 tasks or more")
     with progress(f"loading {model}") as tell:
-        config = settings(
-            devices=devices,
-            shape=shape,
-            value=value,
-            inputs=inputs,
-            cache=cache,
-            fresh=fresh,
-            pieces=pieces,
-            progress=tell,
-            engine=engine,
-        )
+        config = options.settings(progress=tell)
         work = PlanningContext(model, config)
         cost, system = work.measured
         doubts = work.untrained

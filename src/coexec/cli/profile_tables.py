@@ -2,17 +2,15 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, get_args
 
 from rich.table import Table
 
-from coexec.cli.common import settings
 from coexec.cli.console import out
+from coexec.cli.options import SAMPLES, SettingOptions
 from coexec.cli.output import print_json
 from coexec.cli.progress import progress
 from coexec.costs.table import Basis, CostTable
-from coexec.defaults import SAMPLES
 from coexec.errors import UsageError
 from coexec.graph.graph import Graph
 from coexec.hardware.hardware import Place
@@ -58,13 +56,11 @@ def print_tasks(cost: CostTable, places: Sequence[Place], graph: Graph, top: int
     out.print(table)
 
 
-def train_predictors(
-    devices: str | None, engine: list[str] | None, cache: Path | None, samples: int, json: bool
-) -> None:
+def train_predictors(options: SettingOptions, samples: int, json: bool) -> None:
     if samples < 1:
         raise UsageError(f"--samples {samples}: learn from 1 or more, {SAMPLES} are a good number")
     with progress("measuring made-up networks") as tell:
-        config = settings(devices=devices, cache=cache, engine=engine, progress=tell)
+        config = options.settings(progress=tell)
         units_by_place = trained_on(config, samples)
     if json:
         learnt = {

@@ -4,27 +4,17 @@ from dataclasses import asdict
 from functools import partial
 
 from coexec.cli.options import (
-    CacheOpt,
+    PLANNED,
     CheckOpt,
     DebugOpt,
-    DevicesOpt,
-    EngineOpt,
-    FreshOpt,
-    InputsOpt,
     JsonOpt,
     ModelOrExportArg,
-    OptionOpt,
     OutputOpt,
-    PinOpt,
-    PlannerOpt,
-    PlanOpt,
-    ShapeOpt,
+    SettingOptions,
     TraceOpt,
-    ValueOpt,
-    WaitingOpt,
+    takes,
 )
 from coexec.cli.verbs import prints
-from coexec.defaults import AUTO, WAITING
 
 
 @prints(
@@ -35,23 +25,13 @@ from coexec.defaults import AUTO, WAITING
     energy_j="Joules of one inference; null: counters cannot be read.",
     energy_unknown="Why not.",
 )
+@takes(*PLANNED, "waiting")
 def command(
     model: ModelOrExportArg,
-    plan: PlanOpt = None,
-    devices: DevicesOpt = None,
-    planner: PlannerOpt = AUTO,
-    option: OptionOpt = None,
-    pin: PinOpt = None,
-    inputs: InputsOpt = None,
+    options: SettingOptions,
     output: OutputOpt = None,
     check: CheckOpt = False,
     trace: TraceOpt = None,
-    shape: ShapeOpt = None,
-    value: ValueOpt = None,
-    fresh: FreshOpt = False,
-    engine: EngineOpt = None,
-    waiting: WaitingOpt = WAITING,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -65,7 +45,6 @@ def command(
 
     from coexec.cli.arrays import packed
     from coexec.cli.checks import differences, judged
-    from coexec.cli.common import settings
     from coexec.cli.console import out
     from coexec.cli.energy import measured_energy
     from coexec.cli.gantt import draw
@@ -78,21 +57,7 @@ def command(
     from coexec.units import format_joules, format_seconds
 
     with progress(f"loading {model}") as tell:
-        config = settings(
-            devices=devices,
-            planner=planner,
-            plan=plan,
-            option=option,
-            shape=shape,
-            value=value,
-            inputs=inputs,
-            cache=cache,
-            fresh=fresh,
-            progress=tell,
-            engine=engine,
-            pin=pin,
-            waiting=waiting,
-        )
+        config = options.settings(progress=tell)
         prepared = prepare(*resolve_export(model, config))
     work, compiled = prepared.work, prepared.compiled
     feeds = next(work.model.candidates())

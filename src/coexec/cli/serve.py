@@ -6,22 +6,13 @@ from typing import Annotated
 import typer
 
 from coexec.cli.options import (
-    CacheOpt,
     DebugOpt,
-    DevicesOpt,
-    EngineOpt,
     JsonOpt,
     ModelOrExportArg,
-    OptionOpt,
-    PinOpt,
-    PlannerOpt,
-    PlanOpt,
-    ShapeOpt,
-    ValueOpt,
-    WaitingOpt,
+    SettingOptions,
+    takes,
 )
 from coexec.cli.verbs import prints
-from coexec.defaults import AUTO, MODE, WAITING, Mode
 
 
 @prints(
@@ -29,8 +20,22 @@ from coexec.defaults import AUTO, MODE, WAITING, Mode
     url="Where it is served.",
     credits="Requests that may be under way.",
 )
+@takes(
+    "plan",
+    "devices",
+    "planner",
+    "planner_options",
+    "pins",
+    "shapes",
+    "values",
+    "engine_options",
+    "mode",
+    "waiting",
+    "cache",
+)
 def command(
     model: ModelOrExportArg,
+    options: SettingOptions,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at; 0: a free one.")] = 8000,
     name: Annotated[
@@ -43,19 +48,6 @@ def command(
     max_request: Annotated[
         str, typer.Option(help="Size that a request may have, decompressed.")
     ] = "256MiB",
-    mode: Annotated[
-        Mode, typer.Option(help="One request as soon as possible, or as many as possible a second.")
-    ] = MODE,
-    devices: DevicesOpt = None,
-    planner: PlannerOpt = AUTO,
-    plan: PlanOpt = None,
-    option: OptionOpt = None,
-    pin: PinOpt = None,
-    shape: ShapeOpt = None,
-    value: ValueOpt = None,
-    engine: EngineOpt = None,
-    waiting: WaitingOpt = WAITING,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -65,7 +57,6 @@ def command(
     More requests at a time than there are credits get the status 429. With planner auto requests
     are answered at once, and faster when a plan has been found in the background.
     """
-    from coexec.cli.common import settings
     from coexec.cli.console import err
     from coexec.cli.serving import check_serving, served_name, tell_address
     from coexec.errors import UsageError
@@ -77,37 +68,13 @@ def command(
     from coexec.serve.session import SessionServed
     from coexec.session import InferenceSession
 
-    config = settings(
-        devices=devices,
-        planner=planner,
-        plan=plan,
-        option=option,
-        shape=shape,
-        value=value,
-        cache=cache,
-        engine=engine,
-        pin=pin,
-        waiting=waiting,
-    )
+    config = options.settings()
     body_bytes = parse_bytes(max_request)
     if body_bytes < 1:
         raise UsageError(f"--max-request {max_request} lets no request in; give for example 256MiB")
     limits = ServeLimits(body_bytes, held_bytes=max(4 * body_bytes, ServeLimits.held_bytes))
     with listen(host, port) as listener:  # fails early: preparing the model may take minutes
-        session = InferenceSession(
-            model,
-            devices=config.devices,
-            planner=planner,
-            plan=config.plan,
-            planner_options=config.planner_options,
-            shapes=config.shapes,
-            values=config.values,
-            cache=cache,
-            mode=mode,
-            waiting=waiting,
-            engine_options=config.engine_options,
-            pins=config.pins,
-        )
+        session = InferenceSession(model, **config.keywords)
         served = SessionServed(
             session, served_name(model) if name is None else name, credits=credits
         )

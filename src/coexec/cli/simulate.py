@@ -5,22 +5,15 @@ from typing import Annotated
 import typer
 
 from coexec.cli.options import (
-    CacheOpt,
     DebugOpt,
-    DevicesOpt,
-    InputsOpt,
     JsonOpt,
     ModelArg,
-    OptionOpt,
-    PlannerOpt,
-    PlanOpt,
     PlatformOpt,
-    ShapeOpt,
+    SettingOptions,
     TraceOpt,
-    ValueOpt,
+    takes,
 )
 from coexec.cli.verbs import ENERGY, prints
-from coexec.defaults import AUTO
 
 
 @prints(
@@ -29,19 +22,13 @@ from coexec.defaults import AUTO
     busy_s="By device, seconds that it computed or copied.",
     **ENERGY,
 )
+@takes("plan", "devices", "planner", "planner_options", "shapes", "values", "examples", "cache")
 def command(
     model: ModelArg,
-    plan: PlanOpt = None,
-    devices: DevicesOpt = None,
+    options: SettingOptions,
     platform: PlatformOpt = None,
-    planner: PlannerOpt = AUTO,
-    option: OptionOpt = None,
     requests: Annotated[int, typer.Option(help="One behind the other.")] = 1,
     trace: TraceOpt = None,
-    shape: ShapeOpt = None,
-    value: ValueOpt = None,
-    inputs: InputsOpt = None,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -50,7 +37,6 @@ def command(
     On this machine's devices, the planner auto runs what it chooses from. With --platform nothing
     can run: it takes the plan of the quick planners that simulates best.
     """
-    from coexec.cli.common import settings
     from coexec.cli.console import out
     from coexec.cli.gantt import draw
     from coexec.cli.output import print_json, write_file
@@ -64,17 +50,7 @@ def command(
     if requests < 1:
         raise UsageError(f"--requests {requests}: simulate at least 1")
     with progress(f"loading {model}") as tell:
-        config = settings(
-            devices=devices,
-            planner=planner,
-            plan=plan,
-            option=option,
-            shape=shape,
-            value=value,
-            inputs=inputs,
-            cache=cache,
-            progress=tell,
-        )
+        config = options.settings(progress=tell)
         prepared = (
             prepare(model, config) if platform is None else (on_platform(model, platform, config))
         )

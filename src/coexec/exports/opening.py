@@ -22,7 +22,7 @@ from coexec.model.digest import file_digests
 from coexec.plan.plan_file import PlanFile
 from coexec.selection.plan_files import plan_of
 from coexec.selection.planning_context import opened_cache
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 __all__ = ["resolve_export"]
 

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from coexec.arguments import check_model, check_shapes, check_values
+from coexec.arguments import check_model
 from coexec.cache import Cache, Entry
 from coexec.errors import ModelError, ModelWarning, StoreError, first_line
 from coexec.graph.graph import Graph
@@ -33,6 +33,7 @@ from coexec.model.reference_session import plain_session
 from coexec.model.shape_mismatch import UnfitError
 from coexec.model.simplify import PASSES, PassError, simplify
 from coexec.model.stored import Stored, share, stored_tensor, written
+from coexec.settings import check_shapes, check_values
 
 __all__ = ["load", "random_inputs", "restore", "save"]
 

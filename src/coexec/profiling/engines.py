@@ -6,7 +6,6 @@ from functools import partial
 from itertools import permutations
 
 from coexec.costs.table import LayoutChange
-from coexec.defaults import Waiting
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.hardware.hardware import Busy, Link, Place
@@ -22,6 +21,7 @@ from coexec.profiling.launch_and_transfer import (
 from coexec.profiling.store import Measurement, ProfileStore
 from coexec.profiling.sweep import Progress
 from coexec.runtime.compiler import Compiler
+from coexec.settings import Waiting
 
 __all__ = ["EngineTimes"]
 

@@ -10,7 +10,6 @@ from itertools import pairwise
 import numpy as np
 
 from coexec.cache import Cache, private_folder
-from coexec.defaults import Waiting
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.graph.graph import Graph, Piece, Tensor
@@ -28,6 +27,7 @@ from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
+from coexec.settings import Waiting
 from coexec.timing.trace import Span
 
 __all__ = [

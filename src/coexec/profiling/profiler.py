@@ -16,7 +16,6 @@ from coexec.costs.estimated import estimated_s
 from coexec.costs.predictor import LatencyPredictor, surest
 from coexec.costs.scaled import scaled
 from coexec.costs.table import Basis, CostTable
-from coexec.defaults import Waiting
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.errors import ExecutionError, InfeasibleError, ModelWarning, first_line
@@ -39,6 +38,7 @@ from coexec.profiling.sweep import (
 )
 from coexec.profiling.trained import trained_predictor
 from coexec.runtime.compiler import Compiler
+from coexec.settings import Waiting
 
 __all__ = ["Effort", "Profiler", "Progress", "launch_in"]
 

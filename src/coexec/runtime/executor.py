@@ -24,7 +24,6 @@ from collections.abc import Mapping, Sequence
 from queue import Empty
 from typing import Any
 
-from coexec.defaults import Waiting
 from coexec.engines.base import OpenEngine, Timed
 from coexec.engines.opened import OpenDevice
 from coexec.errors import ClosedError, CoexecError, DeviceError, UnfinishedError
@@ -39,6 +38,7 @@ from coexec.runtime.run import Run
 from coexec.runtime.run_lock import RunLock
 from coexec.runtime.runner import Cancelled
 from coexec.runtime.workers import LOOK_S, Workers, bind_thread
+from coexec.settings import Waiting
 
 __all__ = ["Executor"]
 

@@ -42,7 +42,7 @@ from coexec.selection.prepared import Candidate, Prepared, Requests
 from coexec.selection.race import REQUESTS, Outcome
 from coexec.selection.race_confidence import MOST_RACES, doubt
 from coexec.selection.ranking import BUDGET_S, race_of, ranked
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from coexec.timing.simulate import simulate
 
 __all__ = ["Auto"]

@@ -21,7 +21,7 @@ from coexec.processes import Child, Parent
 from coexec.profiling.activity import Quiet, Traffic
 from coexec.selection.planning_context import opened_cache
 from coexec.selection.prepare import PlanRequest
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 __all__ = ["TRAFFIC", "Job", "cancel", "submit"]
 

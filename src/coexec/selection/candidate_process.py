@@ -18,7 +18,7 @@ from coexec.plan.plan import Plan
 from coexec.processes import Child, Parent
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import PACING, Lap, turn
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 __all__ = ["RivalProcess"]
 

@@ -5,7 +5,7 @@ from coexec.engines.names import default_names
 from coexec.engines.registry import check_options, open_devices
 from coexec.hardware.hardware import Place
 from coexec.selection.planning_context import opened_cache
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 __all__ = ["trained_on"]
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
 
     from coexec.graph.graph import Graph
     from coexec.model.model import Model
-    from coexec.selection.settings import Settings
+    from coexec.settings import Settings
 
 __all__ = ["ZOO", "OpenedModel"]
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from coexec.defaults import AUTO
 from coexec.errors import CoexecError, ExecutionError, UsageError
 from coexec.processes import Child, EndedError, Parent
 from coexec.profiling.processors import BUSY
@@ -33,7 +32,7 @@ from coexec.selection.prepared import Candidate, Prepared, Requests
 from coexec.selection.quiet_moment import REAL
 from coexec.selection.race import REQUESTS, Outcome, mostly, race, ratios
 from coexec.selection.ranking import Tell
-from coexec.selection.settings import Settings
+from coexec.settings import AUTO, Settings
 from coexec.units import format_seconds
 
 __all__ = ["CLEARLY", "Verdict", "optimize"]

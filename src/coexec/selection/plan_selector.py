@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from coexec.defaults import AUTO
 from coexec.errors import (
     CoexecError,
     DegradedWarning,
@@ -34,8 +33,8 @@ from coexec.selection.opened_model import OpenedModel
 from coexec.selection.planning_context import check_planner, opened_cache
 from coexec.selection.prepare import PlanRequest
 from coexec.selection.prepared import Prepared
-from coexec.selection.settings import Settings
 from coexec.selection.throughput import started
+from coexec.settings import AUTO, Settings
 from coexec.units import format_seconds
 
 __all__ = ["PlanSelector", "Running", "Shapes"]

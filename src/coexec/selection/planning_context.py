@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from coexec.cache import Cache
 from coexec.costs.base import CostModel
 from coexec.costs.table import CostTable
-from coexec.defaults import AUTO
 from coexec.engines.base import OpenEngine, OwnSession
 from coexec.engines.names import default_names
 from coexec.engines.opened import OpenDevice, engine_at
@@ -31,7 +30,7 @@ from coexec.runtime.runner import Runner
 from coexec.selection.opened_model import OpenedModel
 from coexec.selection.plan_files import versions_here
 from coexec.selection.prepared import Prepared
-from coexec.selection.settings import Settings
+from coexec.settings import AUTO, Settings
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.graph.graph import Graph

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coexec.defaults import AUTO
 from coexec.errors import CoexecError, DeviceError
 from coexec.selection.auto import Auto
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
-from coexec.selection.settings import Settings
 from coexec.selection.throughput import Throughput
+from coexec.settings import AUTO, Settings
 from coexec.units import format_seconds
 
 __all__ = ["PlanRequest", "devices_of_plan", "prepare"]

@@ -39,7 +39,7 @@ from coexec.selection.opened_model import OpenedModel
 from coexec.selection.planning_context import PlanningContext, opened_cache
 from coexec.selection.prepared import Candidate, Prepared
 from coexec.selection.quiet_moment import Rest
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 
 __all__ = ["Throughput", "requests_per_s", "started"]
 

@@ -7,8 +7,8 @@ from typing import Any
 from coexec import arguments
 from coexec.engines.names import split_names
 from coexec.exports import is_export
-from coexec.selection.settings import Settings
 from coexec.session.model_source import with_values
+from coexec.settings import Settings
 
 __all__ = ["model_and_settings"]
 

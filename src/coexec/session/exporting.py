@@ -24,10 +24,10 @@ from coexec.selection.opened_model import ZOO, OpenedModel
 from coexec.selection.plan_files import text_of
 from coexec.selection.prepare import PlanRequest, prepare
 from coexec.selection.prepared import Prepared
-from coexec.selection.settings import Settings
 from coexec.selection.throughput import started
 from coexec.session.model_source import with_values
 from coexec.session.signature import Signature
+from coexec.settings import Settings
 
 __all__ = ["ExportReport", "export"]
 

@@ -14,9 +14,7 @@ from typing import Any
 from onnxruntime import OrtValue
 
 from coexec import arguments
-from coexec.arguments import check_values
 from coexec.cache import Cache
-from coexec.defaults import AUTO, MODE, WAITING, Mode, Waiting
 from coexec.engines.names import whole_cpu
 from coexec.errors import ClosedError, InputError, ModelError
 from coexec.ort import OrtSession, both
@@ -27,7 +25,6 @@ from coexec.selection.opened_model import ZOO
 from coexec.selection.plan_files import plan_of
 from coexec.selection.plan_selector import PlanSelector
 from coexec.selection.prepare import devices_of_plan
-from coexec.selection.settings import Settings
 from coexec.session.binding import IOBinding
 from coexec.session.callbacks import CallbackThreads
 from coexec.session.constructor_arguments import model_and_settings
@@ -52,6 +49,7 @@ from coexec.session.output_comparison import why_other_weights
 from coexec.session.request_check import asked_of, is_dynamic
 from coexec.session.request_router import AnsweringSession, Unanswered, of_direct_run
 from coexec.session.runs import RecordedRuns
+from coexec.settings import AUTO, MODE, WAITING, Mode, Settings, Waiting, check_values
 from coexec.timing.trace import Span, Trace
 
 __all__ = ["InferenceSession"]

@@ -10,7 +10,6 @@ from onnxruntime import RunOptions
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from coexec.arrays import Array
-from coexec.defaults import AUTO
 from coexec.errors import (
     ClosedError,
     CoexecError,
@@ -26,12 +25,12 @@ from coexec.runtime.runner import Cancelled
 from coexec.selection.background import TRAFFIC
 from coexec.selection.plan_selector import PlanSelector, Running, Shapes
 from coexec.selection.replan import Replanner
-from coexec.selection.settings import Settings
 from coexec.session.feeds import shape_of
 from coexec.session.ort_metadata import DescribedSession
 from coexec.session.request_check import asked_of, fit, is_dynamic, why_not
 from coexec.session.runs import RecordedRuns
 from coexec.session.signature import Signature
+from coexec.settings import AUTO, Settings
 from coexec.timing.trace import Trace
 
 __all__ = ["AnsweringSession", "Unanswered", "of_direct_run"]

@@ -39,8 +39,8 @@ from coexec.model.check import plain_session, worst_difference
 from coexec.model.load import load, random_inputs
 from coexec.plan.plan import Plan, Provenance
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.settings import Settings
 from coexec.session import InferenceSession
+from coexec.settings import Settings
 from tests.helpers.gpu_networks import mixed_network, run_on, small_network
 from tests.helpers.needs_opencl import opencl_options
 from tests.helpers.opencl_programs import on_cpu, opened, unoptimised

@@ -29,8 +29,8 @@ from coexec.model.check import plain_session, worst_difference
 from coexec.profiling.profiler import Effort
 from coexec.selection.auto import Auto
 from coexec.selection.configurations import configurations
-from coexec.selection.settings import Settings
 from coexec.session import InferenceSession
+from coexec.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 CORE = usable_cores()[0]
@@ -43,7 +43,7 @@ raise SystemExit(pytest.main(["-p", "no:cacheprovider", "-k", "gpu or (fp16 and 
 REFUSED = """
 import pytest
 from coexec.engines.registry import describe
-from coexec.selection.settings import Settings
+from coexec.settings import Settings
 from coexec.errors import DeviceError
 from tests.helpers.needs_opencl import opencl_name
 for ask in (lambda: describe({name!r}), lambda: describe("gpu:0"), opencl_name):

@@ -16,14 +16,12 @@ from coexec.cli.cluster.options import (
     TokenOpt,
 )
 from coexec.cli.options import (
-    CacheOpt,
     CheckOpt,
     DebugOpt,
     JsonOpt,
     ModelArg,
-    OptionOpt,
-    ShapeOpt,
-    ValueOpt,
+    SettingOptions,
+    takes,
 )
 from coexec.cli.verbs import prints
 
@@ -37,8 +35,10 @@ _WARM_UP = 8
     left_out="By scheme that could not run, the reason.",
     differences="With --check: by output, the largest difference. Else empty.",
 )
+@takes("planner_options", "shapes", "values", "cache")
 def command(
     model: ModelArg,
+    options: SettingOptions,
     cluster: ClusterOpt = None,
     address: AddressOpt = None,
     nodes: NodesOpt = None,
@@ -46,12 +46,8 @@ def command(
     frames: Annotated[int, typer.Option(min=1, help="Frames of a turn.")] = 24,
     turns: Annotated[int, typer.Option(min=1, help="Of the pipeline and of each rival.")] = 3,
     planner: PipelineOpt = PLANNER,
-    option: OptionOpt = None,
     deadline: DeadlineOpt = DEADLINE_S,
     check: CheckOpt = False,
-    shape: ShapeOpt = None,
-    value: ValueOpt = None,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -64,13 +60,12 @@ def command(
     from coexec.cli.cluster.bench_rows import BenchRow, lasting, print_bench, rivals
     from coexec.cli.cluster.common import checked_model, entered
     from coexec.cli.cluster.frames import feed, given_frames
-    from coexec.cli.common import settings
     from coexec.cli.console import err, out
     from coexec.cli.output import print_json
     from coexec.errors import PlanError
     from coexec.pipeline.cluster.settings import ClusterSettings, read_settings
 
-    config = settings(option=option, shape=shape, value=value, cache=cache)
+    config = options.settings()
     cluster_settings = ClusterSettings() if cluster is None else read_settings(cluster)
     user_model = checked_model(model, config, planner, None, deadline)
     graph = user_model.model.graph
@@ -80,7 +75,7 @@ def command(
     how: dict[str, Any] = {"shapes": config.shapes, "values": config.values, "deadline_s": deadline}
     left_out: dict[str, str] = {}
     with (
-        entered(cluster_settings, address, nodes, token_file, cache) as joined,
+        entered(cluster_settings, address, nodes, token_file, options.cache) as joined,
         joined.session(
             model,
             planner=planner,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from coexec.pipeline.cluster.cluster import Cluster
     from coexec.pipeline.cluster.settings import ClusterSettings
     from coexec.selection.opened_model import OpenedModel
-    from coexec.selection.settings import Settings
+    from coexec.settings import Settings
 
 __all__ = [
     "checked_model",

@@ -15,14 +15,12 @@ from coexec.cli.cluster.options import (
     TokenOpt,
 )
 from coexec.cli.options import (
-    CacheOpt,
     DebugOpt,
     JsonOpt,
     ModelArg,
-    OptionOpt,
     OutputOpt,
-    ShapeOpt,
-    ValueOpt,
+    SettingOptions,
+    takes,
 )
 from coexec.cli.verbs import prints
 from coexec.pipeline.network import NetworkKind
@@ -36,8 +34,10 @@ from coexec.pipeline.network import NetworkKind
     machines="By machine, its capacity, stages, utilisation and bytes.",
     plan="The plan, as in its file.",
 )
+@takes("planner_options", "shapes", "values", "cache")
 def command(
     model: ModelArg,
+    options: SettingOptions,
     cluster: ClusterOpt = None,
     machines: Annotated[int | None, typer.Option(help="Plan for so many, made up.")] = None,
     gflops: Annotated[
@@ -55,11 +55,7 @@ def command(
     address: AddressOpt = None,
     token_file: TokenOpt = None,
     planner: PipelineOpt = PLANNER,
-    option: OptionOpt = None,
     output: OutputOpt = None,
-    shape: ShapeOpt = None,
-    value: ValueOpt = None,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -71,7 +67,6 @@ def command(
     from coexec.cache import Cache
     from coexec.cli.cluster.common import entered, numbers
     from coexec.cli.cluster.planned import plan_facts, show_plan
-    from coexec.cli.common import settings
     from coexec.cli.console import out
     from coexec.cli.output import check_files, print_json, write_file
     from coexec.errors import UsageError
@@ -82,11 +77,11 @@ def command(
     from coexec.selection.opened_model import OpenedModel
 
     check_files(output)
-    config = settings(option=option, shape=shape, value=value, cache=cache)
+    config = options.settings()
     stated = ClusterSettings() if cluster is None else read_settings(cluster)
     if medium is not None:
         stated = replace(stated, network=medium)
-    graph = OpenedModel.of(model, config, Cache(cache)).model.graph
+    graph = OpenedModel.of(model, config, Cache(options.cache)).model.graph
     machine_specs: Sequence[KnownMachine]
     planned: Planned
     if (machines, gflops, mbit) != (None, None, None):
@@ -116,7 +111,7 @@ def command(
         planned = planning.plan(machine_specs)
     else:
         with (
-            entered(stated, address, nodes, token_file, cache) as joined,
+            entered(stated, address, nodes, token_file, options.cache) as joined,
             joined.session(
                 model,
                 planner=planner,

@@ -17,16 +17,14 @@ from coexec.cli.cluster.options import (
     TokenOpt,
 )
 from coexec.cli.options import (
-    CacheOpt,
     CheckOpt,
     DebugOpt,
     JsonOpt,
     ModelArg,
-    OptionOpt,
     OutputOpt,
-    ShapeOpt,
+    SettingOptions,
     TraceOpt,
-    ValueOpt,
+    takes,
 )
 from coexec.cli.verbs import prints
 
@@ -50,8 +48,10 @@ _FRAMES = 50
     changes="Plans, in order, and why they changed.",
     differences="With --check: by output, the largest difference. Else empty.",
 )
+@takes("planner_options", "shapes", "values", "cache")
 def command(
     model: ModelArg,
+    options: SettingOptions,
     cluster: ClusterOpt = None,
     address: AddressOpt = None,
     nodes: NodesOpt = None,
@@ -63,16 +63,12 @@ def command(
         float | None, typer.Option(help="Frames a second; by default as credits allow.")
     ] = None,
     planner: PipelineOpt = PLANNER,
-    option: OptionOpt = None,
     credits: CreditsOpt = None,
     deadline: DeadlineOpt = DEADLINE_S,
     inputs: Annotated[Path | None, typer.Option(help="An .npz file of frames.")] = None,
     output: OutputOpt = None,
     check: CheckOpt = False,
     trace: TraceOpt = None,
-    shape: ShapeOpt = None,
-    value: ValueOpt = None,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -88,7 +84,6 @@ def command(
     from coexec.cli.cluster.frames import feed, given_frames
     from coexec.cli.cluster.run_facts import print_run, run_facts
     from coexec.cli.cluster.view import watched
-    from coexec.cli.common import settings
     from coexec.cli.console import out
     from coexec.cli.output import check_files, print_json, write_file
     from coexec.errors import UsageError
@@ -97,13 +92,13 @@ def command(
     if rate is not None and not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate:g}: frames a second are above 0")
     check_files(trace, output)
-    config = settings(option=option, shape=shape, value=value, cache=cache)
+    config = options.settings()
     cluster_settings = ClusterSettings() if cluster is None else read_settings(cluster)
     user_model = checked_model(model, config, planner, credits, deadline)
     coming = given_frames(user_model.model.graph, inputs, frames, _FRAMES)
     answers = Answers(user_model, coming, check, output is not None)
     with (
-        entered(cluster_settings, address, nodes, token_file, cache) as joined,
+        entered(cluster_settings, address, nodes, token_file, options.cache) as joined,
         joined.session(
             model,
             planner=planner,

@@ -16,7 +16,7 @@ from coexec.cli.cluster.options import (
     PipelineOpt,
     TokenOpt,
 )
-from coexec.cli.options import CacheOpt, DebugOpt, JsonOpt, ModelArg, OptionOpt, ShapeOpt, ValueOpt
+from coexec.cli.options import DebugOpt, JsonOpt, ModelArg, SettingOptions, takes
 from coexec.cli.verbs import prints
 
 
@@ -25,8 +25,10 @@ from coexec.cli.verbs import prints
     url="Where it is served.",
     machines="The machines of the plan.",
 )
+@takes("planner_options", "shapes", "values", "cache")
 def command(
     model: ModelArg,
+    options: SettingOptions,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at; 0: a free one.")] = 8000,
     name: Annotated[
@@ -40,12 +42,8 @@ def command(
     nodes: NodesOpt = None,
     token_file: TokenOpt = None,
     planner: PipelineOpt = PLANNER,
-    option: OptionOpt = None,
     credits: CreditsOpt = None,
     deadline: DeadlineOpt = DEADLINE_S,
-    shape: ShapeOpt = None,
-    value: ValueOpt = None,
-    cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -57,7 +55,6 @@ def command(
     """
     from coexec.cli.cluster.common import checked_model, entered
     from coexec.cli.cluster.view import logged
-    from coexec.cli.common import settings
     from coexec.cli.console import err, out
     from coexec.cli.output import print_json
     from coexec.cli.serving import check_serving, served_name
@@ -69,14 +66,14 @@ def command(
     from coexec.serve.intake import ServeLimits
     from coexec.serve.server import is_loopback, listen, serve, url_of
 
-    config = settings(option=option, shape=shape, value=value, cache=cache)
+    config = options.settings()
     cluster_settings = ClusterSettings() if cluster is None else read_settings(cluster)
     body_bytes = parse_bytes(max_request)
     limits = ServeLimits(body_bytes, held_bytes=max(4 * body_bytes, ServeLimits.held_bytes))
     checked_model(model, config, planner, credits, deadline)
     with (
         listen(host, port) as listener,
-        entered(cluster_settings, address, nodes, token_file, cache) as joined,
+        entered(cluster_settings, address, nodes, token_file, options.cache) as joined,
         joined.session(
             model,
             planner=planner,

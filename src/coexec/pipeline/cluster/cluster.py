@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from coexec.arguments import check_model, check_shapes
+from coexec.arguments import check_model
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
 from coexec.errors import UsageError
@@ -18,6 +18,7 @@ from coexec.pipeline.cluster.nodes import check_answers, check_installed, join, 
 from coexec.pipeline.cluster.session import ClusterSession, PipelineOptions
 from coexec.pipeline.cluster.settings import ClusterSettings, read_settings
 from coexec.selection.opened_model import OpenedModel
+from coexec.settings import check_shapes
 
 if TYPE_CHECKING:
     from coexec.pipeline.cluster.ray_team import Connection

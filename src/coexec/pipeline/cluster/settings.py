@@ -26,7 +26,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from coexec.defaults import AUTO
 from coexec.engines.names import parse
 from coexec.errors import CoexecError, UsageError
 from coexec.pipeline.cluster.limits import Limits
@@ -34,6 +33,7 @@ from coexec.pipeline.cluster.machine import MachineOptions
 from coexec.pipeline.cluster.nodes import check_name, split_address
 from coexec.pipeline.network import NetworkKind
 from coexec.planners import PLANNERS
+from coexec.settings import AUTO
 
 __all__ = ["ClusterSettings", "read_settings"]
 

@@ -1,0 +1,452 @@
+"""Settings of the user, each declared once: type, default, meaning, check, and option.
+
+The fields of `Settings` are the keywords of `coexec.InferenceSession`. The command line makes its
+options from the same declarations. Nothing slow is imported here, because the help of a verb needs
+neither engines nor NumPy.
+"""
+
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from coexec.errors import UsageError
+
+if TYPE_CHECKING:
+    from coexec.cache import Cache
+    from coexec.plan.plan_file import PlanFile
+    from coexec.profiling.activity import Quiet
+    from coexec.profiling.profiler import Effort
+
+__all__ = [
+    "AUTO",
+    "KEYWORDS",
+    "MODE",
+    "WAITING",
+    "Mode",
+    "Option",
+    "Settings",
+    "Waiting",
+    "check_path",
+    "check_shapes",
+    "check_values",
+]
+
+AUTO = "auto"
+"""The planner that tries several configurations of the devices with several planners."""
+Mode = Literal["latency", "throughput"]
+MODE: Mode = "latency"
+"""The goal: the shortest time of one request, or the most requests per second."""
+Waiting = Literal["passive", "active"]
+WAITING: Waiting = "active"
+"""Whether a core may halt (passive) or stays awake (active) while it waits for another device
+during a run."""
+
+KEYWORDS = (
+    "devices",
+    "planner",
+    "plan",
+    "planner_options",
+    "shapes",
+    "values",
+    "cache",
+    "engine_options",
+    "background",
+    "pins",
+    "replan",
+    "mode",
+    "waiting",
+)
+"""Settings that are keywords of `coexec.InferenceSession`. The others are for the command line and
+for processes that plan in the background."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """The option of the command line for a setting."""
+
+    flag: str
+    help: str
+    kind: Any = str
+    """Type of a value: str, bool, Path, or a Literal."""
+    repeats: bool = False
+    """Whether the option may be repeated; its value is then a list of texts."""
+
+
+def _about(
+    check: Callable[[Any], Any] | None = None, option: Option | None = None
+) -> Mapping[str, Any]:
+    """Facts about a setting, for its field.
+
+    Args:
+        check: returns the value in the form that the program uses, or raises UsageError.
+        option: the option of the command line; None: there is none.
+    """
+    return {"check": check, "option": option}
+
+
+def _check_devices(devices: Any) -> list[str] | None:
+    if devices is None:
+        return None
+    is_list = isinstance(devices, Sequence) and len(devices) > 0
+    if not is_list or any(not isinstance(name, str) for name in devices):
+        raise UsageError(
+            f"devices={devices!r} names no devices; write for example "
+            f"['cpu:0', 'cpu:1'], or leave it out"
+        )
+    return list(devices)
+
+
+def _check_planner(planner: Any) -> str:
+    if not isinstance(planner, str):
+        raise UsageError(
+            f"planner={planner!r} is a {type(planner).__name__}; give a name, such as 'auto'"
+        )
+    return planner
+
+
+def _check_planner_options(options: Any) -> dict[str, Any]:
+    return _mapping("planner_options", options, "{'seed': 1}")
+
+
+def check_shapes(shapes: Any) -> dict[str, tuple[int, ...] | int]:
+    """Shapes by input name and sizes by name of a dimension, as Python integers.
+
+    Raises:
+        UsageError: a shape is no sequence of integers.
+    """
+    checked: dict[str, tuple[int, ...] | int] = {}
+    for name, shape in _mapping("shapes", shapes, "{'x': (1, 3, 224, 224)}").items():
+        if _is_integer(shape):
+            checked[name] = int(shape)
+            continue
+        is_list = isinstance(shape, Sequence) or getattr(shape, "ndim", 0) == 1
+        dims: list[Any] = list(shape) if is_list else [None]
+        if isinstance(shape, str) or any(not _is_integer(d) for d in dims):
+            raise UsageError(
+                f"shapes[{name!r}] is {shape!r}; give a tuple of integers, such as "
+                f"(1, 3, 224, 224), or one for a dimension of that name"
+            )
+        checked[name] = tuple(int(d) for d in dims)
+    return checked
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_values(values: Any) -> dict[str, Any]:
+    """Values by input name, as Python scalars or nested lists, whose text identifies the value.
+
+    Raises:
+        UsageError: a value is neither a number nor a text nor an array of them.
+    """
+    checked = _mapping("values", values, "{'sr': 16000}")
+    if not checked:
+        return checked
+    import numpy as np
+
+    for name, value in checked.items():
+        try:
+            array = np.asarray(value)
+        except ValueError:  # lists of different lengths
+            array = np.asarray(None)
+        if array.dtype.kind not in "biufUV":
+            raise UsageError(
+                f"values[{name!r}] is {' '.join(repr(value).split())[:80]}; give a "
+                f"number, a text, or an array of them"
+            )
+        checked[name] = array.tolist()
+    return checked
+
+
+def _check_cache(cache: Any) -> Any:
+    module = sys.modules.get("coexec.cache")  # a caller with an opened cache has imported it
+    if cache is None or (module is not None and isinstance(cache, module.Cache)):
+        return cache
+    if not isinstance(cache, str | os.PathLike):
+        raise UsageError(
+            f"cache={cache!r} is a {type(cache).__name__}; give the path of a folder "
+            f"or a coexec.Cache, or leave it out"
+        )
+    return check_path(cache, "cache")
+
+
+def check_path(path: Any, what: str) -> Any:
+    """A path that the operating system can take.
+
+    Raises:
+        UsageError: it is no text, or contains a zero character.
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str) or "\0" in text:
+        raise UsageError(f"{what} is {text!r}; give a text without a zero character")
+    return path
+
+
+def _check_engine_options(options: Any) -> dict[str, dict[str, str]]:
+    """Whether an engine has these options is checked by the engine."""
+    by_engine = _mapping("engine_options", options, "{'opencl': {'precision': 'fp16'}}")
+    return {
+        engine: _texts(f"engine_options[{engine!r}]", texts, "{'precision': 'fp16'}")
+        for engine, texts in by_engine.items()
+    }
+
+
+def _check_pins(pins: Any) -> dict[str, str]:
+    return _texts("pins", pins, "{'conv*': 'cpu:0'}")
+
+
+def _texts(what: str, value: Any, example: str) -> dict[str, str]:
+    """The argument named ``what``: a mapping from strings to strings."""
+    texts = _mapping(what, value, example)
+    for key, text in texts.items():
+        if not isinstance(text, str):
+            raise UsageError(f"{what}[{key!r}] is {text!r}; give a text, as in {what}={example}")
+    return texts
+
+
+def _mapping(what: str, value: Any, example: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or any(not isinstance(key, str) for key in value):
+        raise UsageError(f"{what}={value!r}; give a dict by name, as in {what}={example}")
+    return dict(value)
+
+
+def _check_mode(mode: Any) -> Any:
+    return _one_of("mode", mode, get_args(Mode))
+
+
+def _check_waiting(waiting: Any) -> Any:
+    return _one_of("waiting", waiting, get_args(Waiting))
+
+
+def _one_of(what: str, value: Any, words: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in words:
+        raise UsageError(f"{what} is {value!r}; it is {' or '.join(map(repr, words))}")
+    return value
+
+
+def _check_background(background: Any) -> bool | None:
+    """A string is refused, because "no" would count as True."""
+    is_numpy_bool = getattr(getattr(background, "dtype", None), "kind", "") == "b"
+    if background is not None and not isinstance(background, bool) and not is_numpy_bool:
+        raise UsageError(f"background={background!r}; give True or False")
+    return None if background is None else bool(background)
+
+
+def _check_replan(replan: Any) -> float | None:
+    is_number = isinstance(replan, Real) and not isinstance(replan, bool)
+    if replan is not None and not (is_number and math.isfinite(replan) and replan > 0):
+        raise UsageError(
+            f"replan={replan!r}; give a share above 0, such as 0.25 for a quarter, or leave it out"
+        )
+    return None if replan is None else float(replan)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings for planning and running a model. Every value is checked when an object is made.
+
+    Raises:
+        UsageError: a value makes no sense. Whether the named devices, planners and options exist
+            is checked later, when they are used.
+    """
+
+    devices: Sequence[str] | None = field(
+        default=None,
+        metadata=_about(
+            check=_check_devices,
+            option=Option("--devices", "For example cpu:0-3,cpu:4-7 or cpu:0,cpu:1/opencl."),
+        ),
+    )
+    """Names as in `coexec.engines.names`; None: for "auto" all devices of the machine, for other
+    planners every cluster of equal CPU cores."""
+    planner: str = field(
+        default=AUTO,
+        metadata=_about(
+            check=_check_planner,
+            option=Option(
+                "--planner", "What makes the plan; auto also chooses devices, by running plans."
+            ),
+        ),
+    )
+    """A name in `coexec.PLANNERS`, or "auto"."""
+    plan: "PlanFile | None" = field(
+        default=None,
+        metadata=_about(
+            option=Option(
+                "--plan", "A plan made by coexec plan --output, in place of a planner's.", Path
+            )
+        ),
+    )
+    """An existing plan, used instead of a planner. Unless these settings name devices and shapes,
+    those of the plan are used."""
+    planner_options: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata=_about(
+            check=_check_planner_options,
+            option=Option("--option", "NAME=VALUE for the planner; may be repeated.", repeats=True),
+        ),
+    )
+    pins: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=_about(
+            check=_check_pins,
+            option=Option(
+                "--pin",
+                "TASK=DEVICE, patterns such as 'conv*=cpu:0' allowed; repeatable.",
+                repeats=True,
+            ),
+        ),
+    )
+    """Devices by names of tasks; patterns such as "conv*" are allowed."""
+    shapes: Mapping[str, Sequence[int] | int] = field(
+        default_factory=dict,
+        metadata=_about(
+            check=check_shapes,
+            option=Option(
+                "--shape",
+                "INPUT=1,3,224,224 fixes a dynamic shape, NAME=1 a symbolic dimension; repeatable.",
+                repeats=True,
+            ),
+        ),
+    )
+    """Fixed shapes of inputs that are dynamic in the model: ``{"x": (1, 3, 224, 224)}``; or sizes
+    by name of a dimension, in all inputs that have it: ``{"N": 1}``. Names of inputs come first."""
+    values: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata=_about(
+            check=check_values,
+            option=Option(
+                "--value",
+                "INPUT=16000 or INPUT=1,2,3 makes an input constant; repeatable.",
+                repeats=True,
+            ),
+        ),
+    )
+    """Fixed values of inputs: ``{"sr": 16000}``. They become constants and are folded."""
+    examples: Mapping[str, Any] = field(
+        default_factory=dict,
+        compare=False,
+        metadata=_about(
+            option=Option(
+                "--inputs",
+                "An .npz file of inputs to run with; they fix shapes that are open.",
+                Path,
+            )
+        ),
+    )
+    """Example inputs by name, to measure with; they fix shapes that are dynamic in the model."""
+    assume: bool = False
+    """Whether to find sizes for shapes that are still dynamic then, with a warning."""
+    fresh: bool = field(
+        default=False, metadata=_about(option=Option("--fresh", "Measure everything again.", bool))
+    )
+    """Whether to measure and choose again, and replace the results in the cache."""
+    pieces: bool = field(
+        default=False,
+        metadata=_about(
+            option=Option(
+                "--pieces", "Measure parts of tasks, too, for planners that divide.", bool
+            )
+        ),
+    )
+    """Whether to measure parts of tasks as well. Planners that divide tasks use these times in
+    place of predictions."""
+    engine_options: Mapping[str, Mapping[str, str]] = field(
+        default_factory=dict,
+        metadata=_about(
+            check=_check_engine_options,
+            option=Option(
+                "--engine",
+                "ENGINE.OPTION=VALUE, for example opencl.precision=fp16; repeatable.",
+                repeats=True,
+            ),
+        ),
+    )
+    """Options of each engine, by its name: ``{"opencl": {"precision": "fp16"}}``."""
+    mode: Mode = field(
+        default=MODE,
+        metadata=_about(
+            check=_check_mode,
+            option=Option(
+                "--mode", "One request as soon as possible, or as many as possible a second.", Mode
+            ),
+        ),
+    )
+    """Whether to minimise the latency of a request or to maximise requests per second."""
+    waiting: Waiting = field(
+        default=WAITING,
+        metadata=_about(
+            check=_check_waiting,
+            option=Option(
+                "--waiting",
+                "While a device waits for another, its cores stay awake, or may halt.",
+                Waiting,
+            ),
+        ),
+    )
+    """Whether cores are kept awake while devices wait for each other, see `Executor`."""
+    background: bool | None = field(default=None, metadata=_about(check=_check_background))
+    """Whether to answer at once, with the engine's own session, while a plan is being made. None:
+    for "auto", and for shapes that are first seen in a request."""
+    replan: float | None = field(default=None, metadata=_about(check=_check_replan))
+    """Make a new plan when a device differs from its profile by more than this share for some time.
+    """
+    cache: "Cache | Path | str | None" = field(
+        default=None,
+        metadata=_about(
+            check=_check_cache, option=Option("--cache", "Folder for profiles and plans.", Path)
+        ),
+    )
+    """Cache of slow results, or its folder; None: the user's cache folder."""
+    effort: "Effort | None" = field(default=None, compare=False)
+    """When to stop measuring."""
+    progress: Callable[[str, int, int], None] | None = field(default=None, compare=False)
+    """Called with the name of a step, the amount done, and the total; 0 if the total is unknown."""
+    quiet: "Quiet | None" = field(default=None, compare=False)
+    """Measure only while another process runs no request."""
+
+    def __post_init__(self) -> None:
+        if self.plan is not None and self.devices is None:
+            self._set("devices", self.plan.plan.requests or None)  # a plan may have no tasks
+        if self.plan is not None and not self.shapes:
+            self._set("shapes", self.plan.shapes)
+        for setting in fields(self):
+            if (check := setting.metadata.get("check")) is not None:
+                self._set(setting.name, check(getattr(self, setting.name)))
+        if self.mode != MODE and self.planner != AUTO:
+            raise UsageError(
+                f"mode={self.mode!r} and planner={self.planner!r}: a planner lets all devices work "
+                f"on one request; leave it out"
+            )
+        self._check_beside_plan()
+
+    @property
+    def keywords(self) -> Mapping[str, Any]:
+        """The keywords of `coexec.InferenceSession` that have the meaning of these settings."""
+        return {name: getattr(self, name) for name in KEYWORDS}
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)  # the object is frozen once it is made
+
+    def _check_beside_plan(self) -> None:
+        """Refuse settings for a planner if there is an existing plan, which cannot follow them."""
+        planner_settings = {
+            f"planner={self.planner!r}": self.planner != AUTO,
+            f"planner_options={self.planner_options}": bool(self.planner_options),
+            f"pins={self.pins}": bool(self.pins),
+            f"mode={self.mode!r}": self.mode != MODE,
+        }
+        beside = [text for text, is_set in planner_settings.items() if is_set]
+        if self.plan is not None and beside:
+            raise UsageError(
+                f"{self.plan.title} is made already, and {beside[0]} tells a planner "
+                f"how to make one; leave one of the two out"
+            )
