@@ -1,14 +1,7 @@
-"""Runs a pipeline on machines that may die, join or slow down.
+"""Carries out on machines what `supervision` decides, and tells it what happens.
 
 One event loop runs in a thread of its own. The door admits frames; machines send intermediate
-results directly to each other. The conductor receives answers and reports of failures, and replaces
-the plan:
-
-* A machine that is silent for some time, or that Ray reports as dead, is left out. All frames
-  without an answer are sent again by the new plan, under a new *epoch*. Failures that machines
-  report for an older epoch are ignored.
-* A machine that joins, or that computes faster or more slowly than expected, leads to another plan
-  only if that plan is faster by a margin, and not soon after the last change.
+results directly to each other. The conductor receives answers and reports of failures.
 """
 
 import asyncio
@@ -20,19 +13,12 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from coexec.errors import (
-    ClosedError,
-    CoexecError,
-    ExecutionError,
-    InfeasibleError,
-    first_line,
-)
+from coexec.errors import ClosedError, CoexecError, ExecutionError, InfeasibleError, first_line
+from coexec.pipeline.cluster import supervision as sv
 from coexec.pipeline.cluster.admission import Door, Frame
 from coexec.pipeline.cluster.arrival_rate import DemandWatch
 from coexec.pipeline.cluster.deploying import Deployment, deploy
 from coexec.pipeline.cluster.handles import (
-    FrameAnswer,
-    FrameFailure,
     MachineFacts,
     MachineLostError,
     News,
@@ -53,8 +39,6 @@ __all__ = ["Conductor"]
 
 _BUSY = 4
 """Factor on the allowed silence of a machine, while machines receive weights."""
-_PATIENCE = 5
-"""Allowed time without any answer, in latencies of a frame."""
 _log = logging.getLogger("coexec.pipeline.cluster")
 
 
@@ -86,16 +70,11 @@ class Conductor:
         """One line for each plan so far, with its reason, in order."""
         self.recording: ClusterRecording | None = None
         """Collects the machines' spans; None while nothing is recorded."""
+        self._state = sv.State()
         self._epochs = 0
-        self._changed_s = self._looked_s = 0.0
-        """`time.monotonic` of the last change of plan, and of the last search for a better one."""
-        self._hasty = False
-        """Whether the plan was made with ``quick``, to recover soon from a loss."""
         self._deploying: asyncio.Task[Deployment] | None = None
         self._changing = asyncio.Lock()
         self._demand = DemandWatch(door, limits.rest_s)
-        self._lost: dict[str, str] = {}
-        """Reason by machine, for lost machines that are still members."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = threading.Lock()
         self._loop = asyncio.new_event_loop()
@@ -141,7 +120,7 @@ class Conductor:
 
     async def _begin(self) -> None:
         try:
-            await self._hire()
+            await self._happened(sv.Joined(await self._hire()))
         except (MachineLostError, TimeoutError) as error:
             raise ExecutionError(
                 f"a machine was lost while it was measured: {first_line(error)}; try again"
@@ -152,7 +131,7 @@ class Conductor:
                 " and others with `coexec cluster join`"
             )
         try:
-            await self._change("the session begins", await self._planned())
+            await self._deploy("the session begins", await self._planned())
         except (MachineLostError, TimeoutError) as error:
             raise ExecutionError(
                 f"a machine was lost while the session began: {first_line(error)}; try again"
@@ -171,12 +150,12 @@ class Conductor:
         dismissed = [self._team.dismiss(name) for name in self.members]
         await asyncio.gather(*dismissed, return_exceptions=True)
 
-    async def _hire(self) -> list[str]:
+    async def _hire(self) -> tuple[str, ...]:
         """Add new machines as members; return their names."""
         handles = await self._team.hire()
         self._planning.door = self._team.door
         if not handles:
-            return []
+            return ()
         measured = measured_members(
             handles, self._planning.graph, self._models, self._stated, self.members
         )
@@ -184,13 +163,62 @@ class Conductor:
             members = await within(measured, self._limits.deploy_s)
         except BaseException:
             for name in handles:
-                self._start(self._team_dismisses(name))
+                self._start(self._dismiss(name))
             raise
         for member in members:
-            member.heard_s = time.monotonic()
             self.members[member.name] = member
             self._start(self._listen(member))
-        return [member.name for member in members]
+        return tuple(member.name for member in members)
+
+    # Decisions
+
+    def _next(self, event: sv.Event) -> tuple[sv.Action, ...]:
+        self._state, actions = sv.next_actions(self._state, event, self._limits)
+        return actions
+
+    async def _happened(self, event: sv.Event) -> None:
+        """Carry out what an event leads to."""
+        for action in self._next(event):
+            await self._carry_out(action)
+
+    async def _carry_out(self, action: sv.Action) -> None:
+        match action:
+            case sv.LeaveOut(machines):
+                for name in machines:
+                    self.members.pop(name, None)
+                    self._start(self._dismiss(name))
+            case sv.Recover(why):
+                await self._recover(why)
+            case sv.Resend(why):
+                if self.deployed is not None:
+                    self._start(self._try_to_deploy(why, self.deployed.planned))
+            case sv.Deploy(why, planned):
+                await self._try_to_deploy(why, planned)
+            case sv.Improve(why):
+                await self._improve(why)
+            case sv.MeasureSpeeds():
+                await self._measure_speeds()
+            case sv.MeasureLoad():
+                if (demand := self._demand.demand()) is not None and self.deployed is not None:
+                    is_high = demand.is_high(self.deployed.planned)
+                    await self._happened(sv.Load(demand.rate_per_s, is_high))
+            case sv.TryQuickPlans(rate_per_s):
+                await self._try_quick_plans(rate_per_s)
+            case sv.Answer() | sv.Fail() | sv.CancelDeployment() | sv.Close():
+                self._carry_out_now(action)
+
+    def _carry_out_now(self, action: sv.Action) -> None:
+        """Carry out an action for which nothing has to be awaited."""
+        match action:
+            case sv.Answer(frame, outputs):
+                self._door.answer(frame, dict(outputs))
+            case sv.Fail(frame, error):
+                self._door.fail(frame, error)
+            case sv.CancelDeployment():
+                if self._deploying is not None:
+                    self._deploying.cancel()
+            case sv.Close(error):
+                self._door.close(error)
 
     # Plans
 
@@ -198,16 +226,18 @@ class Conductor:
         machines = [member.known for member in self.members.values()]
         return await asyncio.to_thread(self._planning.plan, machines, quick)
 
-    async def _change(self, why: str, planned: Planned) -> None:
+    async def _deploy(self, why: str, planned: Planned, is_hasty: bool = False) -> None:
         """Deploy a plan, and send all unanswered frames by it.
 
         Raises:
             CoexecError: a machine cannot run its share.
             MachineLostError: a machine was lost meanwhile.
+            TimeoutError: machines take too long.
         """
         start = time.monotonic()
         async with self._changing:
             self._epochs += 1
+            self._next(sv.Deploying())
             work = deploy(
                 planned,
                 self._epochs,
@@ -222,19 +252,21 @@ class Conductor:
             except KeyError as error:
                 raise MachineLostError(f"{error.args[0]} was left out") from None
             except asyncio.CancelledError:
-                if not self._lost:
+                if not self._state.lost:
                     raise
                 raise MachineLostError("another machine was lost meanwhile") from None
             finally:
                 self._deploying = None
+                self._next(sv.NotDeployed())
         before, self.deployed = self.deployed, deployment
-        self._changed_s = time.monotonic()
+        now_s = time.monotonic()
+        self._next(sv.Deployed(sv.Running(deployment.epoch, planned), now_s, is_hasty))
         self._demand.clear()
         self._door.limit(self._credits or planned.credits)
         line = (
             f"{why}: {len(planned.plan.stages)} stages on {', '.join(deployment.machines)}, "
             f"period {planned.period_s * 1e3:.1f} ms predicted, "
-            f"in service after {self._changed_s - start:.1f} s"
+            f"in service after {now_s - start:.1f} s"
         )
         self.changes.append(line)
         _log.info("%s", line)
@@ -251,56 +283,43 @@ class Conductor:
         with suppress(MachineLostError):  # `_listen` reports the loss
             await member.handle.call("drop", epoch)
 
-    async def _recover(self) -> None:
-        """Leave out lost machines, until a plan runs."""
-        reasons: list[str] = []
-        while True:
-            reasons += [f"{name} {reason}" for name, reason in self._lost.items()]
-            why = "; ".join(reasons)
-            for name in self._lost:
-                self.members.pop(name, None)
-                self._start(self._team_dismisses(name))
-            self._lost.clear()
-            if not self.members:
-                self._door.close(
-                    ClosedError(
-                        f"no machine of the cluster is left: {why}; start "
-                        f"machines and make another session"
-                    )
-                )
-                return
-            try:
-                await self._change(why, await self._planned(quick=True))
-                self._hasty = True
-                return
-            except (MachineLostError, TimeoutError):
-                await asyncio.sleep(self._limits.look_s)  # meanwhile `_listen` reports the losses
-            except InfeasibleError as error:
-                self._door.close(ExecutionError(f"{why}; the others cannot run the model: {error}"))
-                return
-
-    async def _team_dismisses(self, name: str) -> None:
+    async def _dismiss(self, name: str) -> None:
         await self._team.dismiss(name)
 
-    @property
-    def _rested(self) -> bool:
-        """Whether ``rest_s`` has passed since the last change and the last search for a better
-        plan."""
-        return time.monotonic() - max(self._changed_s, self._looked_s) >= self._limits.rest_s
+    async def _try_to_deploy(self, why: str, planned: Planned) -> None:
+        """Deploy a plan. If a machine is lost meanwhile, `_listen` reports it."""
+        with suppress(MachineLostError, TimeoutError):
+            await self._deploy(why, planned)
+
+    async def _recover(self, why: str) -> None:
+        """Plan for the machines that are left. If one of them is lost, the next look goes on."""
+        try:
+            await self._deploy(why, await self._planned(quick=True), is_hasty=True)
+        except (MachineLostError, TimeoutError):
+            return
+        except InfeasibleError as error:
+            await self._happened(sv.Infeasible(str(error)))
 
     async def _improve(self, why: str) -> None:
-        """Change the plan if another one is faster by a margin, by the current measurements."""
         deployed = self.deployed
-        if deployed is None or not self._rested:
+        if deployed is None or not self._state.has_rested(time.monotonic(), self._limits):
             return
         machines = [member.known for member in self.members.values()]
         current = await asyncio.to_thread(self._planning.judged, deployed.planned.plan, machines)
-        better = await self._planned()
-        if better.period_s <= current.period_s * (1 - self._limits.gain):
-            with suppress(MachineLostError, TimeoutError):  # `_listen` reports the loss
-                await self._change(why, better)
-        else:
-            self._looked_s = time.monotonic()
+        other = await self._planned()
+        now_s = time.monotonic()
+        await self._happened(sv.Compared(why, other, current.period_s, other.period_s, now_s))
+
+    async def _try_quick_plans(self, rate_per_s: float) -> None:
+        if self.deployed is None:
+            return
+        current = self.deployed.planned
+        machines = [member.known for member in self.members.values()]
+        plans = await asyncio.to_thread(self._planning.quick_answers, machines)
+        best = min(plans, key=lambda each: response_s(each, rate_per_s), default=current)
+        current_s, best_s = (response_s(each, rate_per_s) for each in (current, best))
+        why = f"only {rate_per_s:.1f} frames a second come"
+        await self._happened(sv.Compared(why, best, current_s, best_s, time.monotonic()))
 
     # Frames
 
@@ -308,8 +327,6 @@ class Conductor:
         deployed = self.deployed
         if deployed is None or frame.number in deployed.sent or frame.answer.done():
             return
-        if not deployed.sent:
-            deployed.progress_s = time.monotonic()
         deployed.sent.add(frame.number)
         for name, job in deployed.jobs.items():
             parts = job.receives.get(FRAME)
@@ -340,15 +357,13 @@ class Conductor:
             except MachineLostError as error:
                 self._lose(member, f"is gone ({first_line(error)})")
                 return
-            member.heard_s = time.monotonic()
             self._hear(member, news)
 
     def _lose(self, member: Member, reason: str) -> None:
         if self.members.get(member.name) is member:
-            self._lost[member.name] = reason
-            if self._deploying is not None:
-                self._deploying.cancel()  # the deployment may need this machine
             _log.warning("%s %s", member.name, reason)
+            for action in self._next(sv.Lost(member.name, reason)):
+                self._carry_out_now(action)
 
     def _hear(self, member: Member, news: News) -> None:
         for spent in (member.recent, member.computed):
@@ -362,23 +377,11 @@ class Conductor:
         for name, spent in news.sent.items():
             if name in self.members:
                 self.members[name].received.merge(spent)
-        member.computing_s = news.computing_s
+        heard = sv.Heard(member.name, tuple(news.events), news.computing_s, time.monotonic())
+        for action in self._next(heard):
+            self._carry_out_now(action)
         for event in news.events:
-            if isinstance(event, FrameAnswer):
-                if self.deployed is not None:
-                    self.deployed.progress_s = time.monotonic()
-                for each in self.members.values():
-                    each.complaints = 0
-                self._door.answer(event.frame, event.outputs)
-            elif self.deployed is None or event.epoch != self.deployed.epoch:
-                continue
-            elif isinstance(event, FrameFailure):
-                self._door.fail(
-                    event.frame, ExecutionError(f"frame {event.frame} failed on {event.reason}")
-                )
-            elif isinstance(event, Unreached):
-                if event.target in self.members:
-                    self.members[event.target].complaints += 1
+            if isinstance(event, Unreached):
                 _log.info("%s cannot reach %s: %s", member.name, event.target, event.reason)
 
     # Supervision
@@ -389,42 +392,9 @@ class Conductor:
             self._door.fail_late()
             self._demand.look()
             try:
-                self._look_for_stuck()
-                if self._lost:
-                    await self._recover()
-                elif self._rested:
-                    await self._look_at_speeds()
-                    await self._look_at_load()
+                await self._happened(sv.Look(time.monotonic(), len(self._door.inside())))
             except CoexecError as error:
                 self._door.close(error)
-
-    def _look_for_stuck(self) -> None:
-        """Declare a machine lost that answers but blocks frames: others cannot reach it, or its
-        computation does not end. If there is none, send all frames again."""
-        deployed, now = self.deployed, time.monotonic()
-        if deployed is None or self._deploying:
-            return
-        if not self._door.inside():
-            deployed.progress_s = now  # no frame is in flight
-            return
-        patience = max(2 * self._limits.silence_s, _PATIENCE * deployed.planned.latency_s)
-        if now - max(deployed.progress_s, self._changed_s) < patience:
-            return
-        members = [self.members[name] for name in deployed.machines if name in self.members]
-        blamed = max(members, key=lambda member: (member.complaints, member.computing_s))
-        if blamed.complaints:
-            self._lose(blamed, f"could not be reached by others for {patience:.1f} s")
-        elif blamed.computing_s > patience:
-            self._lose(blamed, f"has computed one share for {blamed.computing_s:.1f} s")
-        else:
-            self._start(self._again(f"no answer for {patience:.1f} s"))
-
-    async def _again(self, why: str) -> None:
-        """Send all frames again by the same plan."""
-        deployed = self.deployed
-        if deployed is not None:
-            with suppress(MachineLostError, TimeoutError):
-                await self._change(why, deployed.planned)
 
     def _drifted(self) -> bool:
         """Update the observed speeds of the machines; return whether one has changed by more than
@@ -438,19 +408,15 @@ class Conductor:
                 member.recent.clear()
         return has_drifted
 
-    async def _look_at_speeds(self) -> None:
-        drifted, hasty, self._hasty = self._drifted(), self._hasty, False
-        if drifted:
-            await self._improve("machines are faster or slower than thought")
-        elif hasty:
-            await self._improve("there was time to plan")
+    async def _measure_speeds(self) -> None:
+        await self._happened(sv.Speeds(self._drifted()))
         for source in list(self.members.values()):
             for name in source.slow_targets():
                 target = self.members.get(name)
                 if target is not None and self.members.get(source.name) is source:
-                    await self._look_at_link(source, target)
+                    await self._measure_link(source, target)
 
-    async def _look_at_link(self, source: Member, target: Member) -> None:
+    async def _measure_link(self, source: Member, target: Member) -> None:
         other_members = [m for m in self.members.values() if m not in (source, target)]
         with suppress(MachineLostError):
             await measure_link(source, target, other_members)
@@ -459,35 +425,12 @@ class Conductor:
         )
         await self._improve(f"messages take long; a second carries, through a port: {speeds}")
 
-    async def _look_at_load(self) -> None:
-        """At a low frame rate, choose a plan in which all machines compute the same frame; at a
-        high rate, a pipeline of several frames."""
-        deployed, demand = self.deployed, self._demand.demand()
-        if deployed is None or demand is None:
-            return
-        planned = deployed.planned
-        if demand.is_high(planned):
-            if planned.plan.at_once is not None:
-                await self._improve(f"{demand.rate_per_s:.1f} frames a second come")
-            return
-        machines = [member.known for member in self.members.values()]
-        plans = await asyncio.to_thread(self._planning.quick_answers, machines)
-        rate = demand.rate_per_s
-        best = min(plans, key=lambda each: response_s(each, rate), default=planned)
-        gain = 1 - self._limits.gain
-        if response_s(best, rate) < gain * response_s(planned, rate):
-            with suppress(MachineLostError, TimeoutError):
-                await self._change(f"only {rate:.1f} frames a second come", best)
-        self._looked_s = time.monotonic()
-
     async def _watch_joins(self) -> None:
         while True:
             await asyncio.sleep(self._limits.join_s)
             try:
-                joined = await self._hire()
-                if joined:
-                    self._changed_s = self._looked_s = 0.0
-                    await self._improve(f"{', '.join(joined)} joined")
+                if joined := await self._hire():
+                    await self._happened(sv.Joined(joined))
             except ClosedError as error:
                 self._door.close(error)
                 return

@@ -1,7 +1,6 @@
 """Deploy a plan: send jobs, share models and missing weights to the machines."""
 
 import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -19,16 +18,13 @@ _SLOWER = 4
 
 @dataclass
 class Deployment:
-    """A plan that runs on the machines, and the progress of its frames."""
+    """A plan that runs on the machines."""
 
     epoch: int
     planned: Planned
     jobs: Mapping[str, MachineJob]
     sent: set[int] = field(default_factory=set)
     """Numbers of the frames that were sent by this plan."""
-    progress_s: float = field(default_factory=time.monotonic)
-    """`time.monotonic` of the last answer, or of the first frame sent while no other was in
-    flight."""
 
     @property
     def machines(self) -> tuple[str, ...]:

@@ -55,8 +55,6 @@ class Member:
     """Seconds of a message, without the transfer time of its bytes."""
     alpha: float = 1.0
     """Ratio of the measured computing time to the time by its capacity."""
-    heard_s: float = 0.0
-    """`time.monotonic` of its last news."""
     recent: Spent = field(default_factory=Spent)
     """Computations since ``alpha`` was last updated."""
     computed: Spent = field(default_factory=Spent)
@@ -66,10 +64,6 @@ class Member:
     """Messages and frames that it has received."""
     messages: dict[str, Spent] = field(default_factory=dict)
     """Messages that it has sent since its links were last checked, by target."""
-    computing_s: float = 0.0
-    """Seconds since its running computation began; 0 if none runs."""
-    complaints: int = 0
-    """Number of messages to it that were not taken, since the last answer."""
     waiting: int = 0
     """Number of computations that are ready to start."""
     inside: int = 0
