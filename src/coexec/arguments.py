@@ -24,13 +24,13 @@ _Array = npt.NDArray[Any]
 
 
 def check_keywords(
-    given: Iterable[str], function: Callable[..., Any], others: Sequence[str]
+    keywords: Iterable[str], function: Callable[..., Any], further: Sequence[str]
 ) -> None:
-    """Check that all keywords are parameters of a constructor, or among ``others``."""
+    """Check that all keywords are parameters of a constructor, or among ``further``."""
     parameters = inspect.signature(function).parameters.values()
     allowed = [p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
-    allowed += others
-    if unknown := [name for name in given if name not in allowed]:
+    allowed += further
+    if unknown := [name for name in keywords if name not in allowed]:
         named = ", ".join(f"{name!r}{nearest(name, allowed)}" for name in unknown)
         owner = function.__qualname__.removesuffix(".__init__")
         raise UsageError(f"{owner} takes no {named}; it takes {', '.join(allowed)}")
@@ -66,20 +66,20 @@ def check_providers(providers: Any) -> None:
         )
 
 
-def check_names(outputs: Sequence[str], asked: Any) -> list[str]:
+def check_names(outputs: Sequence[str], requested: Any) -> list[str]:
     """The names of the requested outputs; without a request, the names of all outputs.
 
     Raises:
         InputError: the model has no output with such a name.
     """
-    if isinstance(asked, str):
-        raise InputError(f"output_names is the string {asked!r}; give a list of names")
-    for name in asked or ():
+    if isinstance(requested, str):
+        raise InputError(f"output_names is the string {requested!r}; give a list of names")
+    for name in requested or ():
         if name not in outputs:
             raise InputError(
                 f"the model has no output {name!r}; it has {', '.join(map(repr, outputs))}"
             )
-    return list(asked or outputs)
+    return list(requested or outputs)
 
 
 def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,9 +106,10 @@ def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[
     return {name: _array(tensor, feeds[name]) for name, tensor in inputs.items()}
 
 
-def _same(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    return shape == wanted or (
-        len(shape) == len(wanted) and all(b in (a, -1) for a, b in zip(shape, wanted, strict=True))
+def _same(shape: tuple[int, ...], declared: tuple[int, ...]) -> bool:
+    return shape == declared or (
+        len(shape) == len(declared)
+        and all(b in (a, -1) for a, b in zip(shape, declared, strict=True))
     )
 
 

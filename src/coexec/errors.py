@@ -151,10 +151,10 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """A hint for a name that does not exist: " (did you mean 'devices'?)"; empty if no known name
     is similar. The error message with this hint should also list all known names."""
     from difflib import get_close_matches  # imported here, because only errors need it
 
-    similar = get_close_matches(name, known, n=1)
+    similar = get_close_matches(name, names, n=1)
     return f" (did you mean {similar[0]!r}?)" if similar else ""

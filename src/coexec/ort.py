@@ -144,10 +144,10 @@ def raised_by_ort(error: Exception) -> bool:
 _classes: dict[tuple[type[CoexecError], type[Exception]], type[CoexecError]] = {}
 
 
-def both(ours: type[CoexecError], theirs: type[Exception]) -> type[CoexecError]:
+def both(own: type[CoexecError], foreign: type[Exception]) -> type[CoexecError]:
     """A class that derives from both classes, so that ``except`` with either class catches it."""
-    if issubclass(ours, theirs):
-        return ours
-    if (ours, theirs) not in _classes:
-        _classes[ours, theirs] = type(theirs.__name__, (ours, theirs), {})
-    return _classes[ours, theirs]
+    if issubclass(own, foreign):
+        return own
+    if (own, foreign) not in _classes:
+        _classes[own, foreign] = type(foreign.__name__, (own, foreign), {})
+    return _classes[own, foreign]

@@ -142,17 +142,17 @@ class Weights:
             raise StoreError(f"weight {name} cannot be read: {error}") from None
 
 
-def _damaged(found: Mapping[str, Bytes]) -> list[str]:
+def _damaged(contents: Mapping[str, Bytes]) -> list[str]:
     """Names of the weights whose bytes do not match; several threads compare large amounts."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _THREADS
     threads = min(_THREADS, cores)
-    if threads < 2 or sum(data.nbytes for data in found.values()) < _WORTH_THREADS_BYTES:
-        return [name for name, data in found.items() if name_of(data) != name]
-    ordered = sorted(found, key=lambda name: found[name].nbytes)
+    if threads < 2 or sum(data.nbytes for data in contents.values()) < _WORTH_THREADS_BYTES:
+        return [name for name, data in contents.items() if name_of(data) != name]
+    ordered = sorted(contents, key=lambda name: contents[name].nbytes)
     right: set[str] = set()
 
     def check(first: int) -> None:
-        right.update(name for name in ordered[first::threads] if name_of(found[name]) == name)
+        right.update(name for name in ordered[first::threads] if name_of(contents[name]) == name)
 
     # Plain threads: for most networks, importing a thread pool takes longer than the comparison.
     helpers = [threading.Thread(target=check, args=(n,), daemon=True) for n in range(1, threads)]
@@ -161,7 +161,7 @@ def _damaged(found: Mapping[str, Bytes]) -> list[str]:
     check(0)
     for helper in helpers:
         helper.join()
-    return [name for name in found if name not in right]
+    return [name for name in contents if name not in right]
 
 
 def _contents(path: Path) -> Bytes:

@@ -37,8 +37,8 @@ app = typer.Typer(
 )
 
 
-def _say_version(asked: bool) -> None:
-    if asked:
+def _say_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"coexec {coexec.__version__}")
         raise typer.Exit
 

@@ -17,7 +17,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def differences(
-    work: PlanningContext, feeds: Mapping[str, Array], found: Mapping[str, Array]
+    work: PlanningContext, feeds: Mapping[str, Array], outputs: Mapping[str, Array]
 ) -> dict[str, float]:
     """Difference of each output from ONNX Runtime's on the original model, relative to its largest
     value."""
@@ -25,7 +25,7 @@ def differences(
     if idle:
         raise UsageError(f"--check with {', '.join(idle)}, which computes nothing; leave one out")
     expected = work.given.reference(feeds)
-    return {name: worst_difference(found[name], expected[name]) for name in found}
+    return {name: worst_difference(outputs[name], expected[name]) for name in outputs}
 
 
 def judged(
@@ -41,7 +41,7 @@ def judged(
 def judged_by(
     worst: float,
     allowed: float,
-    given: OpenedModel,
+    model: OpenedModel,
     feeds: Mapping[str, Array],
     facts: Mapping[str, Any] = _NONE,
 ) -> str:
@@ -57,7 +57,7 @@ def judged_by(
     """
     if worst <= allowed:
         return f"equal to ONNX Runtime within {allowed:.0e} of the largest value: {worst:.1e}"
-    optimised, plain = (given.reference(feeds, optimised=each) for each in (True, False))
+    optimised, plain = (model.reference(feeds, optimised=each) for each in (True, False))
     own = max(worst_difference(plain[name], optimised[name]) for name in optimised)
     if is_rounding(worst, own):
         return (

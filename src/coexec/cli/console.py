@@ -21,7 +21,7 @@ _WIDE = 10000
 
 def visible(text: str) -> str:
     """``text`` with its control characters, except for tabs and line ends, as ``\\x1b``."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 class TextConsole(Console):

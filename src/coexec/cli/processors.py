@@ -11,24 +11,24 @@ from coexec.units import format_bytes
 __all__ = ["engine_table", "processor_table", "remarks"]
 
 
-def processor_table(clusters: Iterable[Device], found: Iterable[Driven]) -> Table:
+def processor_table(clusters: Iterable[Device], processors: Iterable[Driven]) -> Table:
     table = Table("device", "cores", "max. frequency", "memory", "processor", box=None)
     for d in clusters:
         hertz = f"{d.max_frequency_hz / 1e9:.2f} GHz" if d.max_frequency_hz else "not told"
         size = d.engines[0].memory_bytes
         memory = format_bytes(size) if size else "not told"
         table.add_row(d.name, str(len(d.cores)), hertz, memory, d.processor)
-    for driven in (d for d in found if d.name != "cpu"):
+    for driven in (d for d in processors if d.name != "cpu"):
         facts = next(iter(driven.by.values())).facts
         table.add_row(driven.name, "", "", facts.get("memory", "not told"), driven.title)
     return table
 
 
-def engine_table(found: Iterable[Driven]) -> Table:
+def engine_table(processors: Iterable[Driven]) -> Table:
     table = Table("device", "engine", "usable", box=None)
     for column in ("driver", "facts"):  # long words, which a narrow terminal must not cut off
         table.add_column(column, overflow="fold")
-    for driven in found:
+    for driven in processors:
         for engine, processor in driven.by.items():
             facts = ", ".join(f"{what} {value}" for what, value in processor.facts.items())
             usable = "yes" if processor.unusable is None else "no"
@@ -36,11 +36,11 @@ def engine_table(found: Iterable[Driven]) -> Table:
     return table
 
 
-def remarks(found: Iterable[Driven]) -> list[str]:
+def remarks(processors: Iterable[Driven]) -> list[str]:
     """Lines of text: why engines are unusable, and their notes."""
     texts = (
         (driven.name, engine, text)
-        for driven in found
+        for driven in processors
         for engine, processor in driven.by.items()
         for text in (processor.unusable, *processor.notes)
     )

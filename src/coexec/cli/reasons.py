@@ -14,15 +14,15 @@ from coexec.units import format_bytes, format_seconds
 __all__ = ["group_table", "measured_in_place", "task_table"]
 
 
-def measured_in_place(found: Prepared) -> Mapping[str, float]:
+def measured_in_place(prepared: Prepared) -> Mapping[str, float]:
     """Measured seconds on the place of the plan, by task; the tasks run one after the other.
 
     Empty for plans with parts of tasks, which cannot run as segments of their own.
     """
-    graph, work = found.schedule.graph, found.work
-    if any(piece != graph.whole_piece(graph.task[piece.task]) for piece in found.plan.device_of):
+    graph, work = prepared.schedule.graph, prepared.work
+    if any(piece != graph.whole_piece(graph.task[piece.task]) for piece in prepared.plan.device_of):
         return {}
-    place_of = {piece.task: place for piece, place in found.plan.place_of.items()}
+    place_of = {piece.task: place for piece, place in prepared.plan.place_of.items()}
     return measure_in_place(work.compiler, stepwise(graph, place_of), work.devices)
 
 

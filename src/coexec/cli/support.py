@@ -43,23 +43,23 @@ def facts(graph: Graph, engine: OpenEngine) -> dict[str, Any]:
     }
 
 
-def show(graph: Graph, found: dict[str, Any]) -> None:
+def show(graph: Graph, facts: dict[str, Any]) -> None:
     """Print the result of `facts`."""
-    count, macs = found["supported_tasks"], found["supported_macs"]
+    count, macs = facts["supported_tasks"], facts["supported_macs"]
     out.print(
-        f"{found['device']} runs {count} of {len(graph.tasks)} tasks, "
+        f"{facts['device']} runs {count} of {len(graph.tasks)} tasks, "
         f"{format_count(macs)} of {format_count(graph.macs)} MACs"
     )
     table = Table("runs", "count", box=None)
-    for kind, number in found["supported"].most_common():
+    for kind, number in facts["supported"].most_common():
         table.add_row(kind, str(number))
     out.print(table)
-    if found["refused"]:
+    if facts["refused"]:
         table = Table("refuses, because", "count", "for example", box=None)
-        for reason, tasks in sorted(found["refused"].items(), key=lambda item: -len(item[1])):
+        for reason, tasks in sorted(facts["refused"].items(), key=lambda item: -len(item[1])):
             table.add_row(reason, str(len(tasks)), tasks[0])
         out.print(table)
     table = Table("sub-graph", "runs on", "tasks", "from", "to", box=None)
-    for number, (device, tasks) in enumerate(found["segments"]):
+    for number, (device, tasks) in enumerate(facts["segments"]):
         table.add_row(str(number), device, str(len(tasks)), tasks[0], tasks[-1])
     out.print(table)

@@ -36,7 +36,7 @@ def fitted(terms: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[f
     return [float(unit) for unit in units / scale]
 
 
-def non_negative(rows: _Floats, wanted: _Floats) -> _Floats:
+def non_negative(rows: _Floats, targets: _Floats) -> _Floats:
     """The x >= 0 with the least ``|rows @ x - wanted|``.
 
     The active-set method of Lawson and Hanson, "Solving Least Squares Problems" (1974), chapter 23.
@@ -44,16 +44,16 @@ def non_negative(rows: _Floats, wanted: _Floats) -> _Floats:
     count = rows.shape[1]
     free = np.zeros(count, bool)
     x = np.zeros(count)
-    small = 1e-10 * float(np.abs(rows.T @ wanted).max(initial=0.0))
+    small = 1e-10 * float(np.abs(rows.T @ targets).max(initial=0.0))
     for _ in range(3 * count):
-        slope = rows.T @ (wanted - rows @ x)
+        slope = rows.T @ (targets - rows @ x)
         slope[free] = -np.inf
         if free.all() or slope.max() <= small:
             break
         free[int(slope.argmax())] = True
         while True:
             solved = np.zeros(count)
-            solved[free] = np.linalg.lstsq(rows[:, free], wanted, rcond=None)[0]
+            solved[free] = np.linalg.lstsq(rows[:, free], targets, rcond=None)[0]
             if not free.any() or solved[free].min() > 0.0:
                 x = solved
                 break

@@ -129,7 +129,7 @@ def surest(*predictors: Predictor) -> Predictor:
 
     def predict(task: Unmeasured) -> Prediction | None:
         predictions = [prediction for p in predictors if (prediction := p(task)) is not None]
-        return min(predictions, key=lambda said: said.uncertainty, default=None)
+        return min(predictions, key=lambda prediction: prediction.uncertainty, default=None)
 
     return predict
 

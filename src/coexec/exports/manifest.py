@@ -118,15 +118,15 @@ class Manifest:
             raise StoreError(f"the manifest {str(path)!r} is damaged: {reason}; {AGAIN}") from None
 
 
-def _name(given: Any) -> str:
-    """``given``, checked that it is a path below the folder.
+def _name(name: Any) -> str:
+    """``name``, checked that it is a path below the folder.
 
     Raises:
         ValueError: it is no such path.
     """
-    if not isinstance(given, str) or not is_below(given) or str(PurePosixPath(given)) != given:
-        raise ValueError(f"it names {given!r}, which is no path below its folder")
-    return given
+    if not isinstance(name, str) or not is_below(name) or str(PurePosixPath(name)) != name:
+        raise ValueError(f"it names {name!r}, which is no path below its folder")
+    return name
 
 
 def file_below(folder: Path, name: str, size_bytes: int | None = None) -> Path:

@@ -27,8 +27,8 @@ class Strip:
     """Multiply-accumulates, halos included."""
 
 
-def strip_of(graph: Graph, tasks: Sequence[Task], wanted: Mapping[str, Region]) -> Strip:
-    """The strip that computes the regions ``wanted`` of tensors that ``tasks`` make.
+def strip_of(graph: Graph, tasks: Sequence[Task], regions: Mapping[str, Region]) -> Strip:
+    """The strip that computes the regions ``regions`` of tensors that ``tasks`` make.
 
     Tasks that are not needed are left out.
 
@@ -39,7 +39,7 @@ def strip_of(graph: Graph, tasks: Sequence[Task], wanted: Mapping[str, Region]) 
     Raises:
         PlanError: a region lies outside of its tensor.
     """
-    need = {name: region for name, region in wanted.items() if region.size}
+    need = {name: region for name, region in regions.items() if region.size}
     pieces: list[Piece] = []
     for task in reversed(tasks):
         region = _computed(graph, task, need)
@@ -53,7 +53,7 @@ def strip_of(graph: Graph, tasks: Sequence[Task], wanted: Mapping[str, Region]) 
     return Strip(
         tuple(reversed(pieces)),
         tuple((name, region) for name, region in need.items() if name not in made),
-        tuple((name, region) for name, region in wanted.items() if region.size),
+        tuple((name, region) for name, region in regions.items() if region.size),
         sum(piece_macs(graph, piece) for piece in pieces),
     )
 

@@ -325,9 +325,9 @@ class _Tasks:
 
 
 def _medians(
-    rows: Sequence[Sequence[float]], own: Sequence[tuple[int, Step]], others: float
+    rows: Sequence[Sequence[float]], own: Sequence[tuple[int, Step]], others_share: float
 ) -> dict[str, Measurement]:
-    """Measurements by signature. ``own``: steps, each with its column; ``others``: see
+    """Measurements by signature. ``own``: steps, each with its column; ``others_share``: see
     `Measurement`."""
     samples: dict[str, list[float]] = {}
     for column, step in own:
@@ -335,7 +335,10 @@ def _medians(
     step_of = {step.signature: step for _, step in own}
     return {
         s: replace(
-            Measurement.of(seconds), family=step_of[s].family, work=step_of[s].work, others=others
+            Measurement.of(seconds),
+            family=step_of[s].family,
+            work=step_of[s].work,
+            others=others_share,
         )
         for s, seconds in samples.items()
     }

@@ -106,13 +106,13 @@ def collect(
 class _SampledNetwork:
     """A generated network, with the times of its tasks in the rounds in which it was measured."""
 
-    def __init__(self, seed: int, others: Set[str]) -> None:
-        """``others``: signatures of tasks that were counted for earlier networks."""
+    def __init__(self, seed: int, counted: Set[str]) -> None:
+        """``counted``: signatures of tasks that were counted for earlier networks."""
         self._seed = seed
         self._model = load(sample_network(seed, _LAYERS))
         graph = self._model.graph
         first = {task.signature: task for task in reversed(list(_typical(graph)))}
-        self._own = [task for signature, task in first.items() if signature not in others]
+        self._own = [task for signature, task in first.items() if signature not in counted]
         self.signatures = {task.signature for task in graph.tasks}
         self.seconds: dict[str, list[float]] = {}
         """Seconds without the launch, by signature and compiled operators of the task; a value for

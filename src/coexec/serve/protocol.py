@@ -155,8 +155,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _shown(given: Any) -> str:
-    text = repr(given)
+def _shown(value: Any) -> str:
+    text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
@@ -239,25 +239,25 @@ def _listed(tensors: Sequence[ServedTensor]) -> str:
 
 
 def _read_input(
-    given: Mapping[str, Any], tensor: ServedTensor, binary: memoryview, limit_bytes: int
+    document: Mapping[str, Any], tensor: ServedTensor, binary: memoryview, limit_bytes: int
 ) -> tuple[Array, int]:
     """A tensor, and the number of bytes that it takes of the binary data."""
     where = f"input {tensor.name!r}"
-    datatype = _field(given, "datatype", str, where)
+    datatype = _field(document, "datatype", str, where)
     if datatype != datatype_of(tensor.dtype):
         raise InputError(
             f"{where} has datatype {_shown(datatype)}, the model takes {datatype_of(tensor.dtype)}"
         )
-    shape = _field(given, "shape", list, where)
+    shape = _field(document, "shape", list, where)
     _check_shape(where, shape, tensor, limit_bytes)
-    parameters = _parameters(given, where)
-    if ("binary_data_size" in parameters) == ("data" in given):
+    parameters = _parameters(document, where)
+    if ("binary_data_size" in parameters) == ("data" in document):
         raise InputError(
             f"{where} needs either 'data' or the parameter 'binary_data_size', and "
-            f"has {'both' if 'data' in given else 'none'}"
+            f"has {'both' if 'data' in document else 'none'}"
         )
-    if "data" in given:
-        return from_json(tensor.name, tensor.dtype, shape, given["data"]), 0
+    if "data" in document:
+        return from_json(tensor.name, tensor.dtype, shape, document["data"]), 0
     size = _field(parameters, "binary_data_size", int, where)
     if not 0 <= size <= len(binary):
         raise InputError(

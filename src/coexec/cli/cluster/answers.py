@@ -21,9 +21,9 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 class Answers:
     """Differences of answers from ONNX Runtime's and, with ``keep``, also the answers."""
 
-    def __init__(self, given: OpenedModel, frames: Frames, check: bool, keep: bool) -> None:
-        self._given, self._kinds, self._keep = given, frames.kinds, keep
-        self._expected = [given.reference(feeds) for feeds in frames.kinds] if check else []
+    def __init__(self, model: OpenedModel, frames: Frames, check: bool, keep: bool) -> None:
+        self._model, self._kinds, self._keep = model, frames.kinds, keep
+        self._expected = [model.reference(feeds) for feeds in frames.kinds] if check else []
         self._kept: dict[str, list[Array]] = {}
         self.differences: dict[str, float] = {}
         """Largest difference, by output."""
@@ -55,5 +55,5 @@ class Answers:
             CheckError: an answer differs by more than rounding.
         """
         worst = max(self.differences.values(), default=0.0)
-        allowed = tolerance_of(self._given.model.graph)
-        return judged_by(worst, allowed, self._given, self._kinds[self._worst_kind], facts)
+        allowed = tolerance_of(self._model.model.graph)
+        return judged_by(worst, allowed, self._model, self._kinds[self._worst_kind], facts)

@@ -56,7 +56,7 @@ def numbers(option: str, text: str) -> list[float]:
 
 
 def checked_model(
-    model: str, asked: "Settings", planner: str, credits: int | None, deadline_s: float
+    model: str, settings: "Settings", planner: str, credits: int | None, deadline_s: float
 ) -> "OpenedModel":
     """Read the model, and check all options that can be checked without contacting machines.
 
@@ -68,10 +68,10 @@ def checked_model(
     from coexec.pipeline.cluster.session import check_pipeline_options
     from coexec.selection.opened_model import OpenedModel
 
-    cache = asked.cache if isinstance(asked.cache, Cache) else Cache(asked.cache)
-    user_model = OpenedModel.of(model, asked, cache)
+    cache = settings.cache if isinstance(settings.cache, Cache) else Cache(settings.cache)
+    user_model = OpenedModel.of(model, settings, cache)
     check_pipeline_options(user_model.model.graph, credits, deadline_s)
-    Planning(user_model.model.graph, planner, asked.planner_options)
+    Planning(user_model.model.graph, planner, settings.planner_options)
     return user_model
 
 
@@ -101,7 +101,7 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def entered(
-    known: "ClusterSettings",
+    settings: "ClusterSettings",
     address: str | None,
     nodes: int | None,
     token: Path | None,
@@ -118,7 +118,7 @@ def entered(
     with ended_by_signals():
         what = "joining the cluster" if nodes is None else f"starting {nodes} nodes here"
         with progress(what):
-            cluster = Cluster(known, address=address, nodes=nodes, token=token, cache=cache)
+            cluster = Cluster(settings, address=address, nodes=nodes, token=token, cache=cache)
         with cluster:
             yield cluster
 

@@ -173,8 +173,8 @@ def feed(
 
 
 def _note(
-    found: Answered, came_s: float, noted: Semaphore, answer: "Future[dict[str, Any]]"
+    answered: Answered, came_s: float, noted: Semaphore, answer: "Future[dict[str, Any]]"
 ) -> None:
     if not answer.cancelled() and answer.exception() is None:
-        found.note(came_s)
+        answered.note(came_s)
         noted.release()

@@ -45,7 +45,7 @@ async def measured_members(
     graph: Graph,
     models: ShareModels,
     stated: Callable[[MachineFacts], Mapping[str, float]],
-    others: Mapping[str, Member],
+    members: Mapping[str, Member],
 ) -> list[Member]:
     """New machines as members, with their measured capacities and ports.
 
@@ -53,7 +53,7 @@ async def measured_members(
 
     Args:
         stated: stated properties of a machine, which are not measured.
-        others: present members; the links to these are measured, too.
+        members: present members; the links to these are measured, too.
 
     Raises:
         DeviceError: a machine runs another version of coexec.
@@ -80,7 +80,7 @@ async def measured_members(
     flops_by_name: dict[str, float] = {}
     for part in await asyncio.gather(*map(speeds, by_host.values())):
         flops_by_name |= part
-    ports = await _ports(facts, handles, stated, others)
+    ports = await _ports(facts, handles, stated, members)
     return [
         Member(f.name, handles[f.name], f, flops_by_name[f.name], *ports[f.name]) for f in facts
     ]
@@ -117,7 +117,7 @@ async def _ports(
     facts: list[MachineFacts],
     handles: Mapping[str, MachineHandle],
     stated: Callable[[MachineFacts], Mapping[str, float]],
-    others: Mapping[str, Member],
+    members: Mapping[str, Member],
 ) -> dict[str, _Port]:
     """Ports by new machine: the highest bandwidth and the lowest latency of its links, with all
     machines in a ring."""
@@ -126,7 +126,7 @@ async def _ports(
         name for name, port in properties.items() if not port.keys() >= {_SPEED, _LATENCY}
     }
     without_speed = {name for name in incomplete if _SPEED not in properties[name]}
-    handle_by_name = {name: member.handle for name, member in others.items()} | dict(handles)
+    handle_by_name = {name: member.handle for name, member in members.items()} | dict(handles)
     names = list(handle_by_name)
     links: dict[str, list[_Port]] = {name: [] for name in properties}
     for a, b in zip(names, (*names[1:], names[0]), strict=True):
@@ -149,7 +149,7 @@ async def _ports(
     }
 
 
-async def measure_link(source: Member, target: Member, others: Iterable[Member]) -> None:
+async def measure_link(source: Member, target: Member, members: Iterable[Member]) -> None:
     """Measure both ports of a link and store the results: ``source`` sends, ``target`` receives.
     Each port is also measured with another machine, if there is one, to find out which of the two
     is slow.
@@ -159,7 +159,7 @@ async def measure_link(source: Member, target: Member, others: Iterable[Member])
     """
     between = await _port(source.handle, target.handle)
     sends = receives = [between]
-    for other in [*others][:1]:
+    for other in [*members][:1]:
         sends = [between, await _port(source.handle, other.handle)]
         receives = [between, await _port(other.handle, target.handle)]
     for member, ports in ((source, sends), (target, receives)):

@@ -136,7 +136,7 @@ class Planning:
         costs, system = self._described(machines)
         if self.door is not None and self.door not in system.names:
             # Frames come from outside the plan; their source gets a port like the best one.
-            best = max(machines, key=lambda known: known.bandwidth_bytes_per_s)
+            best = max(machines, key=lambda machine: machine.bandwidth_bytes_per_s)
             outside = replace(best, name=self.door)
             costs, system = self._described([*machines, outside])
         frames = _FRAMES_PER_STAGE * len(plan.stages) + 8

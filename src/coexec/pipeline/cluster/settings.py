@@ -151,12 +151,12 @@ class _Reader:
         )
         return options, stated
 
-    def _table(self, value: Any, where: str, known: set[str]) -> dict[str, Any]:
+    def _table(self, value: Any, where: str, keys: set[str]) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise self._error(where, "is no table")
-        for key in sorted(value.keys() - known):
+        for key in sorted(value.keys() - keys):
             raise self._error(
-                f"{where}.{key}".lstrip("."), f"means nothing; known are {', '.join(sorted(known))}"
+                f"{where}.{key}".lstrip("."), f"means nothing; known are {', '.join(sorted(keys))}"
             )
         return value
 

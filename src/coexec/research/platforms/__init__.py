@@ -100,15 +100,15 @@ def _asked(text: str) -> tuple[str, tuple[str, ...]]:
     return device, tuple(engine_names.split("+")) if engine_names else ()
 
 
-def _engines(name: str, table: Mapping[str, Any], wanted: Sequence[str]) -> tuple[str, ...]:
+def _engines(name: str, table: Mapping[str, Any], requested: Sequence[str]) -> tuple[str, ...]:
     """Requested engines of a device, in the order of the request."""
     listed = engines(table)
-    for engine in wanted:
+    for engine in requested:
         if engine not in listed:
             raise DeviceError(
                 f"{table['name']} of {name} has no engine {engine!r}, only {', '.join(listed)}"
             )
-    return tuple(dict.fromkeys(wanted)) or tuple(listed)
+    return tuple(dict.fromkeys(requested)) or tuple(listed)
 
 
 def _ends(link: Mapping[str, Any]) -> set[Place]:

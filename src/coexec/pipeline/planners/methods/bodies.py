@@ -108,10 +108,10 @@ class StageBody:
                 read_bytes += (b - a) * rows.row_bytes[tensor]
         return RowWork(macs, read_bytes, made_bytes)
 
-    def redundant_macs(self, ways: int = 2) -> int:
-        """Multiply-accumulates that ``ways`` equal shares compute in addition to those of a single
-        machine: PICO's C(M)."""
-        works = (self.work(share).macs for share in equal_cuts(self.height, ways))
+    def redundant_macs(self, shares: int = 2) -> int:
+        """Multiply-accumulates that ``shares`` equal shares compute in addition to those of a
+        single machine: PICO's C(M)."""
+        works = (self.work(share).macs for share in equal_cuts(self.height, shares))
         return max(0, sum(works) - self.macs)
 
     def outputs(self, share: Range) -> tuple[tuple[str, Region], ...]:

@@ -87,7 +87,7 @@ def _extend(
     model: TimeModel,
     upper_s: float,
     classes: Sequence[Sequence[str]],
-    ways: dict[tuple[int, Counts], list[_Best]],
+    best_ways: dict[tuple[int, Counts], list[_Best]],
     used_at: Mapping[int, set[Counts]],
     front: int,
     after: int,
@@ -117,10 +117,10 @@ def _extend(
         key = after, tuple(a + b for a, b in zip(used, chosen, strict=True))
         exact = [alike[a : a + n] for a, n, alike in zip(used, chosen, classes, strict=True)]
         own = Group(body.tasks, tuple(name for part in exact for name in part))
-        for pipeline in ways[front, used]:
+        for pipeline in best_ways[front, used]:
             period_s = max(pipeline.period_s, time.period_s)
             shared_s = pipeline.shared_s + time.shared_s
-            kept = ways.setdefault(key, [])
+            kept = best_ways.setdefault(key, [])
             if shared_s > upper_s or any(
                 w.period_s <= period_s and w.shared_s <= shared_s for w in kept
             ):

@@ -102,13 +102,13 @@ def _ways(
 
 
 def _add(
-    ways: list[_StageWay],
+    stage_ways: list[_StageWay],
     shared_s: float,
     latency_s: float,
     before: _StageWay,
     stage: StageKey | None,
 ) -> None:
-    if any(w.shared_s <= shared_s and w.latency_s <= latency_s for w in ways):
+    if any(w.shared_s <= shared_s and w.latency_s <= latency_s for w in stage_ways):
         return
-    ways[:] = [w for w in ways if w.shared_s < shared_s or w.latency_s < latency_s]
-    ways.append(_StageWay(shared_s, latency_s, None if stage is None else (before, stage)))
+    stage_ways[:] = [w for w in stage_ways if w.shared_s < shared_s or w.latency_s < latency_s]
+    stage_ways.append(_StageWay(shared_s, latency_s, None if stage is None else (before, stage)))

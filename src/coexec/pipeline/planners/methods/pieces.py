@@ -125,17 +125,19 @@ def chain_of_pieces(
     return best_chain(arcs, dag.all)
 
 
-def least_chain(dag: Dag, cost: Cost, diameter: int, max_arcs: float, known: float) -> list[int]:
-    """`chain_of_pieces` with limits of cost that rise from 0 to ``known``. If a chain with little
-    redundancy exists, few pieces have to be tried.
+def least_chain(
+    dag: Dag, cost: Cost, diameter: int, max_arcs: float, cost_limit: float
+) -> list[int]:
+    """`chain_of_pieces` with limits of cost that rise from 0 to ``cost_limit``. If a chain with
+    little redundancy exists, few pieces have to be tried.
 
     Args:
-        known: the largest cost of a piece in a chain that is known already.
+        cost_limit: the largest cost of a piece in a chain that is known already.
 
     Raises:
         TooWide: there are more than ``max_arcs`` arcs below a limit.
     """
-    for most in (0.0, known / 64, known / 8, known):
+    for most in (0.0, cost_limit / 64, cost_limit / 8, cost_limit):
         chain = chain_of_pieces(dag, cost, diameter, max_arcs, most)
         if chain:
             return chain
