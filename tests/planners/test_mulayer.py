@@ -22,7 +22,7 @@ from coexec.planners import PLANNERS
 from coexec.planners.methods.splitting.branches import forks
 from coexec.planners.methods.splitting.placed import Sharing
 from coexec.planners.methods.splitting.shares import axis_of
-from coexec.planners.methods.splitting.strips import OpaqueValue, Parts, Strips
+from coexec.planners.methods.splitting.strips import RegionsByTask, StripRegions, Strips
 from coexec.planners.methods.splitting.walk import Reached, quickest
 from coexec.problem.problem import Problem
 from coexec.timing.simulate import simulate
@@ -242,12 +242,12 @@ def test_the_search_is_exact_for_chains(
         found = (sharing.strips((number,), cut, state.held) for cut in cuts)
         return [strips for strips in found if strips is not None]
 
-    def least_s(number: int, held: OpaqueValue) -> float:
+    def least_s(number: int, held: RegionsByTask) -> float:
         if number == length:
             return 0.0
         found = []
         for step in moves(number, Reached((0.0, 0.0), held, {})):
-            parts: dict[str, Parts] = {}
+            parts: dict[str, StripRegions] = {}
             for name, device, region in step.made(problem):
                 parts[name] = (*parts.get(name, ()), (device, region))
             found.append(step.seconds + least_s(number + 1, parts))
