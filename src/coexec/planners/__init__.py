@@ -40,7 +40,6 @@ from coexec.planners import (
 from coexec.planners.methods.options import made_with, options_of
 from coexec.planners.methods.search.starts import sorted_starts
 from coexec.problem.building import build_plan
-from coexec.problem.division import Division, planned
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
 
@@ -58,7 +57,7 @@ class Planner:
     """A planner with its name. A call returns a verified plan that records the options used."""
 
     name: str
-    solve: Callable[..., Solution | Division]
+    solve: Callable[..., Solution]
     """``solve(problem, *, option=default, ...)``."""
 
     def __call__(self, graph: Graph, cost: CostModel, system: System, **options: Any) -> Plan:
@@ -71,16 +70,13 @@ class Planner:
         with _older_objects_kept():
             problem = Problem(graph, cost, system)
             solution = self.solve(problem, **options)
-            if not isinstance(solution, Solution | Division):
+            if not isinstance(solution, Solution):
                 raise PlanError(
                     f"planner {self.name!r} returns a {type(solution).__name__}, which "
                     f"is no Solution; {_REFERENCE}"
                 )
             used = made_with(self.solve, options, solution)
-            if isinstance(solution, Division):
-                plan = planned(problem, solution, self.name, used)
-            else:
-                plan = build_plan(problem, solution, self.name, used)
+            plan = build_plan(problem, solution, self.name, used)
         verify_plan(plan, graph, system)
         return plan
 
@@ -126,7 +122,7 @@ def _search(solve: Callable[..., Solution]) -> Callable[..., Solution]:
     return started
 
 
-_SOLVE: Mapping[str, Callable[..., Solution | Division]] = {
+_SOLVE: Mapping[str, Callable[..., Solution]] = {
     "anneal": _search(anneal.solve),
     "codl": codl.solve,
     "cpsat": _search(cpsat.solve),

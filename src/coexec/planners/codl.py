@@ -17,9 +17,8 @@ from coexec.planners.methods.splitting.shares import (
 )
 from coexec.planners.methods.splitting.strips import Strips, pieces_of
 from coexec.planners.methods.splitting.walk import Reached, quickest
-from coexec.problem.division import Division, best_of
 from coexec.problem.problem import Problem
-from coexec.problem.solution import Solution
+from coexec.problem.solution import Solution, best_of
 from coexec.problem.timeline import Timeline
 
 __all__ = ["solve"]
@@ -42,7 +41,7 @@ def solve(
     longest: int = 30,
     channel_block: int = CHANNEL_BLOCK,
     width: int = 0,
-) -> Division:
+) -> Solution:
     """Divide each task by rows or output channels, whichever is faster, and chain tasks that are
     divided by rows.
 
@@ -91,10 +90,9 @@ def solve(
         _DIMENSIONS[dimension],
     )
     steps_found = quickest(problem, search.moves, width)
-    divided = Division.of(problem, pieces_of(problem, steps_found))
+    divided = Solution.of_pieces(pieces_of(problem, steps_found))
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
-    whole = Division.undivided(problem, Solution(timeline.place, sequence))
-    best = best_of(problem, (divided, whole))
+    best = best_of(problem, (divided, Solution(timeline.place, sequence)))
     return best._replace(options={"steps": steps, "width": width})
 
 
