@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from coexec.__about__ import __version__ as __version__
+from coexec.research_loader import load_research
 
 if TYPE_CHECKING:
     from coexec.cache import Cache
@@ -73,7 +74,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(f"coexec.{_HOME[name]}"), name)
     if name == "zoo":
-        return import_module("coexec.research.zoo")
+        return load_research("zoo")
     if not name.startswith("_") and find_spec(f"coexec.{name}") is None:
         # Programs also use other names of onnxruntime, which makes importing coexec sufficient.
         ort = import_module("onnxruntime")

@@ -316,11 +316,11 @@ def test_inspect_memory(folder: Path, capfd: pytest.CaptureFixture[str]) -> None
     model = str(folder / "model.onnx")
     assert call(folder, "inspect", model, "--memory") == 0
     table = capfd.readouterr().out
-    for word in ("min_cost_flow", "offsets_by_size", "bound", "KiB", "smallest"):
+    for word in ("by_size_improved", "offsets_by_size", "bound", "KiB"):
         assert word in table
     assert call(folder, "inspect", model, "--memory", "--json") == 0
     memory = json.loads(capfd.readouterr().out)["memory"]
     for row in memory["strategies"]:
         bound = memory["bound_bytes"][row["family"]]
         assert row["of_bound"] == row["total_bytes"] / bound >= 1
-    assert {r["family"] for r in memory["strategies"] if r["smallest"]} == {"objects", "offsets"}
+    assert {row["family"] for row in memory["strategies"]} == {"objects", "offsets"}

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from coexec.errors import PlanError, UsageError
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan
-from coexec.planners import PLANNERS
+from coexec.planners import PLANNERS, search_starts
 from coexec.planners.methods.search.annealing import annealed
-from coexec.planners.methods.search.starts import starts
 from coexec.problem.fusion import Evaluator, Queues, found_in, fuse, fused, queues_of
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s, written
@@ -78,7 +77,10 @@ def test_tries_that_are_not_run_would_have_been_longer(seed: int) -> None:
     problem = Problem(*layered(30, 4, "AB" if seed % 2 else "ABC", seed))
     free = tuple(replace(link, bandwidth_bytes_per_s=inf) for link in problem.system.links)
     problem = replace(problem, system=replace(problem.system, links=free))
-    for found in (spread(Case(problem.graph, problem.cost, problem.system)), *starts(problem)):
+    for found in (
+        spread(Case(problem.graph, problem.cost, problem.system)),
+        *search_starts(problem),
+    ):
         plain = Solution(found.assignment, found.sequence)
         assert fused(problem, plain) == found_in(problem, plainly_fused(problem, plain))
 
@@ -184,7 +186,7 @@ def test_no_search_is_longer_than_the_quick_planners(data: st.DataObject) -> Non
         simulate(derive(PLANNERS[name](*case), case.graph), case.cost, case.system).makespan_s
         for name in ("dmdar", "heft", "hope_greedy", "mosaic")
     ]
-    assert simulated_s(problem, starts(problem)[0]) <= min(seconds) + 1e-9
+    assert simulated_s(problem, search_starts(problem)[0]) <= min(seconds) + 1e-9
     plan = PLANNERS["anneal"](*case, steps=1)
     took_s = simulate(derive(plan, case.graph), case.cost, case.system).makespan_s
     assert took_s <= min(seconds) + 1e-9
@@ -214,7 +216,7 @@ def test_a_circle_takes_forever() -> None:
 def test_starts_come_with_the_best_first() -> None:
     case = layered(15, 3, seed=2)
     problem = Problem(*case)
-    seconds = [simulated_s(problem, start) for start in starts(problem)]
+    seconds = [simulated_s(problem, start) for start in search_starts(problem)]
     assert all(a <= b for a, b in pairwise(seconds)) and seconds[0] < seconds[-1]
 
 

@@ -20,7 +20,7 @@ from coexec.cli.verbs import prints
     operators="By kind of task, their number and operations.",
     task_list="Names of the tasks, in order.",
     opaque="By task that only ONNX Runtime runs, the reason.",
-    memory="With --memory: bytes of intermediate tensors, by strategy.",
+    memory="With --memory: bytes of intermediate tensors and their lower bounds, by strategy.",
     device="With --device: the tasks that it runs, and why it does not run the others.",
 )
 @takes("shapes", "values", "examples", "cache")
@@ -29,15 +29,15 @@ def command(
     options: SettingOptions,
     tasks: Annotated[bool, typer.Option(help="List every task.")] = False,
     memory: Annotated[
-        bool, typer.Option(help="What intermediate tensors take, by strategy.")
+        bool, typer.Option(help="Bytes of intermediate tensors, and their bound.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="What this device runs.")] = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
-    """Show tasks, FLOPs, bytes, width and critical path. --tasks lists every task, --memory what
-    intermediate tensors take on one device, by strategy, --device what a device runs and what not.
-    """
+    """Show tasks, FLOPs, bytes, width and critical path. --tasks lists every task. --memory lists
+    the bytes of intermediate tensors on one device, in one buffer and in shared objects, and the
+    lower bound of each. --device lists what a device runs and what not."""
     from rich.table import Table
 
     from coexec.cli import support

@@ -8,8 +8,7 @@ from rich.table import Table
 from coexec.cli.console import out
 from coexec.graph.graph import Graph
 from coexec.graph.width import critical_path, width
-from coexec.memory.strategies import BOUNDS, FAMILIES, assign_all
-from coexec.memory.usage import records_of
+from coexec.plan.memory import BOUNDS, STRATEGIES, records_of, verify
 from coexec.units import format_bytes
 
 __all__ = ["memory_facts", "model_facts", "operator_counts", "print_memory"]
@@ -42,29 +41,27 @@ def memory_facts(graph: Graph) -> dict[str, Any]:
     records = list(records_of(graph).values())
     bounds = {family: bound(records) for family, bound in BOUNDS.items()}
     rows = []
-    for family in FAMILIES:
-        totals = {name: a.total_bytes for name, a in assign_all(records, [family]).items()}
-        least = min(totals.values())
-        for name, total in totals.items():
-            ratio = total / bounds[family] if bounds[family] else 1.0
-            rows.append(
-                {
-                    "strategy": name,
-                    "family": family,
-                    "total_bytes": total,
-                    "of_bound": ratio,
-                    "smallest": total == least,
-                }
-            )
+    for family, strategy in STRATEGIES.items():
+        assignment = strategy(records)
+        verify(records, assignment)
+        total_bytes, bound_bytes = assignment.total_bytes, bounds[family]
+        rows.append(
+            {
+                "strategy": strategy.__name__,
+                "family": family,
+                "total_bytes": total_bytes,
+                "of_bound": total_bytes / bound_bytes if bound_bytes else 1.0,
+            }
+        )
     return {"tensors": len(records), "bound_bytes": bounds, "strategies": rows}
 
 
 def print_memory(memory: dict[str, Any]) -> None:
-    table = Table("strategy", "shares", "total", "of the bound", "", box=None)
-    for row in sorted(memory["strategies"], key=lambda row: (row["family"], row["total_bytes"])):
-        mark = "smallest" if row["smallest"] else ""
-        total, ratio = format_bytes(row["total_bytes"]), f"{row['of_bound']:.3f}"
-        table.add_row(row["strategy"], row["family"], total, ratio, mark)
-    for family, size_bytes in memory["bound_bytes"].items():
-        table.add_row("bound", family, format_bytes(size_bytes))
+    table = Table("strategy", "shares", "total", "bound", "of the bound", box=None)
+    for row in memory["strategies"]:
+        total, bound = row["total_bytes"], memory["bound_bytes"][row["family"]]
+        ratio = f"{row['of_bound']:.3f}"
+        table.add_row(
+            row["strategy"], row["family"], format_bytes(total), format_bytes(bound), ratio
+        )
     out.print(table)

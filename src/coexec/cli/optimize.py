@@ -94,7 +94,7 @@ def command(
 
 
 def _stem(model: str) -> str:
-    from coexec.selection.opened_model import ZOO
+    from coexec.research_loader import ZOO
 
     return Path(model.removeprefix(ZOO)).stem or "model"
 

@@ -41,7 +41,7 @@ def of_onnx_runtime(
 ) -> int | None:
     """Peak bytes of ONNX Runtime alone, with the original model in a file; None if the process
     crashed."""
-    from coexec.selection.opened_model import ZOO
+    from coexec.research_loader import ZOO
 
     source = work.given.source
     if not str(source).startswith(ZOO) and not (work.settings.shapes or work.settings.values):

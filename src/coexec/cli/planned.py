@@ -6,7 +6,7 @@ from typing import Any
 
 from coexec.errors import UsageError
 from coexec.hardware.hardware import System
-from coexec.research.platforms import load
+from coexec.research_loader import load_research
 from coexec.selection.plan_files import versions_here
 from coexec.selection.planning_context import PlanningContext, make_plan
 from coexec.selection.prepared import Prepared, Simulated
@@ -95,7 +95,7 @@ def on_platform(model: str, platform: str, settings: Settings) -> Prepared:
     """
     if settings.fresh or settings.pins or settings.engine_options:
         raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
-    phone = load(platform, settings.devices)
+    phone = load_research("platforms").load(platform, settings.devices)
     here = PlanningContext(model, replace(settings, devices=None, plan=None))
     origin = Simulated(here.given.published_graph, (phone.cost, phone.system), here.shapes)
     if settings.plan is not None:

@@ -10,7 +10,7 @@ from coexec.cli.console import out
 from coexec.cli.output import print_json
 from coexec.errors import PackageError
 from coexec.extras import install
-from coexec.selection.opened_model import ZOO
+from coexec.research_loader import ZOO
 
 __all__ = ["check_serving", "served_name", "tell_address"]
 

@@ -38,15 +38,15 @@ from coexec.planners import (
     single,
 )
 from coexec.planners.methods.options import made_with, options_of
+from coexec.planners.methods.search.starts import sorted_starts
 from coexec.problem.building import build_plan
-from coexec.problem.division import Division, planned
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["PLANNERS", "Planner", "Planners", "find_planner"]
+__all__ = ["PLANNERS", "Planner", "Planners", "find_planner", "search_starts"]
 
 _GROUP = "coexec.planners"
 _REFERENCE = "reinstall its package, or choose another planner"
@@ -57,7 +57,7 @@ class Planner:
     """A planner with its name. A call returns a verified plan that records the options used."""
 
     name: str
-    solve: Callable[..., Solution | Division]
+    solve: Callable[..., Solution]
     """``solve(problem, *, option=default, ...)``."""
 
     def __call__(self, graph: Graph, cost: CostModel, system: System, **options: Any) -> Plan:
@@ -70,16 +70,13 @@ class Planner:
         with _older_objects_kept():
             problem = Problem(graph, cost, system)
             solution = self.solve(problem, **options)
-            if not isinstance(solution, Solution | Division):
+            if not isinstance(solution, Solution):
                 raise PlanError(
                     f"planner {self.name!r} returns a {type(solution).__name__}, which "
                     f"is no Solution; {_REFERENCE}"
                 )
             used = made_with(self.solve, options, solution)
-            if isinstance(solution, Division):
-                plan = planned(problem, solution, self.name, used)
-            else:
-                plan = build_plan(problem, solution, self.name, used)
+            plan = build_plan(problem, solution, self.name, used)
         verify_plan(plan, graph, system)
         return plan
 
@@ -107,10 +104,28 @@ def _older_objects_kept() -> Iterator[None]:
         gc.unfreeze()
 
 
-_SOLVE: Mapping[str, Callable[..., Solution | Division]] = {
-    "anneal": anneal.solve,
+def search_starts(problem: Problem) -> list[Solution]:
+    """The plans of the fast planners, which searches start from, the shortest first.
+
+    One for a single device is not needed, as hope_greedy returns no slower plan.
+    """
+    return sorted_starts(problem, (dmdar.solve, hope_greedy.solve, mosaic.solve), heft.solve)
+
+
+def _search(solve: Callable[..., Solution]) -> Callable[..., Solution]:
+    """``solve`` of a search, with the plans of the fast planners to start from."""
+
+    @functools.wraps(solve)  # keeps its options
+    def started(problem: Problem, **options: Any) -> Solution:
+        return solve(problem, search_starts, **options)
+
+    return started
+
+
+_SOLVE: Mapping[str, Callable[..., Solution]] = {
+    "anneal": _search(anneal.solve),
     "codl": codl.solve,
-    "cpsat": cpsat.solve,
+    "cpsat": _search(cpsat.solve),
     "dmdar": dmdar.solve,
     "exhaustive": exhaustive.solve,
     "heft": heft.solve,

@@ -2,22 +2,23 @@
 
 from coexec.errors import UsageError
 from coexec.planners.methods.search.annealing import annealed
-from coexec.planners.methods.search.starts import starts
+from coexec.planners.methods.search.starts import Starts
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
 
 __all__ = ["solve"]
 
 
-def solve(problem: Problem, *, steps: int = 30_000, seed: int = 0) -> Solution:
+def solve(problem: Problem, starts: Starts, *, steps: int = 30_000, seed: int = 0) -> Solution:
     """Improve the best plan of the fast planners by small changes that the simulator evaluates.
 
     Promises that no plan of the fast planners (hope_greedy, heft, dmdar, mosaic, single) is shorter
     in the simulator. It is useful if tasks are so short that launches matter, because it takes the
     effect of each launch into account. O(steps |V|); some seconds for hundreds of tasks. See
-    `solvers.search.annealing` for the method.
+    `methods.search.annealing` for the method.
 
     Args:
+        starts: makes the plans of the fast planners, the shortest first.
         steps: number of changes that are tried.
         seed: seed of the random choices.
 

@@ -17,9 +17,8 @@ from coexec.planners.methods.splitting.shares import (
 )
 from coexec.planners.methods.splitting.strips import Strips, pieces_of
 from coexec.planners.methods.splitting.walk import Reached, quickest
-from coexec.problem.division import Division, best_of
 from coexec.problem.problem import Problem
-from coexec.problem.solution import Solution
+from coexec.problem.solution import Solution, best_of
 from coexec.problem.timeline import Timeline
 
 __all__ = ["solve"]
@@ -42,14 +41,14 @@ def solve(
     longest: int = 30,
     channel_block: int = CHANNEL_BLOCK,
     width: int = 0,
-) -> Division:
+) -> Solution:
     """Divide each task by rows or output channels, whichever is faster, and chain tasks that are
     divided by rows.
 
     Promises to be no slower than one device alone, in the simulator. Works for any number of
     devices. The paper decides the division of each task separately, and its Algorithm 1 then makes
     chains. Here one search decides both, in the simulator's model of time, and with the data of
-    each task on the devices where earlier steps left it (`solvers.splitting.walk`). A chain is one
+    each task on the devices where earlier steps left it (`methods.splitting.walk`). A chain is one
     step of several tasks. As in Algorithm 1, a task joins a chain as long as an exchange of data
     before the task would cost more than the rows that are computed twice. Parallel branches may
     each go to one device, as in uLayer. List scheduling of whole tasks is tried, too.
@@ -91,10 +90,9 @@ def solve(
         _DIMENSIONS[dimension],
     )
     steps_found = quickest(problem, search.moves, width)
-    divided = Division.of(problem, pieces_of(problem, steps_found))
+    divided = Solution.of_pieces(pieces_of(problem, steps_found))
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), problem.upward_rank_s)
-    whole = Division.undivided(problem, Solution(timeline.place, sequence))
-    best = best_of(problem, (divided, whole))
+    best = best_of(problem, (divided, Solution(timeline.place, sequence)))
     return best._replace(options={"steps": steps, "width": width})
 
 

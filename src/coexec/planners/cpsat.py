@@ -17,7 +17,7 @@ from coexec.planners.methods.exact.constraints import TRUE, Constraints, Literal
 from coexec.planners.methods.exact.formulation import Formulation, Valuation
 from coexec.planners.methods.exact.library import library
 from coexec.planners.methods.search.annealing import annealed
-from coexec.planners.methods.search.starts import starts
+from coexec.planners.methods.search.starts import Starts
 from coexec.problem.fusion import fused
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s
@@ -34,6 +34,7 @@ is divided by the square of the number of tasks, because a step takes longer in 
 
 def solve(
     problem: Problem,
+    starts: Starts,
     *,
     limit: float = 12.0,
     time_limit_s: float = 30.0,
@@ -54,6 +55,7 @@ def solve(
     only ``time_limit_s`` can make two runs differ.
 
     Args:
+        starts: makes the plans of the heuristics, the shortest first.
         limit: work for the search in the solver's own deterministic units; on current machines a
             unit takes from one to five seconds of a core.
         time_limit_s: seconds of wall clock after which the solver has to end. Building the model

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from coexec.errors import UsageError
 from coexec.problem.problem import Problem
-from coexec.problem.solution import Solution, alone, simulated_s
+from coexec.problem.solution import Solution, best_of
 from coexec.problem.timeline import Timeline
 
 __all__ = ["default_merge_below_s", "default_top_k", "merge", "solve"]
@@ -60,8 +60,8 @@ def solve(
     if merge_below_s is not None:
         below_s = [merge_below_s]
     plans = [_shortest(problem, *one, top_k) for one in _distinct(problem, below_s)]
-    plans += [single._replace(options=plans[0].options) for single in alone(problem)]
-    return min(plans, key=lambda plan: simulated_s(problem, plan))
+    best = best_of(problem, plans)
+    return best._replace(options=best.options or plans[0].options)
 
 
 def _shortest(

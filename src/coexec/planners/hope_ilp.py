@@ -25,7 +25,7 @@ from coexec.planners.methods.exact.library import library
 from coexec.planners.methods.exact.listing import listed
 from coexec.planners.methods.exact.rows import Rows
 from coexec.problem.problem import Problem
-from coexec.problem.solution import Solution, alone, simulated_s
+from coexec.problem.solution import Solution, best_of
 from coexec.problem.timeline import Timeline, makespan_s
 
 __all__ = ["partition", "solve"]
@@ -94,8 +94,7 @@ def _no_worse(problem: Problem, found: Solution) -> Solution:
     """The shortest plan in the simulator: ``found``, plain list scheduling or a single device."""
     ranks_s = problem.upward_rank_s
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
-    plans = [found, Solution(timeline.place, sequence), *alone(problem)]
-    return min(plans, key=lambda plan: simulated_s(problem, plan))
+    return best_of(problem, [found, Solution(timeline.place, sequence)])
 
 
 def _check(

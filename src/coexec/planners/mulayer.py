@@ -9,13 +9,13 @@ from coexec.planners.methods.splitting.placed import Sharing
 from coexec.planners.methods.splitting.shares import CHANNEL_BLOCK, STEPS
 from coexec.planners.methods.splitting.strips import Strips, pieces_of
 from coexec.planners.methods.splitting.walk import Reached, quickest
-from coexec.problem.division import Division, best_of
 from coexec.problem.problem import Problem
+from coexec.problem.solution import Solution, best_of
 
 __all__ = ["solve"]
 
 
-def solve(problem: Problem, *, steps: int = STEPS, channel_block: int = CHANNEL_BLOCK) -> Division:
+def solve(problem: Problem, *, steps: int = STEPS, channel_block: int = CHANNEL_BLOCK) -> Solution:
     """Divide each task by output channels, with the ratio with which it ends first.
 
     Devices wait for each other after each task. Parallel branches are distributed instead, each to
@@ -55,4 +55,4 @@ def solve(problem: Problem, *, steps: int = STEPS, channel_block: int = CHANNEL_
                 best_s = min(best_s, max(state.free_after(strips)))
 
     steps_found = quickest(problem, moves, 1, barriers=True)
-    return best_of(problem, [Division.of(problem, pieces_of(problem, steps_found))])
+    return best_of(problem, [Solution.of_pieces(pieces_of(problem, steps_found))])

@@ -1,10 +1,11 @@
 """A planner's answer in numbers: its makespan, and its conversion to a plan."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+from coexec.graph.graph import Piece
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance
 from coexec.problem.problem import Problem
@@ -12,25 +13,56 @@ from coexec.timing.simulate import simulate
 
 _NOBODYS = Provenance("")
 
-__all__ = ["Solution", "alone", "simulated_s", "written"]
+__all__ = ["Solution", "alone", "best_of", "simulated_s", "written"]
 
 
 class Solution(NamedTuple):
-    """A planner's answer: a plan of whole tasks, and its status."""
+    """A planner's answer: what each device computes, in which order, and a status.
+
+    A planner of whole tasks numbers the tasks, as the problem does. A planner that divides tasks
+    lists ``pieces`` and numbers them.
+    """
 
     assignment: Sequence[int]
-    """Device, by task."""
+    """Device, by task or piece."""
     sequence: Sequence[int]
-    """All tasks, each after its predecessors: so a plan without ``fused`` has no deadlock."""
+    """All tasks or pieces, each after its predecessors: so a plan without ``fused`` has no
+    deadlock."""
     fused: frozenset[int] = frozenset()
-    """Tasks fused into the launch of the previous task on their device. Invalid if another device
-    must run something between the two."""
+    """Tasks or pieces fused into the launch of the previous one on their device. Invalid if another
+    device must run something between the two."""
     status: str = "feasible"
     """"optimal", "feasible" or "time limit"."""
     bound_s: float | None = None
     """A lower bound of the makespan, if the planner has a better one than the problem's."""
     options: Mapping[str, Any] = MappingProxyType({})
     """Options that the planner has chosen itself, because the caller has not set them."""
+    pieces: Sequence[Piece] = ()
+    """The pieces, if tasks are divided; empty: each task is one piece."""
+
+    @classmethod
+    def of_pieces(cls, placed: Iterable[tuple[int, Piece]]) -> Self:
+        """The solution of pairs of a device and a piece, in a possible sequence."""
+        pairs = list(placed)
+        devices, pieces = [device for device, _ in pairs], [piece for _, piece in pairs]
+        return cls(devices, range(len(pairs)), pieces=pieces)
+
+    def undivided(self, problem: Problem) -> Self | None:
+        """The solution in numbers of tasks; None if it divides a task."""
+        if not self.pieces:
+            return self
+        graph = problem.graph
+        task_of = {graph.whole_piece(task): number for number, task in enumerate(graph.tasks)}
+        tasks = [task_of.get(piece, -1) for piece in self.pieces]
+        if sorted(tasks) != list(problem.tasks):
+            return None
+        device_of = dict(zip(tasks, self.assignment, strict=True))
+        return self._replace(
+            assignment=[device_of[task] for task in problem.tasks],
+            sequence=[tasks[number] for number in self.sequence],
+            fused=frozenset(tasks[number] for number in self.fused),
+            pieces=(),
+        )
 
 
 def alone(problem: Problem) -> list[Solution]:
@@ -42,19 +74,24 @@ def alone(problem: Problem) -> list[Solution]:
     return [Solution([device] * len(problem.tasks), problem.tasks) for device in able]
 
 
-def simulated_s(problem: Problem, found: Solution) -> float:
+def best_of(problem: Problem, solutions: Iterable[Solution]) -> Solution:
+    """The fastest in the simulator: one of these solutions, or one device alone."""
+    return min((*solutions, *alone(problem)), key=lambda each: simulated_s(problem, each))
+
+
+def simulated_s(problem: Problem, solution: Solution) -> float:
     """Makespan of one inference in the simulator, in seconds."""
-    schedule = derive(written(problem, found), problem.graph)
-    return simulate(schedule, problem.cost, problem.system).makespan_s
+    schedule = derive(written(problem, solution), problem.graph)
+    return simulate(schedule, problem.remembered_cost, problem.system).makespan_s
 
 
-def written(problem: Problem, found: Solution, provenance: Provenance = _NOBODYS) -> Plan:
-    """The plan that runs each task on its device, in the order of the sequence."""
+def written(problem: Problem, solution: Solution, provenance: Provenance = _NOBODYS) -> Plan:
+    """The plan that computes each task or piece on its device, in the order of the sequence."""
     graph = problem.graph
-    pieces = [graph.whole_piece(task) for task in graph.tasks]
-    order = {
-        place: tuple(pieces[task] for task in found.sequence if found.assignment[task] == device)
-        for device, place in enumerate(problem.system.places)
-    }
-    fused = frozenset(pieces[task] for task in found.fused)
-    return Plan.of_places(graph.fingerprint, order, provenance, fused)
+    pieces = solution.pieces or [graph.whole_piece(task) for task in graph.tasks]
+    order: list[list[Piece]] = [[] for _ in problem.devices]
+    for number in solution.sequence:
+        order[solution.assignment[number]].append(pieces[number])
+    order_of = {place: tuple(own) for place, own in zip(problem.system.places, order, strict=True)}
+    fused = frozenset(pieces[number] for number in solution.fused)
+    return Plan.of_places(graph.fingerprint, order_of, provenance, fused)

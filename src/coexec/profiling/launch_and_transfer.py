@@ -15,14 +15,13 @@ from coexec.engines.opened import OpenDevice
 from coexec.graph.graph import Graph, Piece, Tensor
 from coexec.hardware.hardware import Place
 from coexec.lowering.dialect import as_it_lies
-from coexec.lowering.synthetic import products
+from coexec.lowering.synthetic import convolutions, products
 from coexec.model.load import load, random_inputs
 from coexec.model.model import Model
 from coexec.plan.derive import derive, stepwise
 from coexec.plan.plan import Plan, Provenance
 from coexec.plan.schedule import Segment
 from coexec.profiling.store import Measurement
-from coexec.research.zoo.builder import Builder
 from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
@@ -273,11 +272,7 @@ def _extra_s(
 
 def _convolutions(height: int, kernel: int, channels: int = _CHANNELS) -> Model:
     """Equal convolutions in a chain."""
-    builder = Builder("chain", (1, channels, height, height))
-    value = builder.input
-    for layer in range(_LAYERS):
-        value = builder.conv(value, f"layer{layer}", channels, kernel, pad=kernel // 2)
-    return load(builder.finish(value, "y"))
+    return load(convolutions(_LAYERS, channels, height, kernel))
 
 
 def _spans(

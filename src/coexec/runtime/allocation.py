@@ -17,7 +17,7 @@ from coexec.graph.stitch import in_sequence
 from coexec.hardware.hardware import MAIN
 from coexec.lowering.dialect import as_it_lies, where_it_lies
 from coexec.lowering.module import Gather, GatheredBox
-from coexec.memory.reuse import Lifetime, share
+from coexec.plan.memory import Lifetime, share
 from coexec.plan.schedule import ended_before
 from coexec.runtime.loaded_plan import LoadedPlan
 

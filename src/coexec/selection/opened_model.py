@@ -27,6 +27,7 @@ from coexec.model.declared import (
     options_of,
 )
 from coexec.model.digest import Shapes, digest_of
+from coexec.research_loader import ZOO, resolved_model
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     import onnx_ir as ir
@@ -35,9 +36,8 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.model.model import Model
     from coexec.settings import Settings
 
-__all__ = ["ZOO", "OpenedModel"]
+__all__ = ["OpenedModel"]
 
-ZOO = "zoo:"
 _TRIES = 3
 """Number of times that a model is read if its files change during reading."""
 
@@ -214,11 +214,7 @@ class OpenedModel:
 
     def resolved(self) -> Any:
         """The model from its source; a model of the zoo is built."""
-        if isinstance(self.source, str) and self.source.startswith(ZOO):
-            from coexec.research.zoo import build
-
-            return build(self.source.removeprefix(ZOO))
-        return self.source
+        return resolved_model(self.source)
 
     def fixed(self) -> "ir.Model":
         """The model from its source, with the shapes and values that the user fixes."""

@@ -19,8 +19,9 @@ from coexec.model.digest import named_files, serialized
 from coexec.model.folders import ModelFolders
 from coexec.ort import OrtSession
 from coexec.plan.plan_file import PlanFile
+from coexec.research_loader import ZOO
 from coexec.selection.comparison import Agreement, compared, known
-from coexec.selection.opened_model import ZOO, OpenedModel
+from coexec.selection.opened_model import OpenedModel
 from coexec.selection.plan_files import text_of
 from coexec.selection.prepare import PlanRequest, prepare
 from coexec.selection.prepared import Prepared

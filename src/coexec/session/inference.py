@@ -20,8 +20,8 @@ from coexec.errors import ClosedError, InputError, ModelError
 from coexec.ort import OrtSession, both
 from coexec.plan.plan import Plan
 from coexec.plan.plan_file import PlanFile
+from coexec.research_loader import ZOO
 from coexec.selection.background import TRAFFIC
-from coexec.selection.opened_model import ZOO
 from coexec.selection.plan_files import plan_of
 from coexec.selection.plan_selector import PlanSelector
 from coexec.selection.prepare import devices_of_plan

@@ -18,7 +18,7 @@ from coexec.model.digest import serialized, unreadable
 # Imports ONNX in about 30 ms. It is imported with coexec, so that the first session starts faster.
 from coexec.model.structure import check_structure, without_weights
 from coexec.ort import both
-from coexec.selection.opened_model import ZOO
+from coexec.research_loader import ZOO, resolved_model
 from coexec.session.options import may_give_weights
 
 __all__ = ["for_ort_constructor", "open_inputs", "portable", "with_values"]
@@ -34,7 +34,7 @@ def for_ort_constructor(source: Any, checked: bool) -> str | bytes:
         ModelError: the file does not exist, or is no valid model. The error is also of ONNX
             Runtime's own class.
     """
-    built = _built(source)
+    built = resolved_model(source)
     model: str | bytes = built if isinstance(built, bytes) else ""
     if isinstance(built, str | os.PathLike):
         model = os.fspath(built)
@@ -71,15 +71,6 @@ def is_checked(source: Any, options: Any) -> bool:
     return not may_give_weights(options)
 
 
-def _built(source: Any) -> Any:
-    """The model itself; a model of the zoo is built."""
-    if isinstance(source, str) and source.startswith(ZOO):
-        from coexec.research.zoo import build
-
-        return build(source.removeprefix(ZOO))
-    return source
-
-
 def portable(source: Any) -> str | bytes:
     """The model in a form that can be sent to another process: a path, "zoo:NAME" or bytes."""
     if isinstance(source, bytes | str):
@@ -99,7 +90,7 @@ def with_values(source: Any, values: Mapping[str, Any]) -> bytes:
     from coexec.model.fixed import fix
     from coexec.model.read import read
 
-    model = read(_built(source))
+    model = read(resolved_model(source))
     fix(model, {}, values, all_known=False)
     return serialized(ir.external_data.load_to_model(model))
 

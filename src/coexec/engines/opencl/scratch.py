@@ -1,14 +1,12 @@
-"""Memory for the tensors between the launches of a program; they share it by the best strategy."""
+"""Memory for the tensors between the launches of a program, shared by those not alive at once."""
 
-from itertools import accumulate
 from typing import Any
 
 import pyopencl as cl
 
 from coexec.engines.opencl.building import Build, Scratch
 from coexec.engines.opencl.device_queue import DeviceQueue
-from coexec.memory.records import Record
-from coexec.memory.strategies import smallest
+from coexec.plan.memory import Record, by_size_improved, offsets_by_size, verify
 
 __all__ = ["ScratchMemory"]
 
@@ -57,7 +55,9 @@ class ScratchMemory:
         need a view, which OpenCL 1.2 lacks."""
         half = cl.channel_type.HALF_FLOAT if queue.arch.half else cl.channel_type.FLOAT
         form = cl.ImageFormat(cl.channel_order.RGBA, half)
-        _, plan = smallest([Record(s.size_bytes, s.first, s.last) for s in members], ("objects",))
+        records = [Record(s.size_bytes, s.first, s.last) for s in members]
+        plan = by_size_improved(records)
+        verify(records, plan)
         flags = cl.mem_flags.READ_WRITE
         images = [
             cl.create_image(queue.context, flags, form, shape=(width, height)) for _ in plan.sizes
@@ -68,15 +68,9 @@ class ScratchMemory:
 
 def _plan(scratch: list[Scratch]) -> tuple[dict[str, int], int]:
     """Offset in bytes of each tensor in one buffer for all of them, and the size of that buffer."""
-    if not scratch:
-        return {}, 0
     records = [
         Record(-(-s.size_bytes // _ALIGNMENT) * _ALIGNMENT, s.first, s.last) for s in scratch
     ]
-    _, plan = smallest(records)
-    starts = [0, *accumulate(plan.sizes)]  # objects lie one after the other
-    offsets = {
-        tensor.name: starts[number] + offset
-        for tensor, number, offset in zip(scratch, plan.object_of, plan.offsets, strict=True)
-    }
-    return offsets, plan.total_bytes
+    plan = offsets_by_size(records)
+    verify(records, plan)
+    return {s.name: start for s, start in zip(scratch, plan.offsets, strict=True)}, plan.total_bytes

@@ -6,25 +6,38 @@ because list scheduling does not count the launches that a transfer causes at bo
 often two devices wait for each other.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TypeAlias
 
-from coexec.planners import dmdar, heft, hope_greedy, mosaic
 from coexec.planners.methods.exact.listing import listed
 from coexec.problem.fusion import fused
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s
 from coexec.problem.timeline import Timeline
 
-__all__ = ["starts"]
+__all__ = ["Starts", "sorted_starts"]
+
+Starts: TypeAlias = Callable[[Problem], list[Solution]]
+"""Makes plans to start from, the shortest first. Searches have it as an argument, because they know
+no other planner."""
 
 _CAUTION = (1.0, 1.5, 2.0, 2.5)
 """Factors by which list scheduling multiplies the latency of links."""
 
 
-def starts(problem: Problem) -> list[Solution]:
-    """Plans to start from, with fused launches, by rising makespan in the simulator."""
-    heuristics = (dmdar, hope_greedy, mosaic)  # hope_greedy is no slower than a single device
-    solutions = [heuristic.solve(problem) for heuristic in heuristics]
+def sorted_starts(
+    problem: Problem,
+    heuristics: Iterable[Callable[[Problem], Solution]],
+    list_scheduler: Callable[[Problem], Solution],
+) -> list[Solution]:
+    """Plans to start from, with fused launches, by rising makespan in the simulator.
+
+    Args:
+        heuristics: planners that are called once.
+        list_scheduler: a planner that is also called with larger latencies of links.
+    """
+    solutions = [heuristic(problem) for heuristic in heuristics]
     for caution in _CAUTION:
         system = replace(
             problem.system,
@@ -35,6 +48,6 @@ def starts(problem: Problem) -> list[Solution]:
         cautious = Problem(problem.graph, problem.cost, system)
         ranks_s = cautious.upward_rank_s
         timeline, sequence = listed(cautious, cautious.tasks, Timeline(cautious), ranks_s)
-        solutions += [Solution(timeline.place, sequence), heft.solve(cautious)]
+        solutions += [Solution(timeline.place, sequence), list_scheduler(cautious)]
     plain = (Solution(one.assignment, one.sequence) for one in solutions)
     return sorted((fused(problem, one) for one in plain), key=lambda one: simulated_s(problem, one))

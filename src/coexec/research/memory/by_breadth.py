@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from coexec.memory.records import Assignment, Record, alive_at
+from coexec.plan.memory import Assignment, Record, alive_at
 
 __all__ = ["assign"]
 

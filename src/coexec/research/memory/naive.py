@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from coexec.memory.records import Assignment, Record
+from coexec.plan.memory import Assignment, Record
 
 __all__ = ["assign"]
 

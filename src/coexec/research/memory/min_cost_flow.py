@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from coexec.memory.records import Assignment, Record, in_order
+from coexec.plan.memory import Assignment, Record, in_order
 
 __all__ = ["assign"]
 

@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from coexec.memory.records import Assignment, Record, in_order
+from coexec.plan.memory import Assignment, Record, in_order
 
 __all__ = ["assign"]
 

@@ -7,23 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import coexec.memory
-from coexec.memory.bounds import offsets_bound, shared_objects_bound
-from coexec.memory.records import Assignment, Record, alive_at, verify
-from coexec.memory.strategies import (
+import coexec.research.memory
+from coexec.plan.memory import (
     BOUNDS,
-    FAMILIES,
-    STRATEGIES,
-    Family,
-    assign_all,
-    smallest,
+    Assignment,
+    Record,
+    alive_at,
+    offsets_bound,
+    records_of,
+    shared_objects_bound,
+    verify,
 )
-from coexec.memory.usage import records_of
+from coexec.plan.memory import STRATEGIES as OF_A_RUN
+from coexec.research.memory import FAMILY_OF, STRATEGIES, assign_all
 from tests.helpers.graphs import make_graph
 
 examples = settings(max_examples=100, deadline=None, derandomize=True)
 every_strategy = pytest.mark.parametrize("name", STRATEGIES)
-FAMILY_OF: dict[str, Family] = {name: f for f, members in FAMILIES.items() for name in members}
 
 
 def records(max_size: int = 14) -> st.SearchStrategy[list[Record]]:
@@ -38,6 +38,10 @@ def records(max_size: int = 14) -> st.SearchStrategy[list[Record]]:
     return st.lists(one, max_size=max_size)
 
 
+def of_objects(tensors: Sequence[Record]) -> dict[str, Assignment]:
+    return {n: a for n, a in assign_all(tensors).items() if FAMILY_OF[n] == "objects"}
+
+
 def rows(*triples: tuple[int, int, int]) -> list[Record]:
     return [Record(*triple) for triple in triples]
 
@@ -46,11 +50,13 @@ def rows(*triples: tuple[int, int, int]) -> list[Record]:
 
 
 def test_the_registry_lists_the_files() -> None:
-    folder = Path(coexec.memory.__path__[0])
-    others = {"__init__", "bounds", "records", "reuse", "strategies", "usage"}
-    assert sorted(STRATEGIES) == sorted({path.stem for path in folder.glob("*.py")} - others)
-    assert all(list(members) == sorted(members) for members in FAMILIES.values())
-    assert list(FAMILIES) == list(BOUNDS)
+    folder = Path(coexec.research.memory.__path__[0])
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert list(STRATEGIES) == sorted(files | {s.__name__ for s in OF_A_RUN.values()})
+    assert {STRATEGIES[s.__name__]: FAMILY_OF[s.__name__] for s in OF_A_RUN.values()} == {
+        strategy: family for family, strategy in OF_A_RUN.items()
+    }
+    assert list(OF_A_RUN) == list(BOUNDS)
 
 
 @every_strategy
@@ -86,19 +92,14 @@ def test_sizes_rounded_up_give_aligned_offsets(name: str, tensors: list[Record])
 
 @given(records())
 @examples
-def test_the_smallest_is_kept(tensors: list[Record]) -> None:
-    for families in (("objects",), ("offsets",), ("objects", "offsets")):
-        name, found = smallest(tensors, families)
-        totals = {n: a.total_bytes for n, a in assign_all(tensors, families).items()}
-        assert found.total_bytes == totals[name] == min(totals.values())
-        assert FAMILY_OF[name] in families
+def test_images_of_one_extent_are_as_few_as_possible(tensors: list[Record]) -> None:
+    alike = [Record(8, t.first, t.last) for t in tensors]
+    assert OF_A_RUN["objects"](alike).total_bytes == shared_objects_bound(alike)
 
 
-def test_nothing_to_place_and_nothing_to_choose_from() -> None:
+def test_nothing_to_place() -> None:
     assert {a.total_bytes for a in assign_all([]).values()} == {0}
     assert shared_objects_bound([]) == offsets_bound([]) == 0
-    with pytest.raises(ValueError):
-        smallest([], ())
 
 
 # Records and what verify refuses
@@ -204,7 +205,7 @@ def test_min_cost_flow_grows_least(tensors: list[Record]) -> None:
 @given(records())
 @examples
 def test_min_cost_flow_grows_no_more_than_any_other(tensors: list[Record]) -> None:
-    found = assign_all(tensors, ["objects"])
+    found = of_objects(tensors)
     assert growth(tensors, found["min_cost_flow"]) == min(
         growth(tensors, a) for a in found.values()
     )
@@ -231,7 +232,7 @@ def least_shared_bytes(tensors: Sequence[Record]) -> int:
 def test_the_optimum_lies_between_bound_and_smallest(tensors: list[Record]) -> None:
     best = least_shared_bytes(sorted(tensors, key=lambda t: -t.size_bytes))
     assert shared_objects_bound(tensors) <= best
-    assert best <= smallest(tensors, ["objects"])[1].total_bytes
+    assert best <= min(a.total_bytes for a in of_objects(tensors).values())
 
 
 def test_min_cost_flow_takes_large_networks() -> None:

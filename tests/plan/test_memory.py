@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coexec.memory.reuse import Lifetime, share
+from coexec.plan.memory import Lifetime, share
 from coexec.plan.schedule import Segment, ended_before
 
 
