@@ -43,6 +43,7 @@ class Tree:
     size: int | tuple[int, ...] = 0
     flag: bool = False
     names: frozenset[str] = frozenset()
+    content: bytes = b""
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -64,6 +65,7 @@ TREES = st.builds(
     st.integers() | SHAPES,
     st.booleans(),
     st.frozensets(st.text(max_size=2), max_size=3),
+    st.binary(max_size=4),
     st.dictionaries(st.text(max_size=2), st.none() | st.integers() | st.lists(st.booleans())),
 )
 
@@ -99,6 +101,8 @@ TREE = encode(
         (("size",), "3", "size: '3' is not a list"),
         (("flag",), 1, "flag: 1 is not true or false"),
         (("names",), "ab", "names: 'ab' is not a list"),
+        (("content",), "ä", "content: 'ä' is not a text in base64"),
+        (("content",), [0], "content: [0] is not a text in base64"),
     ],
 )
 def test_an_error_names_the_path_of_the_value(
@@ -126,13 +130,13 @@ def test_a_field_with_a_default_may_be_left_out() -> None:
     assert decode(Device, {"name": "cpu:0", "kind": "cpu"}) == Device("cpu:0", "cpu")
 
 
-@pytest.mark.parametrize("value", [np.int64(1), np.float64(1), {1: 2}, b"", object(), Leaf])
+@pytest.mark.parametrize("value", [np.int64(1), np.float64(1), {1: 2}, object(), Leaf])
 def test_a_value_that_would_not_be_read_back_is_not_written(value: Any) -> None:
     with pytest.raises(TypeError, match="has no form in JSON"):
         encode((value,))
 
 
-@pytest.mark.parametrize("form", [bytes, np.int64, Mapping[int, str], complex])
+@pytest.mark.parametrize("form", [np.int64, Mapping[int, str], complex])
 def test_a_type_without_a_form_in_json_is_refused(form: Any) -> None:
     with pytest.raises(TypeError, match="does not support"):
         decode(form, {})

@@ -6,18 +6,21 @@
 | a NamedTuple, `tuple`, `list`, `frozenset` | a list |
 | a mapping with texts as keys | an object |
 | an enum | its value |
+| `bytes` | a text in base64 |
 | `str`, `int`, `float`, `bool`, None, Literal, Any | itself |
 
-Unions take the first alternative that fits. `decode` converts nothing: the text "3" is no number.
+Unions take the first alternative that fits. `decode` converts nothing: the text "3" is no number. A
+field of another type is an error as soon as a value has to be encoded or decoded.
 """
 
+import base64
 import dataclasses
 import enum
 import reprlib
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from itertools import islice, repeat
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from itertools import cycle
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 __all__ = ["CodecError", "decode", "encode"]
@@ -57,6 +60,8 @@ def encode(value: Any) -> Any:
         return value
     if isinstance(value, enum.Enum):
         return value.value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping) and all(type(key) is str for key in value):
@@ -73,6 +78,7 @@ def decode(form: type[_T], data: Any) -> _T:
 
     Raises:
         CodecError: a field is missing or unknown, or a value has another type.
+        TypeError: the codec does not support the type of a value.
     """
     return cast(_T, _decoder(cast(Any, form))(data))
 
@@ -85,6 +91,8 @@ def _decoder(form: Any) -> _Decoder:
         return lambda data: data
     if form in _SCALARS:
         return _scalar(form)
+    if form is bytes:
+        return _decode_bytes
     if origin is Literal:
         return _choice({choice: choice for choice in arguments})
     if origin in (Union, types.UnionType):
@@ -102,7 +110,7 @@ def _decoder(form: Any) -> _Decoder:
         return _list(arguments[:1], None, origin)
     if origin in (dict, Mapping) and arguments[0] is str:
         return _mapping(_decoder(arguments[1]))
-    raise TypeError(f"the codec does not support the type {form}")
+    return partial(_refuse, form)
 
 
 def _error(data: Any, wanted: str) -> CodecError:
@@ -118,6 +126,17 @@ def _scalar(form: type) -> _Decoder:
         return float(data) if form is float else data
 
     return decode_scalar
+
+
+def _decode_bytes(data: Any) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (TypeError, ValueError):
+        raise _error(data, "a text in base64") from None
+
+
+def _refuse(form: Any, _: Any) -> Any:
+    raise TypeError(f"the codec does not support the type {form}")
 
 
 def _choice(choices: Mapping[Any, Any]) -> _Decoder:
@@ -158,11 +177,15 @@ def _object(form: Any) -> _Decoder:
         for name in required:
             if name not in data:
                 raise CodecError(f"the field {name!r} is missing")
-        for name in data:
+        values = {}
+        for name, item in data.items():
             if name not in decoders:
                 raise CodecError(f"the field {name!r} is unknown; fields: {', '.join(decoders)}")
-        values = _values([decoders[name] for name in data], data.values(), data, ".{}")
-        return form(**dict(zip(data, values, strict=True)))
+            try:
+                values[name] = decoders[name](item)
+            except CodecError as error:
+                raise error.inside(f".{name}") from None
+        return form(**values)
 
     return decode_object
 
@@ -171,8 +194,13 @@ def _mapping(decoder: _Decoder) -> _Decoder:
     def decode_mapping(data: Any) -> Any:
         if type(data) is not dict:
             raise _error(data, "an object")
-        values = _values(repeat(decoder), data.values(), data, "[{!r}]")
-        return dict(zip(data, values, strict=True))
+        values = {}
+        for name, item in data.items():
+            try:
+                values[name] = decoder(item)
+            except CodecError as error:
+                raise error.inside(f"[{name!r}]") from None
+        return values
 
     return decode_mapping
 
@@ -181,26 +209,20 @@ def _list(forms: Sequence[Any], length: int | None, collect: Callable[[Any], Any
     """Decode lists: of ``length`` items with one form each, or of any length with the first."""
     decoders = [_decoder(form) for form in forms]
     wanted = "a list" if length is None else f"a list of {length}"
+    # Regions are most of a long plan: lists of whole numbers are checked at once.
+    uniform = {forms[0]} if length is None and forms[0] in (int, str, bool) else None
 
     def decode_list(data: Any) -> Any:
         if type(data) is not list or length not in (None, len(data)):
             raise _error(data, wanted)
-        each = repeat(decoders[0]) if length is None else decoders
-        return collect(_values(each, data, range(len(data)), "[{}]"))
+        if uniform is not None and uniform.issuperset(map(type, data)):
+            return collect(data)
+        values: list[Any] = []
+        try:
+            for decoder, item in zip(cycle(decoders), data, strict=False):
+                values.append(decoder(item))
+        except CodecError as error:
+            raise error.inside(f"[{len(values)}]") from None
+        return collect(values)
 
     return decode_list
-
-
-def _values(
-    decoders: Iterable[_Decoder], items: Iterable[Any], steps: Iterable[Any], step_text: str
-) -> list[Any]:
-    """The decoded items. An error gets the step of its item as part of its path."""
-    values: list[Any] = []
-    try:
-        # Not strict: `decoders` may be endless.
-        for decoder, item in zip(decoders, items, strict=False):
-            values.append(decoder(item))
-    except CodecError as error:
-        step = next(islice(steps, len(values), None))
-        raise error.inside(step_text.format(step)) from None
-    return values
