@@ -1,13 +1,13 @@
 """OpenVINO as an engine: CPU cores of all makers, Intel's GPUs and NPUs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from coexec.engines import detect
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.openvino.library import core, installed_version, load_tbb
+from coexec.engines.openvino.options import OpenVinoOptions
 from coexec.errors import DeviceError
 from coexec.extras import install
 from coexec.hardware.hardware import Device, EngineInfo
@@ -17,17 +17,9 @@ from coexec.units import format_bytes
 if TYPE_CHECKING:
     from coexec.engines.openvino.processors import OpenVinoProcessor
 
-__all__ = ["OpenVino", "OpenVinoOptions"]
+__all__ = ["OpenVino"]
 
 _MISSING = f"OpenVINO is not installed; {install('openvino')}"
-
-
-@dataclass(frozen=True, slots=True)
-class OpenVinoOptions:
-    """Options of the engine."""
-
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Precision in which it computes. Tensors between segments keep their types."""
 
 
 class OpenVino(Engine):
