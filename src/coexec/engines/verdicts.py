@@ -40,7 +40,7 @@ _PASSED, _FAILED = 77, 78
 
 
 @dataclass(frozen=True)
-class _Verdict:
+class _StoredVerdict:
     """The content of a verdict's file."""
 
     failure: str
@@ -97,7 +97,7 @@ def _memo(facts: Mapping[str, object]) -> Path:
 def _read(path: Path, facts: Mapping[str, object]) -> str | None:
     """The stored failure; "" if the trial passed; None if no valid verdict is stored."""
     try:
-        verdict = decode(_Verdict, json.loads(path.read_text()))
+        verdict = decode(_StoredVerdict, json.loads(path.read_text()))
         age_s = time.time() - path.stat().st_mtime
     except (OSError, ValueError):
         return None
@@ -110,7 +110,7 @@ def _write(path: Path, facts: Mapping[str, object], failure: str) -> None:
     """Store a verdict. If the file cannot be written, each process repeats the trial."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(encode(_Verdict(failure, facts)), indent=1)
+        text = json.dumps(encode(_StoredVerdict(failure, facts)), indent=1)
         write_whole(path, [text.encode()])
 
 
