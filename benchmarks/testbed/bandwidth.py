@@ -4,12 +4,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from bed import Testbed
 
 from coexec.errors import ExecutionError
-
-if TYPE_CHECKING:
-    from bed import Testbed
 
 __all__ = ["end", "mbits", "message_s", "reaches"]
 
@@ -17,7 +15,7 @@ _PATIENCE_S = 15.0
 """Longer than both ends wait for each other."""
 
 
-def mbits(bed: "Testbed", pairs: Sequence[tuple[str, str]], seconds: float = 2.0) -> list[float]:
+def mbits(bed: Testbed, pairs: Sequence[tuple[str, str]], seconds: float = 2.0) -> list[float]:
     """Mbit/s that arrive from the first of each pair at the second, all pairs at once.
 
     No machine may be the second of two pairs.
@@ -38,7 +36,7 @@ def mbits(bed: "Testbed", pairs: Sequence[tuple[str, str]], seconds: float = 2.0
 
 
 def message_s(
-    bed: "Testbed", first: str, second: str, sizes: Sequence[int], rounds: int
+    bed: Testbed, first: str, second: str, sizes: Sequence[int], rounds: int
 ) -> list[float]:
     """Median seconds from sending a message of each size, in bytes, to an answer of one byte.
 
@@ -54,14 +52,14 @@ def message_s(
     return [float(line) for line in lines]
 
 
-def reaches(bed: "Testbed", first: str, second: str, timeout_s: float = 1.0) -> bool:
+def reaches(bed: Testbed, first: str, second: str, timeout_s: float = 1.0) -> bool:
     """Whether the second machine answers a packet of the first one."""
     knocking = end(bed, first, "knock", bed.address(second), str(timeout_s))
     knocking.communicate()
     return knocking.returncode == 0
 
 
-def end(bed: "Testbed", machine: str, *words: str) -> "subprocess.Popen[str]":
+def end(bed: Testbed, machine: str, *words: str) -> "subprocess.Popen[str]":
     """`tcp_end.py` in a machine."""
     program = str(Path(__file__).with_name("tcp_end.py"))
     return bed.run(

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import bed_tags
 import cpu_quota
-import ray_nodes
 import wires
 from host_commands import in_namespace, signals_wait
 
@@ -204,10 +203,6 @@ class Testbed:
         group = cpu_quota.limit(f"{self.tag.group}{machine}", cores, those, self.folder)
         if pids is None:
             self._groups[machine] = group
-
-    def start_ray(self, head: str | None = None, settings: Mapping[str, str] | None = None) -> str:
-        """The address of a Ray cluster with a node in each machine; see `ray_nodes.start_ray`."""
-        return ray_nodes.start_ray(self, head, settings)
 
     def note(self) -> None:
         """Write down what `testbed.py exec` has to know."""

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import ray_nodes
 from bandwidth import message_s
 from bed import MEDIA, Testbed
 from bed_probe import why_not
@@ -68,7 +69,7 @@ def measured(options: argparse.Namespace, settings: Mapping[str, str]) -> Iterat
     """One row for each size, times in seconds."""
     with Testbed(2, options.mbit, options.medium) as bed:
         wires_s = message_s(bed, "m0", "m1", options.sizes, options.rounds)
-        bed.start_ray(settings=settings)
+        ray_nodes.start_ray(bed, settings=settings)
         program = str(Path(__file__).with_name("ray_end.py"))
         words = [sys.executable, program, "m1", str(options.rounds), *map(str, options.sizes)]
         asking = bed.run("m0", words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -7,16 +7,13 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import bandwidth
+from bed import Testbed
 
 from coexec.errors import ExecutionError
 from coexec.pipeline.cluster.build import build
 from coexec.pipeline.cluster.nodes import BUILD, MACHINE, environment
-
-if TYPE_CHECKING:
-    from bed import Testbed
 
 __all__ = ["start_node", "start_ray", "token_file"]
 
@@ -31,7 +28,7 @@ while sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[2]):
 
 
 def start_ray(
-    bed: "Testbed",
+    bed: Testbed,
     head: str | None = None,
     settings: Mapping[str, str] | None = None,
     machines: Sequence[str] | None = None,
@@ -79,12 +76,12 @@ def start_ray(
     return address
 
 
-def token_file(bed: "Testbed") -> Path:
+def token_file(bed: Testbed) -> Path:
     """Where the token of the cluster in a test bed lies."""
     return bed.folder / "token"
 
 
-def start_node(bed: "Testbed", machine: str, head: str) -> "subprocess.Popen[bytes]":
+def start_node(bed: Testbed, machine: str, head: str) -> "subprocess.Popen[bytes]":
     """One node. This function is all that knows how a node is started."""
     index = bed.machines.index(machine)
     role = ["--head", f"--port={_PORT}", "--include-dashboard=false"]
@@ -115,7 +112,7 @@ def start_node(bed: "Testbed", machine: str, head: str) -> "subprocess.Popen[byt
 def _wait(
     child: "subprocess.Popen[bytes] | subprocess.Popen[str]",
     nodes: "dict[str, subprocess.Popen[bytes]]",
-    bed: "Testbed",
+    bed: Testbed,
     end_s: float,
 ) -> None:
     """Until ``child`` succeeds. No node may end meanwhile."""
@@ -131,7 +128,7 @@ def _wait(
         raise _failure(bed, nodes, {})
 
 
-def _failure(bed: "Testbed", nodes: Iterable[str], ended: Mapping[str, int]) -> ExecutionError:
+def _failure(bed: Testbed, nodes: Iterable[str], ended: Mapping[str, int]) -> ExecutionError:
     """What the nodes said that ended, by their exit codes; if none did, what all said."""
     machines = list(ended or nodes)
     how = ", ".join(f"with code {code} on {name}" for name, code in ended.items())
@@ -141,5 +138,5 @@ def _failure(bed: "Testbed", nodes: Iterable[str], ended: Mapping[str, int]) -> 
     return ExecutionError(f"Ray did not start: {what}; {', '.join(machines)} said: {end}")
 
 
-def _said(bed: "Testbed", machine: str) -> Path:
+def _said(bed: Testbed, machine: str) -> Path:
     return bed.folder / f"ray-{machine}.log"

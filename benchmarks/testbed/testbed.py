@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 import bed_tags
+import ray_nodes
 from bed import MEDIA, Testbed
 from bed_check import tables
 from bed_probe import probe
@@ -51,7 +52,7 @@ def up(options: argparse.Namespace) -> int:
         try:
             bed.up()
             if options.ray:
-                bed.start_ray()
+                ray_nodes.start_ray(bed)
             print(_about(bed, options.ray), flush=True)
             while True:
                 signal.pause()

@@ -14,7 +14,7 @@ from onnx import helper
 
 import coexec
 from coexec.cli import main
-from coexec.engines import contract_trial, registry
+from coexec.engines import registry, verdicts
 from coexec.engines.detect import usable_cores
 from coexec.engines.registry import describe, processors
 from coexec.errors import DeviceError, InfeasibleError, first_line
@@ -42,7 +42,7 @@ def forget() -> None:
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Installs a package with an engine: what the docs show, with texts replaced."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(contract_trial, "_verdicts", {})
+    monkeypatch.setattr(verdicts, "_verdicts", {})
     module = f"slow_{tmp_path.name}"  # of each test its own, as modules stay imported
 
     def installed(*replaced: tuple[str, str]) -> None:

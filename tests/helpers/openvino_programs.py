@@ -15,8 +15,8 @@ import pytest
 
 from coexec.engines.base import OpenEngine
 from coexec.engines.openvino.device import OpenVinoDevice
-from coexec.engines.openvino.engine import OpenVinoOptions
 from coexec.engines.openvino.library import installed_version
+from coexec.engines.openvino.options import OpenVinoOptions
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.lowering.module import Module
 from coexec.model.model import Model

@@ -1,5 +1,6 @@
 """The executor: clocks, failures, threads, buffers."""
 
+import json
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -253,9 +254,13 @@ def test_compiled_plans_survive_the_disk(cache: Cache) -> None:
     feeds = random_inputs(MODEL.graph)
     with Executor(compiled, devices) as a, Executor(again, devices) as b:
         assert np.array_equal(a.run(feeds)["y"], b.run(feeds)["y"])
-    damaged = replace(entry, files={**entry.files, "modules.bin": b""})
-    with pytest.raises(StoreError, match="damaged"):
-        load_compiled(damaged, cache.weights)
+    content = entry.files["compiled.json"]
+    before = json.dumps(json.loads(content) | {"format": 9}).encode()
+    for harm, message in ((content[:-9], "damaged"), (before, "format: 9 is not 10")):
+        with pytest.raises(StoreError, match=message):
+            load_compiled(
+                replace(entry, files={**entry.files, "compiled.json": harm}), cache.weights
+            )
 
 
 def test_a_closed_executor_says_so_and_leaves_no_thread(cache: Cache) -> None:

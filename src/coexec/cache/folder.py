@@ -15,6 +15,7 @@ import platformdirs
 from coexec.__about__ import __version__
 from coexec.cache.drafts import Drafts
 from coexec.cache.entries import Entry, decode, encode
+from coexec.cache.limit import size_of, trim
 from coexec.cache.scratch import in_scratch
 from coexec.cache.substitute import has_substitute, substitute
 from coexec.cache.warning import warn_once
@@ -232,8 +233,6 @@ class Cache:
 
         Sizes are read from the disk once in a process, and when the limit is reached.
         """
-        from coexec.cache.limit import size_of, trim  # not needed for a start from the cache
-
         if self._total_bytes is None:
             self._total_bytes = size_of(self.root, KINDS)
         else:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coexec.engines import contract_trial, detect
+from coexec.engines import contract_trial, detect, verdicts
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.names import Request, cores_of, cpu_name, number_of, parse
 from coexec.engines.opened import OpenDevice
@@ -149,7 +149,7 @@ def processors(kind: str | None = None, fresh: bool = False) -> list[Driven]:
         fresh: drop the stored verdicts and try all engines again.
     """
     if fresh:
-        contract_trial.forget()
+        verdicts.forget()
     return [_tried(driven) for driven in _listed(kind)]
 
 
@@ -213,9 +213,8 @@ def _failure(engine: Engine, processor: str) -> str | None:
         processor = cpu_name(detect.usable_cores()[:1])
     entry = _entries()[engine.name]
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-    return contract_trial.unusable(
-        engine.name, f"{processor}/{engine.name}", f"{package}, {engine.version}"
-    )
+    name, version = f"{processor}/{engine.name}", f"{package}, {engine.version}"
+    return contract_trial.unusable(engine.name, name, version, open_untried)
 
 
 def describe(name: str, options: EngineOptions | None = None) -> Device:

@@ -3,10 +3,11 @@ here."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
+from coexec.codec import decode, encode
 from coexec.errors import DeviceError
 from coexec.keys import digest
 from coexec.units import format_numbers
@@ -231,26 +232,20 @@ class System:
     def to_json(self) -> dict[str, Any]:
         """The system as plain lists and dictionaries; inverse of `from_json`."""
         return {
-            "devices": [asdict(d) for d in self.devices],
-            "links": [_finite(asdict(link)) for link in self.links],
+            "devices": encode(self.devices),
+            "links": [_finite(encode(link)) for link in self.links],
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Inverse of `to_json`."""
-        devices = tuple(_device(row) for row in data["devices"])
-        return cls(devices, tuple(_link(row) for row in data["links"]))
+        """Inverse of `to_json`.
 
-
-def _device(row: Mapping[str, Any]) -> Device:
-    engines = tuple(EngineInfo(**engine) for engine in row["engines"])
-    power = Power(**row["power"]) if row.get("power") else None
-    return Device(**{**row, "cores": tuple(row["cores"]), "engines": engines, "power": power})
-
-
-def _link(row: Mapping[str, Any]) -> Link:
-    bandwidth = row["bandwidth_bytes_per_s"] or float("inf")
-    return Link(**{**row, "bandwidth_bytes_per_s": bandwidth, "media": tuple(row.get("media", ()))})
+        Raises:
+            ValueError, KeyError, TypeError: ``data`` has another form.
+        """
+        name = "bandwidth_bytes_per_s"
+        links = [{**link, name: link[name] or math.inf} for link in data["links"]]
+        return decode(cls, {**data, "links": links})
 
 
 def _finite(link: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from coexec.cache import Cache, Entry
+from coexec.codec import decode
 from coexec.model.digest import Shapes, digest_of, serialized
 
 __all__ = [
@@ -28,6 +29,7 @@ Declared = Mapping[str, Sequence[int | str | None] | None]
 even the rank is known."""
 
 _KIND: Final = "declared"
+_Dims = list[int | str | None] | None
 UNNAMED = frozenset({"?", ""})
 """Texts that exporters write for an unknown dimension; two such dimensions need not be equal."""
 
@@ -38,8 +40,7 @@ def known_inputs(source: Any, cache: Cache) -> Declared | None:
     if entry is None:
         return None
     try:
-        declared: Declared = json.loads(entry.files["inputs.json"])
-        return declared
+        return decode(dict[str, _Dims], json.loads(entry.files["inputs.json"]))
     except (ValueError, KeyError):
         return None
 
@@ -58,11 +59,11 @@ def declared_inputs(source: Any, cache: Cache) -> Declared:
     return declared
 
 
-def _read(source: Any) -> dict[str, list[int | str | None] | None]:
+def _read(source: Any) -> dict[str, _Dims]:
     from coexec.model.structure import without_weights
 
     content = source if isinstance(source, bytes | str | os.PathLike) else serialized(source)
-    dims_by_input: dict[str, list[int | str | None] | None] = {}
+    dims_by_input: dict[str, _Dims] = {}
     for value in without_weights(content).graph.input:
         tensor = value.type.tensor_type
         has_shape = value.type.HasField("tensor_type") and tensor.HasField("shape")

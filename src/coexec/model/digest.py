@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
 from coexec.cache import Cache, Entry
+from coexec.codec import decode, encode
 from coexec.keys import digest
 from coexec.model.folders import is_below, unreadable
 
@@ -43,13 +44,21 @@ _Stat = tuple[int, int, int, int, int]
 """Size, time of modification and of change in ns, inode and device of a file."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(NamedTuple):
     """A file at the time when it was read. None: it was missing."""
 
     path: str
     stat: _Stat | None
     digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownFiles:
+    """A model's file, and those that it names."""
+
+    files: list[_Known]
+    written_ns: int
+    """Time at which they were read."""
 
 
 def digest_of(
@@ -92,14 +101,13 @@ def file_digests(path: Path, cache: Cache | None = None) -> dict[str, str | None
 
 def is_remembered(source: str | os.PathLike[str], cache: Cache) -> bool:
     """Whether the cache holds the digests of the model's files, and these are unchanged."""
-    return _unchanged_files(*_remembered(cache, Path(os.path.abspath(source)))) != []
+    return _unchanged_files(_remembered(cache, Path(os.path.abspath(source)))) != []
 
 
-def _unchanged_files(known: list[_Known], written_ns: int) -> list[_Known]:
-    """``known`` if all of these files are unchanged, else []."""
-    current = [_stat(file.path) for file in known]
-    same = all(_unchanged(k, s, written_ns) for k, s in zip(known, current, strict=True))
-    return known if same else []
+def _unchanged_files(known: _KnownFiles) -> list[_Known]:
+    """The files if all are unchanged, else []."""
+    same = all(_unchanged(file, _stat(file.path), known.written_ns) for file in known.files)
+    return known.files if same else []
 
 
 def _files(path: Path, cache: Cache | None) -> list[_Known]:
@@ -108,18 +116,19 @@ def _files(path: Path, cache: Cache | None) -> list[_Known]:
     Raises:
         OSError: the model's file cannot be read.
     """
-    cached_files, written_ns = ([], 0) if cache is None else _remembered(cache, path)
-    if unchanged := _unchanged_files(cached_files, written_ns):
+    known = _KnownFiles([], 0) if cache is None else _remembered(cache, path)
+    if unchanged := _unchanged_files(known):
         return unchanged
     now_ns = time.time_ns()
     model = _read(path)
-    if cached_files and cached_files[0].digest == model.digest:
-        named: Iterable[str] = [file.path for file in cached_files[1:]]
+    if known.files and known.files[0].digest == model.digest:
+        named: Iterable[str] = [file.path for file in known.files[1:]]
     else:
         named = _named_by(path)
     files = [model, *map(_read_if_there, named)]
     if cache is not None:
-        _remember(cache, path, files, now_ns)
+        content = json.dumps(encode(_KnownFiles(files, now_ns))).encode()
+        cache.add("sources", str(path), Entry({"files.json": content}), quiet=True)
     return files
 
 
@@ -129,21 +138,12 @@ def _unchanged(known: _Known, stat: _Stat | None, written_ns: int) -> bool:
     return stat == known.stat and max(stat[1], stat[2]) < written_ns - _RACY_NS
 
 
-def _remembered(cache: Cache, path: Path) -> tuple[list[_Known], int]:
-    """A model's files as the cache holds them, and the time at which they were read."""
+def _remembered(cache: Cache, path: Path) -> _KnownFiles:
+    """A model's files as the cache holds them."""
     entry = cache.find("sources", str(path))
     if entry is None:
-        return [], 0
-    data = json.loads(entry.files["files.json"])
-    rows = data["files"]
-    files = [_Known(file, None if stat is None else tuple(stat), d) for file, stat, d in rows]
-    return files, data["written_ns"]
-
-
-def _remember(cache: Cache, path: Path, files: Sequence[_Known], now_ns: int) -> None:
-    rows = [[file.path, file.stat, file.digest] for file in files]
-    content = json.dumps({"files": rows, "written_ns": now_ns}).encode()
-    cache.add("sources", str(path), Entry({"files.json": content}), quiet=True)
+        return _KnownFiles([], 0)
+    return decode(_KnownFiles, json.loads(entry.files["files.json"]))
 
 
 def _stat(path: str) -> _Stat | None:

@@ -7,22 +7,20 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
 from coexec.arrays import Array, numpy_type
 from coexec.cache import Entry, Weights
+from coexec.codec import decode, encode
 from coexec.errors import StoreError
-from coexec.graph.graph import Piece, Tensor
-from coexec.graph.region import Region
-from coexec.lowering.module import Gather, GatheredBox, Module
+from coexec.graph.graph import Tensor
+from coexec.lowering.module import Gather, Module
 from coexec.plan.schedule import Schedule, Segment, TaskRegion, Transfer
 
 __all__ = ["CompiledPlan", "load_compiled", "save_compiled", "without_modules"]
-
-_FORMAT = 9
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,59 +55,45 @@ def without_modules(schedule: Schedule) -> CompiledPlan:
     )
 
 
+@dataclass(frozen=True)
+class _StoredPlan:
+    """The content of compiled.json."""
+
+    plan: CompiledPlan
+    """Without the arrays of its constants and weights."""
+    weights: tuple[Mapping[str, tuple[str, tuple[int, ...]]], ...]
+    """For each module, the types and shapes of its weights, by name."""
+    extra: dict[str, Any]
+    format: Literal[10] = 10
+
+
 def save_compiled(compiled: CompiledPlan, extra: Mapping[str, Any]) -> Entry:
     """``compiled`` as an entry of the cache, together with ``extra``.
 
     Raises:
         StoreError: a weight is not in the cache.
     """
-    rows: list[dict[str, Any]] = []
-    offset = 0
     for module in compiled.modules:
-        rows.append(_module_row(module, offset))
-        offset += len(module.proto)
+        missing = module.weights.keys() - module.stored.keys()
+        if missing:
+            raise StoreError(
+                f"weight {min(missing)!r} does not lie in the cache; this plan cannot be kept"
+            )
+    modules = tuple(replace(module, weights={}) for module in compiled.modules)
+    stored = _StoredPlan(
+        replace(compiled, constants={}, modules=modules),
+        tuple({n: (str(w.dtype), w.shape) for n, w in m.weights.items()} for m in compiled.modules),
+        dict(extra),
+    )
     constants = io.BytesIO()
     packed = {n: a.astype(str) if a.dtype == object else a for n, a in compiled.constants.items()}
     np.savez(constants, allow_pickle=False, **packed)
-    data = {
-        "format": _FORMAT,
-        "extra": dict(extra),
-        "inputs": [asdict(t) for t in compiled.inputs],
-        "outputs": [asdict(t) for t in compiled.outputs],
-        "parts": {n: list(ps) for n, ps in compiled.parts.items()},
-        "segments": [asdict(s) for s in compiled.segments],
-        "transfers": [asdict(t) for t in compiled.transfers],
-        "modules": rows,
-        "gathers": {name: asdict(gather) for name, gather in compiled.gathers.items()},
-    }
     files = {
-        "compiled.json": json.dumps(data).encode(),
-        "modules.bin": b"".join(module.proto for module in compiled.modules),
+        "compiled.json": json.dumps(encode(stored)).encode(),
         "constants.npz": constants.getvalue(),
     }
     names = dict.fromkeys(name for m in compiled.modules for name, _ in m.stored.values())
     return Entry(files, tuple(names))
-
-
-def _module_row(module: Module, offset: int) -> dict[str, Any]:
-    missing = module.weights.keys() - module.stored.keys()
-    if missing:
-        raise StoreError(
-            f"weight {min(missing)!r} does not lie in the cache; this plan cannot be kept"
-        )
-    return {
-        "offset": offset,
-        "length": len(module.proto),
-        "weights": {
-            name: [*module.stored[name], str(w.dtype), list(w.shape)]
-            for name, w in module.weights.items()
-        },
-        "inputs": [asdict(t) for t in module.inputs],
-        "outputs": [asdict(t) for t in module.outputs],
-        "operators": list(module.operators),
-        "results": list(module.results),
-        "layouts": dict(module.layouts),
-    }
 
 
 def load_compiled(entry: Entry, weights: Weights) -> tuple[CompiledPlan, dict[str, Any]]:
@@ -120,28 +104,22 @@ def load_compiled(entry: Entry, weights: Weights) -> tuple[CompiledPlan, dict[st
     Raises:
         StoreError: the entry has another format, or a weight is missing or damaged.
     """
-    stored = weights.fetch(entry.weights)
+    arrays = weights.fetch(entry.weights)
     try:
-        data = json.loads(entry.files["compiled.json"])
-        if data["format"] != _FORMAT:
-            raise ValueError(f"format {data['format']!r} instead of {_FORMAT}")
-        modules = tuple(_module(row, entry.files["modules.bin"], stored) for row in data["modules"])
+        stored = decode(_StoredPlan, json.loads(entry.files["compiled.json"]))
         with np.load(io.BytesIO(entry.files["constants.npz"])) as constants:
             packed = {name: constants[name] for name in constants.files}
-        outputs = _tensors(data["outputs"])
-        compiled = CompiledPlan(
-            _tensors(data["inputs"]),
-            outputs,
-            {t.name: _constant(packed[t.name], t) for t in outputs if t.name in packed},
-            {n: tuple((v, _region(r)) for v, r in ps) for n, ps in data["parts"].items()},
-            tuple(_segment(row) for row in data["segments"]),
-            tuple(
-                Transfer(**(row | {"region": _region(row["region"])})) for row in data["transfers"]
+        plan = stored.plan
+        outputs = [tensor for tensor in plan.outputs if tensor.name in packed]
+        compiled = replace(
+            plan,
+            constants={t.name: _constant(packed[t.name], t) for t in outputs},
+            modules=tuple(
+                replace(m, weights={n: _weight(arrays, *m.stored[n], *w) for n, w in kinds.items()})
+                for m, kinds in zip(plan.modules, stored.weights, strict=True)
             ),
-            modules,
-            {name: _gather(row) for name, row in data["gathers"].items()},
         )
-        return compiled, data["extra"]
+        return compiled, stored.extra
     except Exception as error:  # a damaged file can lead to any error
         raise StoreError(f"the compiled plan is damaged ({error}); it is made again") from None
 
@@ -153,55 +131,11 @@ def _constant(array: Array, tensor: Tensor) -> Array:
     return array.view(numpy_type(tensor.dtype))
 
 
-def _module(row: Mapping[str, Any], protos: bytes, stored: Mapping[str, Array]) -> Module:
-    start, stop = row["offset"], row["offset"] + row["length"]
-    if stop > len(protos):
-        raise ValueError(f"modules.bin has {len(protos)} bytes, {stop} are needed")
-    weights = {
-        name: _weight(stored[stored_as], offset, dtype, shape)
-        for name, (stored_as, offset, dtype, shape) in row["weights"].items()
-    }
-    return Module(
-        protos[start:stop],
-        weights,
-        _tensors(row["inputs"]),
-        _tensors(row["outputs"]),
-        tuple(row["operators"]),
-        tuple(row["results"]),
-        row["layouts"],
-        {name: (stored_as, offset) for name, (stored_as, offset, _, _) in row["weights"].items()},
-    )
-
-
-def _weight(array: Array, offset: int, dtype: str, shape: Sequence[int]) -> Array:
+def _weight(
+    arrays: Mapping[str, Array], stored_as: str, offset: int, dtype: str, shape: Sequence[int]
+) -> Array:
     """``shape`` elements of a stored weight, starting at byte ``offset``."""
     kind = numpy_type(dtype)
     stop = offset + math.prod(shape) * kind.itemsize
-    flat = array.reshape(-1).view(np.uint8)[offset:stop]
+    flat = arrays[stored_as].reshape(-1).view(np.uint8)[offset:stop]
     return flat.view(kind).reshape(shape)
-
-
-def _tensors(rows: list[dict[str, Any]]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(**(row | {"shape": tuple(row["shape"])})) for row in rows)
-
-
-def _segment(row: Mapping[str, Any]) -> Segment:
-    return Segment(
-        row["index"],
-        row["device"],
-        row["engine"],
-        tuple(Piece(task, _region(r)) for task, r in row["pieces"]),
-        tuple((name, _region(r)) for name, r in row["reads"]),
-        tuple((name, _region(r)) for name, r in row["writes"]),
-        tuple(row["after"]),
-    )
-
-
-def _gather(row: Mapping[str, Any]) -> Gather:
-    boxes = ((value, _region(taken), _region(put)) for value, taken, put in row["boxes"])
-    return Gather(row["layout"], tuple(GatheredBox(*box) for box in boxes))
-
-
-def _region(row: Sequence[Sequence[int]]) -> Region:
-    start, stop = row
-    return Region(tuple(start), tuple(stop))

@@ -15,12 +15,9 @@ from coexec.runtime.loaded_plan import LoadedPlan
 from coexec.runtime.process_fork import COMPUTING
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.runner import Cancelled
-from coexec.runtime.workers import LOOK_S, Worker
+from coexec.runtime.workers import LOOK_S, Job, Worker
 
-__all__ = ["Job", "Run"]
-
-Job = int | tuple[str, int]
-"""A segment to run, or a value to move for the segment that reads it."""
+__all__ = ["Run"]
 
 _LONGEST_HOLD_S = 10.0
 """Longest time to wait for the lock of a run. Threads hold it for microseconds. If the wait takes

@@ -5,21 +5,30 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from coexec.errors import UnfinishedError
 
-if TYPE_CHECKING:
-    from coexec.runtime.run import Job, Run
+__all__ = ["LOOK_S", "Job", "Worker", "Workers", "bind_thread"]
 
-__all__ = ["LOOK_S", "Worker", "Workers", "bind_thread"]
+Job = int | tuple[str, int]
+"""A segment to run, or a value to move for the segment that reads it."""
 
 LOOK_S = 0.5
 """Seconds after which a waiting thread checks again whether the awaited thread is alive."""
 _END_S = 10.0
 """Seconds to wait for the end of each thread."""
 
-_Queue = SimpleQueue["tuple[Run, Job] | threading.Event | None"]
+
+class JobRunner(Protocol):
+    """Carries out the jobs of one inference."""
+
+    def advance(self, job: Job, device: str) -> None: ...
+
+    def fail(self, error: BaseException) -> None: ...
+
+
+_Queue = SimpleQueue[tuple[JobRunner, Job] | threading.Event | None]
 """A job with its run; an event that is set when all earlier jobs are done; or None, which ends the
 thread."""
 
@@ -54,7 +63,7 @@ class Worker:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def give(self, run: "Run", job: "Job") -> None:
+    def give(self, run: JobRunner, job: Job) -> None:
         self._queue.put((run, job))
 
     def rest(self, end_s: float) -> bool:
@@ -111,7 +120,7 @@ class Workers:
 
 def _serve(name: str, cores: Collection[int], queue: _Queue) -> None:
     bind_thread(cores)
-    run: Run | None = None
+    run: JobRunner | None = None
     try:
         while (entry := queue.get()) is not None:
             if isinstance(entry, threading.Event):

@@ -5,10 +5,11 @@ including symbolic dimensions, without opening ONNX Runtime's own session.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from coexec.cache import Cache, Entry
+from coexec.codec import decode, encode
 from coexec.ort import OrtSession
 
 __all__ = ["ModelMetadata", "NodeArg", "Signature"]
@@ -64,19 +65,13 @@ class Signature:
 
     def keep(self, cache: Cache, digest: str) -> None:
         """Store the report in the cache, for the model with this digest."""
-        cache.add(_KIND, digest, Entry({"signature.json": json.dumps(asdict(self)).encode()}))
+        cache.add(_KIND, digest, Entry({"signature.json": json.dumps(encode(self)).encode()}))
 
     @classmethod
     def find(cls, cache: Cache, digest: str) -> Self | None:
         """The stored report for the model with this digest; None if there is none."""
         entry = cache.find(_KIND, digest)
-        if entry is None:
-            return None
-        data = json.loads(entry.files["signature.json"])
-        inputs, outputs, overridable = (
-            [NodeArg(**arg) for arg in data[name]] for name in ("inputs", "outputs", "overridable")
-        )
-        return cls(inputs, outputs, overridable, ModelMetadata(**data["metadata"]))
+        return None if entry is None else decode(cls, json.loads(entry.files["signature.json"]))
 
 
 def _args(theirs: Any) -> list[NodeArg]:

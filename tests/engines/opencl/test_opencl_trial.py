@@ -14,7 +14,7 @@ from tests.helpers.patience import ENOUGH_S
 pytest.importorskip("pyopencl")
 
 from coexec import processes
-from coexec.engines import contract_trial, detect
+from coexec.engines import detect, verdicts
 from coexec.engines.opencl import driver_trial as opencl_trial
 from coexec.engines.opencl.binaries import Binaries
 from coexec.engines.opencl.driver_trial import unusable
@@ -23,14 +23,14 @@ from tests.helpers.needs_opencl import opencl_found, opencl_name, opencl_options
 
 CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 HANG = "import time; time.sleep(600)"
-PASS = f"raise SystemExit({contract_trial._PASSED})"
+PASS = f"raise SystemExit({verdicts._PASSED})"
 HANG_WITH_LOCK = """
 import ctypes
-from coexec.engines import contract_trial
+from coexec.engines import verdicts
 from coexec.engines.opencl import driver_trial as opencl
-contract_trial._LIMIT_S = 1
+verdicts._LIMIT_S = 1
 opencl.devices = lambda: ctypes.PyDLL(None).sleep(600)  # keeps the interpreter's lock
-contract_trial.end(lambda: opencl._named("a device", "a driver"))
+verdicts.end(lambda: opencl._named("a device", "a driver"))
 """
 SCRIPT = """
 print("started")
@@ -64,13 +64,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def child_runs(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of a trial runs ``code``; this process knows no verdict, as if it were new."""
     monkeypatch.setattr(processes, "command", lambda *words: [sys.executable, "-c", code])
-    monkeypatch.setattr(contract_trial, "_verdicts", {})
+    monkeypatch.setattr(verdicts, "_verdicts", {})
 
 
 def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial fails the test; this process knows no verdict."""
-    monkeypatch.setattr(contract_trial, "_tried", lambda *_: pytest.fail("it was tried again"))
-    monkeypatch.setattr(contract_trial, "_verdicts", {})
+    monkeypatch.setattr(verdicts, "_tried", lambda *_: pytest.fail("it was tried again"))
+    monkeypatch.setattr(verdicts, "_verdicts", {})
 
 
 @pytest.mark.parametrize(
@@ -81,14 +81,14 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
         (HANG, r"did not end within 0\.5 s"),
         ("print('LLVM ERROR'); raise SystemExit(1)", r"ended .* exit code 1 \(LLVM ERROR\)"),
         ("raise SystemExit(0)", r"ended its process with exit code 0 \(no message\)"),
-        (f"print('failed (7)'); raise SystemExit({contract_trial._FAILED})", r"failed \(7\)"),
+        (f"print('failed (7)'); raise SystemExit({verdicts._FAILED})", r"failed \(7\)"),
     ],
     ids=["segmentation fault", "abort", "hang", "exit 1", "exit 0", "failure"],
 )
 def test_whatever_a_driver_does_is_a_reason(
     code: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contract_trial, "_LIMIT_S", 0.5 if code == HANG else 60)
+    monkeypatch.setattr(verdicts, "_LIMIT_S", 0.5 if code == HANG else 60)
     child_runs(code, monkeypatch)
     message = unusable(listed())
     assert re.match(
@@ -117,7 +117,7 @@ def test_a_frozen_program_tries_within_itself(
 ) -> None:
     """Its ``sys.executable`` is the program, which would be started again."""
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    monkeypatch.setattr(contract_trial, "_run", lambda *_: pytest.fail("it started itself"))
+    monkeypatch.setattr(verdicts, "_run", lambda *_: pytest.fail("it started itself"))
     assert unusable(pocl) is None
 
 
@@ -163,7 +163,7 @@ def test_a_device_is_tried_again_on_demand(monkeypatch: pytest.MonkeyPatch) -> N
     assert unusable(listed()) is not None
     child_runs(PASS, monkeypatch)
     assert unusable(listed()) is not None
-    contract_trial.forget()
+    verdicts.forget()
     assert unusable(listed()) is None
     no_child(monkeypatch)
     assert unusable(listed()) is None

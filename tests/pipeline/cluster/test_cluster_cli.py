@@ -21,8 +21,9 @@ from coexec.pipeline.cluster.build import build
 from coexec.pipeline.cluster.declared_machines import lacking, made_up, stated_machines
 from coexec.pipeline.cluster.local import LocalNodes
 from coexec.pipeline.cluster.nodes import check_name, known_nodes, own_name, split_address
+from coexec.pipeline.cluster.ray_node import RayNode
 from coexec.pipeline.cluster.ray_ports import firewall_lines, network_of
-from coexec.pipeline.cluster.roster import RayNode, check_welcome
+from coexec.pipeline.cluster.roster import check_welcome
 from coexec.pipeline.cluster.settings import read_settings
 from coexec.pipeline.cluster.tokens import make_token, read_token, token_file
 from coexec.units import format_numbers

@@ -8,6 +8,7 @@ import uuid
 
 import bed_tags
 import pytest
+import ray_nodes
 from bed import Testbed
 from bed_probe import probe
 
@@ -55,7 +56,7 @@ def test_a_kill_in_the_middle_of_the_start_leaves_nothing(after_s: float) -> Non
 
 def test_a_node_that_does_not_start_says_why() -> None:
     with Testbed(2) as bed, pytest.raises(ExecutionError, match=r"ended with code -?\d+ on m0"):
-        bed.start_ray(settings={"RAY_health_check_period_ms": "often"})
+        ray_nodes.start_ray(bed, settings={"RAY_health_check_period_ms": "often"})
 
 
 def kill(pid: int, tag: bed_tags.Tag) -> None:

@@ -12,6 +12,7 @@ from coexec.cli.cluster.frames import Answered, Frames
 from coexec.cli.console import out
 from coexec.errors import UsageError
 from coexec.pipeline.cluster.cluster import Cluster
+from coexec.pipeline.cluster.machine import MachineOptions
 from coexec.pipeline.cluster.session import ClusterSession
 from coexec.pipeline.cluster.settings import ClusterSettings
 from coexec.pipeline.plan.work import redundancy
@@ -33,8 +34,6 @@ def rivals(
     Raises:
         UsageError: there is only one machine.
     """
-    from coexec.pipeline.cluster.machine import MachineOptions
-
     machines = session.status().machines
     if len(machines) < 2:
         raise UsageError(

@@ -25,8 +25,9 @@ def command(token_file: TokenOpt = None, json: JsonOpt = False, debug: DebugOpt 
     from coexec.errors import DeviceError
     from coexec.pipeline.cluster.build import build
     from coexec.pipeline.cluster.nodes import check_installed, known_nodes
+    from coexec.pipeline.cluster.ray_node import RayNode
     from coexec.pipeline.cluster.ray_ports import sockets_below
-    from coexec.pipeline.cluster.roster import RayNode, roster
+    from coexec.pipeline.cluster.roster import roster
     from coexec.pipeline.cluster.tokens import token_file as user_token_file
 
     check_installed()

@@ -6,8 +6,8 @@ from typing import Any
 from rich.table import Table
 
 from coexec.cli.console import out
+from coexec.pipeline.cluster.ray_node import RayNode
 from coexec.pipeline.cluster.ray_ports import Socket, firewall_lines, network_of
-from coexec.pipeline.cluster.roster import RayNode
 from coexec.units import format_bytes
 
 __all__ = ["machine_facts", "print_machines", "print_sockets"]

@@ -1,29 +1,37 @@
 """CPU clusters through ONNX Runtime: `cpu:0-3` is four pinned threads of one session."""
 
 import contextlib
+import json
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
 
-from coexec.arrays import Array
 from coexec.costs.base import Workload
-from coexec.engines.base import Bound, OpaqueValue, OpenEngine
+from coexec.engines.base import OpenEngine
 from coexec.engines.detect import is_whole_machine
-from coexec.engines.onnxruntime.seeds import with_seeds
-from coexec.errors import DeviceError, ExecutionError, ModelError, first_line
+from coexec.engines.onnxruntime.program import OrtProgram, bind_threads, session_options
+from coexec.engines.onnxruntime.workloads import workload
+from coexec.errors import ExecutionError, ModelError, first_line
 from coexec.graph.graph import Operator, Tensor
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.lowering.dialect import Dialect
 from coexec.lowering.module import Module
-from coexec.model.values import has_foreign, ort_value, run_session
+from coexec.model.values import has_foreign, run_session
 from coexec.ort import OrtSession, as_ours, raised_by_ort
+from coexec.timing.trace import Detail
+
+__all__ = ["CpuCluster", "OrtOwnSession", "ProfiledCluster"]
 
 _CPU = ["CPUExecutionProvider"]
-
-__all__ = ["CpuCluster", "OrtOwnSession", "OrtProgram", "session_options"]
+_KERNEL = "_kernel_time"
+"""End of the names of the events that are operators."""
 
 
 class CpuCluster(OpenEngine):
@@ -53,11 +61,9 @@ class CpuCluster(OpenEngine):
     def workload(
         self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], compiled: str
     ) -> Workload:
-        from coexec.engines.onnxruntime.workloads import workload
-
         return workload(operators, tensors, compiled, self.dialect.block)
 
-    def compile(self, module: Module) -> "OrtProgram":
+    def compile(self, module: Module) -> OrtProgram:
         return OrtProgram(module, self.options(), self.device.name)
 
     def options(self) -> ort.SessionOptions:
@@ -67,9 +73,7 @@ class CpuCluster(OpenEngine):
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         return options
 
-    def timed(self) -> OpenEngine:
-        from coexec.engines.onnxruntime.profiled import ProfiledCluster
-
+    def timed(self) -> "ProfiledCluster":
         return ProfiledCluster(self.device, self.info)
 
     def own_session(self, model: Any) -> "OrtOwnSession":
@@ -77,8 +81,71 @@ class CpuCluster(OpenEngine):
         options.log_severity_level = 4  # every error is raised too
         if not is_whole_machine(self.device.cores):  # with all cores, ONNX Runtime's defaults hold
             options.intra_op_num_threads = len(self.device.cores)
-            _bind_threads(options, self.device.cores)
+            bind_threads(options, self.device.cores)
         return OrtOwnSession(_opened(model, options), self.device.name)
+
+
+class ProfiledCluster(CpuCluster):
+    """ONNX Runtime with its profiler on: a `coexec.engines.base.Timed` engine.
+
+    It reports the first run after `start_timing`, with the times of each operator that ONNX Runtime
+    has measured.
+
+    A session is profiled from its creation until its profile is read, which is possible only once.
+    So these programs are separate from those of ordinary runs, and one run of them is reported. The
+    profiler adds some microseconds to each operator (7 for pnasnet_mobile on one core). It reports
+    whole microseconds.
+    """
+
+    def __init__(self, device: Device, info: EngineInfo) -> None:
+        super().__init__(device, info)
+        self._folder = tempfile.mkdtemp(prefix="coexec-")
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._programs: list[tuple[OrtProgram, Module]] = []
+        self._from_s = 0.0
+
+    def options(self) -> ort.SessionOptions:
+        options = super().options()
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(self._folder) / str(len(self._programs)))
+        return options
+
+    def compile(self, module: Module) -> OrtProgram:
+        program = super().compile(module)
+        self._programs.append((program, module))
+        return program
+
+    def start_timing(self) -> None:
+        self._from_s = time.perf_counter()
+
+    def stop_timing(self) -> Sequence[Detail]:
+        # The profiler's start time is a time of the system's clock, not of the monotonic one.
+        offset_s = time.perf_counter() - time.time()
+        programs, self._programs = self._programs, []
+        return [
+            detail
+            for program, module in programs
+            for detail in self._details(*program.end_profiling(), module, offset_s)
+            if detail.start_s >= self._from_s
+        ]
+
+    def _details(
+        self, path: str, origin_s: float, module: Module, offset_s: float
+    ) -> Iterator[Detail]:
+        for event in json.loads(Path(path).read_text(errors="replace")):
+            if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
+                start_s = origin_s + offset_s + 1e-6 * event["ts"]
+                yield self._detail(event, start_s, module)
+
+    def _detail(self, event: dict[str, Any], start_s: float, module: Module) -> Detail:
+        """The detail of one event. Programs are not optimised further, so the index of an operator
+        is its index in the module."""
+        index, name, result = int(event["args"]["node_index"]), event["args"]["op_name"], ""
+        rows = [*zip(module.operators, module.results, strict=False)][index : index + 1]
+        if rows and rows[0][0].rpartition(".")[2] == name:
+            name, result = rows[0]
+        end_s = start_s + 1e-6 * event["dur"]
+        return Detail(name, self.device.name, "kernel", start_s, start_s, start_s, end_s, result)
 
 
 def _opened(model: Any, options: ort.SessionOptions) -> OrtSession:
@@ -133,148 +200,3 @@ def _run_plainly(
 ) -> Sequence[Any]:
     outputs: Sequence[Any] = session.run(names, feeds)
     return outputs
-
-
-class OrtProgram:
-    """One ONNX Runtime session that reads and writes the caller's tensors."""
-
-    def __init__(self, module: Module, options: ort.SessionOptions, device: str) -> None:
-        self._device = device
-        self._module = module
-        values = {n: ort_value(w) for n, w in module.weights.items()}
-        if values:
-            options.add_external_initializers(list(values), list(values.values()))
-        try:
-            proto = with_seeds(module.proto)
-            self._session = OrtSession(proto, options, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            names = ", ".join(t.name for t in module.outputs)
-            raise DeviceError(
-                f"{device} cannot compile what makes {names}: {first_line(error)}; "
-                f"run that part elsewhere with another plan"
-            ) from error
-        self._weights = values  # the session borrows their memory
-
-    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
-        if any(t.opaque for t in (*self._module.inputs, *self._module.outputs)):
-            return _CalledSession(self._session, self._device, dict(inputs), dict(outputs))
-        bound = _BoundSession(self._session, self._device)
-        for tensor in self._module.inputs:
-            bound.set_input(tensor.name, inputs[tensor.name])
-        for tensor in self._module.outputs:
-            bound.set_output(tensor.name, outputs[tensor.name])
-        return bound
-
-    def end_profiling(self) -> tuple[str, float]:
-        """The file of the profile, and its start time in seconds since 1970."""
-        return self._session.end_profiling(), 1e-9 * self._session.get_profiling_start_time_ns()
-
-
-class _BoundSession:
-    """ONNX Runtime's IO binding on the caller's memory: nothing is copied."""
-
-    def __init__(self, session: OrtSession, device: str) -> None:
-        self._session = session
-        self._device = device
-        self._binding = session.io_binding()
-        self._held: dict[str, tuple[Array, ort.OrtValue]] = {}
-
-    def set_input(self, name: str, tensor: Array) -> None:
-        bound = self._held.get(name)
-        if bound is not None and bound[0] is tensor:
-            return  # the caller fills the same array again
-        value = ort_value(tensor)
-        self._held[name] = (tensor, value)
-        self._binding.bind_ortvalue_input(name, value)
-
-    def set_output(self, name: str, tensor: Array) -> None:
-        value = ort_value(tensor)
-        self._held[name] = (tensor, value)
-        self._binding.bind_ortvalue_output(name, value)
-
-    def run(self) -> None:
-        try:
-            self._session.run_with_iobinding(self._binding)
-        except Exception as error:
-            if not raised_by_ort(error):
-                raise  # by a signal handler, in the middle of the call
-            raise ExecutionError(f"{self._device}: {first_line(error)}") from error
-
-
-class _CalledSession:
-    """A session that is run without IO binding: opaque values have no memory to be bound."""
-
-    def __init__(
-        self,
-        session: OrtSession,
-        device: str,
-        inputs: dict[str, Any],
-        outputs: dict[str, Any],
-    ) -> None:
-        self._session, self._device = session, device
-        self._inputs, self._outputs = inputs, outputs
-
-    def set_input(self, name: str, tensor: Any) -> None:
-        self._inputs[name] = tensor
-
-    def set_output(self, name: str, tensor: Any) -> None:
-        self._outputs[name] = tensor
-
-    def run(self) -> None:
-        try:
-            results = run_session(self._session, list(self._outputs), self._inputs)
-        except Exception as error:
-            if not raised_by_ort(error):
-                raise  # by a signal handler, in the middle of the call
-            raise ExecutionError(f"{self._device}: {first_line(error)}") from error
-        for (name, tensor), result in zip(self._outputs.items(), results, strict=True):
-            if isinstance(tensor, OpaqueValue):
-                tensor.value = result
-            elif tensor.shape == result.shape:
-                tensor[...] = result
-            else:  # an assignment would broadcast the result
-                raise ExecutionError(
-                    f"{self._device}: {name!r} has the shape {list(result.shape)} where the "
-                    f"operators say {list(tensor.shape)}"
-                )
-
-
-def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptions:
-    """Options for ``threads`` threads, bound to ``cores`` if these are given.
-
-    Threads spin for work during a run and stop at its end, so that the cores of a waiting cluster
-    are free for other threads. All sessions share one memory arena; otherwise each session would
-    keep the memory of its own peak.
-    """
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # every error is raised too
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    if _share_allocator():
-        options.add_session_config_entry("session.use_env_allocators", "1")
-    _bind_threads(options, cores)
-    return options
-
-
-def _bind_threads(options: ort.SessionOptions, cores: Sequence[int]) -> None:
-    """Bind each thread of a session, except the calling thread, to a core of its own."""
-    if len(cores) > 1:
-        # The first core is the calling thread's. ONNX Runtime counts cores from 1.
-        affinities = ";".join(str(core + 1) for core in cores[1:])
-        options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
-
-
-_shared: list[bool] = []
-
-
-def _share_allocator() -> bool:
-    """Register the process-wide arena at the first call. Returns whether there is one."""
-    if not _shared:
-        info = ort.OrtMemoryInfo(
-            "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
-        )
-        with contextlib.suppress(Exception):  # another library may have registered one already
-            ort.create_and_register_allocator(info, None)
-        _shared.append(True)
-    return _shared[0]

@@ -19,11 +19,11 @@ from coexec.engines.opencl.building import build
 from coexec.engines.opencl.copying import ArrayCopies, rectangles
 from coexec.engines.opencl.cpu_runtime import CoreBinding
 from coexec.engines.opencl.device_queue import DeviceQueue
-from coexec.engines.opencl.engine import Options
 from coexec.engines.opencl.failures import translated
 from coexec.engines.opencl.forked import in_forked_child, keep_in_children
 from coexec.engines.opencl.host_arrays import HostArrays
 from coexec.engines.opencl.measuring import Measuring
+from coexec.engines.opencl.options import Options
 from coexec.engines.opencl.platforms import DeviceHandle
 from coexec.engines.opencl.program import OpenClProgram
 from coexec.engines.opencl.tensors import DeviceMemory, DeviceTensor

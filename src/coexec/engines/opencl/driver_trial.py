@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from coexec import processes
-from coexec.engines import contract_trial, detect
+from coexec.engines import detect, verdicts
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.platforms import DeviceHandle, devices, start
 
@@ -40,7 +40,7 @@ def unusable(found: DeviceHandle) -> str | None:
     """
     command = processes.command("coexec.engines.opencl.driver_trial", found.name, found.driver)
     # PoCL's own cache would store kernels that coexec's cache has, or that must not be stored.
-    failure = contract_trial.verdict(
+    failure = verdicts.verdict(
         _facts(found), command, lambda: _compute(found), POCL_KERNEL_CACHE="0"
     )
     if not failure:
@@ -101,4 +101,4 @@ def _named(name: str, driver: str) -> str:
 
 
 if __name__ == "__main__":
-    contract_trial.end(lambda: _named(*sys.argv[1:]))
+    verdicts.end(lambda: _named(*sys.argv[1:]))

@@ -1,44 +1,19 @@
 """The OpenCL engine: for GPUs with a driver, and for CPU cores with an OpenCL runtime."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from coexec.cache.source import source_digest
 from coexec.engines.base import Engine, OpenEngine, Processor
-from coexec.engines.opencl.architecture import BlockWidth
+from coexec.engines.opencl.options import Options
 from coexec.errors import DeviceError
 from coexec.hardware.hardware import MAIN, Device, EngineInfo
 
 if TYPE_CHECKING:
     from coexec.engines.opencl.platforms import DeviceHandle
 
-__all__ = ["OpenCl", "Options"]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of the engine."""
-
-    precision: Literal["fp32", "fp16"] = "fp32"
-    """"fp16" stores tensors and weights in 16 bits and computes in 32."""
-    waiting: Literal["passive", "active"] = "passive"
-    """A thread that waits for kernels sleeps ("passive") or polls ("active")."""
-    tuning: Literal["fast", "none", "exhaustive"] = "fast"
-    """Choice of work groups: by the driver ("none"), by rule ("fast"), or by measurements whose
-    results are stored ("exhaustive")."""
-    storage: Literal["auto", "buffer", "image"] = "auto"
-    """Memory of the tensors inside of a program: "buffer", "image", or the better one for the
-    processor ("auto")."""
-    memory: Literal["auto", "own"] = "auto"
-    """"auto": on CPU cores kernels compute on the host's arrays, if those are 32-bit. "own":
-    tensors are copied to memory that belongs to the device."""
-    block: BlockWidth = "auto"
-    """Channels that are neighbours in memory, on CPU cores: "4", "8", "16", or as many as a vector
-    register of the processor holds ("auto")."""
-    runtime: str = ""
-    """Part of the name of the runtime to use on CPU cores. Empty: the first one that works."""
+__all__ = ["OpenCl"]
 
 
 class OpenCl(Engine):
@@ -74,7 +49,7 @@ class OpenCl(Engine):
         ]
 
     def describe(self, device: Device, options: Options) -> EngineInfo:
-        from coexec.engines.opencl.platforms import find
+        from coexec.engines.opencl.tried_devices import find
 
         handle = find(device, options.runtime)
         on_arrays = handle.on_cpu and options.memory == "auto" and options.precision == "fp32"
@@ -89,7 +64,7 @@ class OpenCl(Engine):
         self, device: Device, info: EngineInfo, options: Options, folder: Path | None
     ) -> OpenEngine:
         from coexec.engines.opencl.device import OpenClCores, OpenClDevice
-        from coexec.engines.opencl.platforms import find
+        from coexec.engines.opencl.tried_devices import find
 
         kind = OpenClCores if info.memory == MAIN else OpenClDevice
         return kind(device, info, find(device, options.runtime), options, folder)

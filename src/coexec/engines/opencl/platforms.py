@@ -20,10 +20,9 @@ from coexec.engines.opencl.intel import Intel
 from coexec.engines.opencl.pocl import Pocl
 from coexec.errors import DeviceError, first_line
 from coexec.extras import install
-from coexec.hardware.hardware import Device
 from coexec.units import format_bytes
 
-__all__ = ["INSTALL", "DeviceHandle", "absent", "devices", "find", "start"]
+__all__ = ["INSTALL", "DeviceHandle", "absent", "devices", "start"]
 
 _RUNTIMES: dict[str, CpuRuntime] = {
     "Intel(R) OpenCL": Intel(),
@@ -217,41 +216,6 @@ def devices() -> list[DeviceHandle]:
     candidates = [_found(handle) for platform in _platforms() for handle in _handles(platform)]
     ranks = {id(runtime): rank for rank, runtime in enumerate(_RUNTIMES.values(), 1)}
     return sorted((f for f in candidates if f), key=lambda f: ranks.get(id(f.runtime), 0))
-
-
-def find(device: Device, runtime: str = "") -> DeviceHandle:
-    """The OpenCL device for a processor; it has passed its trial.
-
-    Args:
-        device: CPU cores, or a GPU by its identity.
-        runtime: for CPU cores, a part of the name of the runtime to use.
-
-    Raises:
-        DeviceError: there is none, or none that works.
-    """
-    from coexec.engines.opencl.driver_trial import unusable
-
-    start(device.cores)
-    reasons = []
-    for candidate in devices():
-        if _is_meant(candidate, device, runtime):
-            reason = unusable(candidate)
-            if reason is None:
-                return candidate
-            reasons.append(reason)
-    if device.kind == "cpu":
-        titles = ", ".join(candidate.platform for candidate in devices() if candidate.on_cpu)
-        if titles and not reasons:
-            reasons.append(f"no OpenCL runtime is called {runtime!r}, only {titles}")
-        reasons += absent()
-    why = "; ".join(reasons) or f"there is no OpenCL runtime for it; {INSTALL}"
-    raise DeviceError(f"device {device.name!r} cannot be used through OpenCL: {why}")
-
-
-def _is_meant(found: DeviceHandle, device: Device, runtime: str) -> bool:
-    if device.kind == "cpu":
-        return found.on_cpu and runtime.lower() in found.platform.lower()
-    return not found.on_cpu and found.identity == device.identity
 
 
 def absent() -> list[str]:

@@ -10,9 +10,10 @@ import numpy as np
 from coexec.engines.base import OpenEngine
 from coexec.engines.detect import usable_cores
 from coexec.engines.openvino.cores import CoreGroup, check_cores
-from coexec.engines.openvino.engine import OpenVinoOptions
 from coexec.engines.openvino.failures import translated
 from coexec.engines.openvino.library import core, installed_version
+from coexec.engines.openvino.options import PRECISIONS, OpenVinoOptions
+from coexec.engines.openvino.processors import processors
 from coexec.engines.openvino.program import Compiled, OpenVinoProgram
 from coexec.engines.openvino.reading import read
 from coexec.engines.openvino.special import LIMIT
@@ -23,10 +24,7 @@ from coexec.hardware.hardware import Device, EngineInfo
 from coexec.keys import digest
 from coexec.lowering.module import Module
 
-__all__ = ["PRECISIONS", "OpenVinoDevice"]
-
-PRECISIONS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
-"""OpenVINO's names of the precisions in which it computes."""
+__all__ = ["OpenVinoDevice"]
 
 
 class OpenVinoDevice(OpenEngine):
@@ -148,8 +146,6 @@ def _cpu_properties(threads: int) -> dict[str, Any]:
 def _kernels(folder: Path, plugin: str) -> Path:
     """The folder for kernels of a GPU or NPU. Each OpenVINO version, processor and driver has a
     folder of its own."""
-    from coexec.engines.openvino.processors import processors
-
     facts = [
         installed_version(),
         *(processor for processor in processors() if processor.plugin == plugin),

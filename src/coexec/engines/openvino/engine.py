@@ -1,33 +1,22 @@
 """OpenVINO as an engine: CPU cores of all makers, Intel's GPUs and NPUs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 from coexec.engines import detect
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.openvino.library import core, installed_version, load_tbb
+from coexec.engines.openvino.options import OpenVinoOptions
+from coexec.engines.openvino.processors import OpenVinoProcessor, processors
 from coexec.errors import DeviceError
 from coexec.extras import install
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.model.main_memory import main_memory_bytes
 from coexec.units import format_bytes
 
-if TYPE_CHECKING:
-    from coexec.engines.openvino.processors import OpenVinoProcessor
-
-__all__ = ["OpenVino", "OpenVinoOptions"]
+__all__ = ["OpenVino"]
 
 _MISSING = f"OpenVINO is not installed; {install('openvino')}"
-
-
-@dataclass(frozen=True, slots=True)
-class OpenVinoOptions:
-    """Options of the engine."""
-
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Precision in which it computes. Tensors between segments keep their types."""
 
 
 class OpenVino(Engine):
@@ -49,8 +38,6 @@ class OpenVino(Engine):
             return [Processor("cpu", "", unusable=_MISSING)] if kind == "cpu" else []
         if kind == "cpu":  # known without loading the library, which takes a quarter of a second
             return [Processor("cpu", detect.processor_name(), driver=self.version)]
-        from coexec.engines.openvino.processors import processors
-
         return [
             Processor(
                 kind,
@@ -90,10 +77,8 @@ def _facts(memory_bytes: int | None, precisions: Sequence[str]) -> dict[str, str
     return memory | {"precisions": ", ".join(precisions)}
 
 
-def _found(device: Device) -> "OpenVinoProcessor":
+def _found(device: Device) -> OpenVinoProcessor:
     """The processor that OpenVINO lists for a GPU or NPU."""
-    from coexec.engines.openvino.processors import processors
-
     for processor in processors():
         if device.identity and device.identity in (processor.uuid, processor.pci, processor.plugin):
             return processor

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from coexec.engines.openvino.device import PRECISIONS
 from coexec.engines.openvino.failures import translated
 from coexec.engines.openvino.library import core
+from coexec.engines.openvino.options import PRECISIONS
 
 __all__ = ["OpenVinoProcessor", "processors"]
 

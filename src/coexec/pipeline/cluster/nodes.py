@@ -22,11 +22,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coexec.codec import decode, encode
 from coexec.errors import DeviceError, PackageError, UsageError, first_line
 from coexec.extras import install
 from coexec.pipeline.cluster.build import build
@@ -293,8 +294,8 @@ def known_nodes() -> list[StartedNode]:
     nodes = []
     for path in sorted(_notes().glob("*.json")):
         try:
-            node = StartedNode(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError):
+            node = decode(StartedNode, json.loads(path.read_text()))
+        except (OSError, ValueError):
             node = None
         if node is not None and _is_ours(node):
             nodes.append(node)
@@ -471,7 +472,7 @@ def _write_note(node: StartedNode) -> None:
     note = _note_of(node)
     note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = note.with_name(f"{note.name}.draft")
-    draft.write_text(json.dumps(asdict(node)))
+    draft.write_text(json.dumps(encode(node)))
     draft.replace(note)
 
 

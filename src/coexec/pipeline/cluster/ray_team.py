@@ -22,7 +22,7 @@ from coexec.pipeline.cluster.build import build
 from coexec.pipeline.cluster.handles import MachineLostError, within
 from coexec.pipeline.cluster.machine import Machine, MachineOptions
 from coexec.pipeline.cluster.nodes import BUILD, CORES, MACHINE, MEMORY
-from coexec.pipeline.cluster.roster import RayNode
+from coexec.pipeline.cluster.ray_node import RayNode
 
 __all__ = ["Connection", "RayTeam"]
 

@@ -2,29 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from coexec.errors import DeviceError
 from coexec.pipeline.cluster.build import build
 from coexec.pipeline.cluster.nodes import NodeProcess, check_answers, join, prepare
+from coexec.pipeline.cluster.ray_node import RayNode
 
-__all__ = ["RayNode", "check_welcome", "join_checked", "roster"]
-
-
-class RayNode(NamedTuple):
-    """A node as Ray reports it."""
-
-    id: str
-    name: str
-    """"" for a node that only sends frames and receives answers."""
-    build: str
-    """Version of its coexec, see `coexec.pipeline.cluster.build`."""
-    address: str
-    host: str
-    alive: bool
-    is_head: bool
-    cores: int | None
-    memory_bytes: int | None
+__all__ = ["check_welcome", "join_checked", "roster"]
 
 
 def roster(address: str, token: Path | None = None) -> tuple[RayNode, ...]:

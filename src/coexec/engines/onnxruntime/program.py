@@ -1,0 +1,162 @@
+"""Modules as sessions of ONNX Runtime, on the caller's tensors."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnxruntime as ort
+
+from coexec.arrays import Array
+from coexec.engines.base import Bound, OpaqueValue
+from coexec.engines.onnxruntime.seeds import with_seeds
+from coexec.errors import DeviceError, ExecutionError, first_line
+from coexec.lowering.module import Module
+from coexec.model.values import ort_value, run_session
+from coexec.ort import OrtSession, raised_by_ort
+
+__all__ = ["OrtProgram", "bind_threads", "session_options"]
+
+
+class OrtProgram:
+    """One ONNX Runtime session that reads and writes the caller's tensors."""
+
+    def __init__(self, module: Module, options: ort.SessionOptions, device: str) -> None:
+        self._device = device
+        self._module = module
+        values = {n: ort_value(w) for n, w in module.weights.items()}
+        if values:
+            options.add_external_initializers(list(values), list(values.values()))
+        try:
+            proto = with_seeds(module.proto)
+            self._session = OrtSession(proto, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            names = ", ".join(t.name for t in module.outputs)
+            raise DeviceError(
+                f"{device} cannot compile what makes {names}: {first_line(error)}; "
+                f"run that part elsewhere with another plan"
+            ) from error
+        self._weights = values  # the session borrows their memory
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
+        if any(t.opaque for t in (*self._module.inputs, *self._module.outputs)):
+            return _CalledSession(self._session, self._device, dict(inputs), dict(outputs))
+        bound = _BoundSession(self._session, self._device)
+        for tensor in self._module.inputs:
+            bound.set_input(tensor.name, inputs[tensor.name])
+        for tensor in self._module.outputs:
+            bound.set_output(tensor.name, outputs[tensor.name])
+        return bound
+
+    def end_profiling(self) -> tuple[str, float]:
+        """The file of the profile, and its start time in seconds since 1970."""
+        return self._session.end_profiling(), 1e-9 * self._session.get_profiling_start_time_ns()
+
+
+class _BoundSession:
+    """ONNX Runtime's IO binding on the caller's memory: nothing is copied."""
+
+    def __init__(self, session: OrtSession, device: str) -> None:
+        self._session = session
+        self._device = device
+        self._binding = session.io_binding()
+        self._held: dict[str, tuple[Array, ort.OrtValue]] = {}
+
+    def set_input(self, name: str, tensor: Array) -> None:
+        bound = self._held.get(name)
+        if bound is not None and bound[0] is tensor:
+            return  # the caller fills the same array again
+        value = ort_value(tensor)
+        self._held[name] = (tensor, value)
+        self._binding.bind_ortvalue_input(name, value)
+
+    def set_output(self, name: str, tensor: Array) -> None:
+        value = ort_value(tensor)
+        self._held[name] = (tensor, value)
+        self._binding.bind_ortvalue_output(name, value)
+
+    def run(self) -> None:
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:
+            if not raised_by_ort(error):
+                raise  # by a signal handler, in the middle of the call
+            raise ExecutionError(f"{self._device}: {first_line(error)}") from error
+
+
+class _CalledSession:
+    """A session that is run without IO binding: opaque values have no memory to be bound."""
+
+    def __init__(
+        self,
+        session: OrtSession,
+        device: str,
+        inputs: dict[str, Any],
+        outputs: dict[str, Any],
+    ) -> None:
+        self._session, self._device = session, device
+        self._inputs, self._outputs = inputs, outputs
+
+    def set_input(self, name: str, tensor: Any) -> None:
+        self._inputs[name] = tensor
+
+    def set_output(self, name: str, tensor: Any) -> None:
+        self._outputs[name] = tensor
+
+    def run(self) -> None:
+        try:
+            results = run_session(self._session, list(self._outputs), self._inputs)
+        except Exception as error:
+            if not raised_by_ort(error):
+                raise  # by a signal handler, in the middle of the call
+            raise ExecutionError(f"{self._device}: {first_line(error)}") from error
+        for (name, tensor), result in zip(self._outputs.items(), results, strict=True):
+            if isinstance(tensor, OpaqueValue):
+                tensor.value = result
+            elif tensor.shape == result.shape:
+                tensor[...] = result
+            else:  # an assignment would broadcast the result
+                raise ExecutionError(
+                    f"{self._device}: {name!r} has the shape {list(result.shape)} where the "
+                    f"operators say {list(tensor.shape)}"
+                )
+
+
+def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptions:
+    """Options for ``threads`` threads, bound to ``cores`` if these are given.
+
+    Threads spin for work during a run and stop at its end, so that the cores of a waiting cluster
+    are free for other threads. All sessions share one memory arena; otherwise each session would
+    keep the memory of its own peak.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # every error is raised too
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if _share_allocator():
+        options.add_session_config_entry("session.use_env_allocators", "1")
+    bind_threads(options, cores)
+    return options
+
+
+def bind_threads(options: ort.SessionOptions, cores: Sequence[int]) -> None:
+    """Bind each thread of a session, except the calling thread, to a core of its own."""
+    if len(cores) > 1:
+        # The first core is the calling thread's. ONNX Runtime counts cores from 1.
+        affinities = ";".join(str(core + 1) for core in cores[1:])
+        options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
+
+
+_shared: list[bool] = []
+
+
+def _share_allocator() -> bool:
+    """Register the process-wide arena at the first call. Returns whether there is one."""
+    if not _shared:
+        info = ort.OrtMemoryInfo(
+            "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+        )
+        with contextlib.suppress(Exception):  # another library may have registered one already
+            ort.create_and_register_allocator(info, None)
+        _shared.append(True)
+    return _shared[0]
