@@ -192,3 +192,9 @@ def test_every_page_of_the_docs_can_be_reached_from_the_index() -> None:
         paths = (link.partition("#")[0] for link in links if not URL.match(link))
         waiting += [(page.parent / path).resolve() for path in paths if path]
     assert {name_of(page) for page in (ROOT / "docs").rglob("*.md")} <= {*map(name_of, reached)}
+
+
+def test_the_architecture_lists_the_rooms() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = {path.parent.name for path in (SOURCE / "coexec").glob("*/__init__.py")}
+    assert set(re.findall(r"^\| \d+ \| `(\w+)/`", text, re.MULTILINE)) == rooms
