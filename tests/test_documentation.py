@@ -4,8 +4,10 @@ import ast
 import io
 import re
 import tokenize
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -194,7 +196,18 @@ def test_every_page_of_the_docs_can_be_reached_from_the_index() -> None:
     assert {name_of(page) for page in (ROOT / "docs").rglob("*.md")} <= {*map(name_of, reached)}
 
 
-def test_the_architecture_lists_the_rooms() -> None:
+def test_the_architecture_lists_the_rooms_in_the_order_of_their_imports() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    rooms = {path.parent.name for path in (SOURCE / "coexec").glob("*/__init__.py")}
-    assert set(re.findall(r"^\| \d+ \| `(\w+)/`", text, re.MULTILINE)) == rooms
+    rows = re.findall(r"^\| (\d+) \| `(\w+)/`", text, re.MULTILINE)
+    floors = {room: int(floor) for floor, room in rows}
+    assert floors.keys() == {path.parent.name for path in MODULES if path.parts[-3] == "coexec"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (layers,) = [each["layers"] for each in contracts if each["type"] == "layers"]
+    depths = {name: n for n, layer in enumerate(layers) for name in layer.split(" | ")}
+    for one, other in combinations(floors, 2):
+        difference = depths[one] - depths[other]  # layers are listed from the top down
+        assert (floors[one] < floors[other], floors[one] == floors[other]) == (
+            difference > 0,
+            difference == 0,
+        ), (one, other)
