@@ -1,4 +1,4 @@
-"""Draw stored figures as a chart: for each model, coexec's time over that of the best other engine.
+"""Draw stored figures as a chart: coexec's time over the best other engine's, by model.
 
     python docs/draw_figures.py docs/figures/two_cores.json docs/figures/two_cores.svg
 

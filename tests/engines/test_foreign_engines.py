@@ -1,6 +1,6 @@
 """Engines of other packages: found by their entry point, tried once, left out with the reason.
 
-The engine is the one that docs/design.md shows.
+The engine is the one that docs/guides/engine.md shows.
 """
 
 import json
@@ -22,14 +22,14 @@ from coexec.selection.configurations import configurations
 from tests.helpers.distributions import write_distribution
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
-DESIGN = Path(__file__).parents[2] / "docs" / "design.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "engine.md"
 CPU = f"cpu:{usable_cores()[0]}"
 Install = Callable[..., None]
 
 
 def shown() -> str:
     """The package that the docs show."""
-    (code,) = re.findall(r"```python\n(.*?)```", DESIGN.read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     return str(code)
 
 

@@ -53,7 +53,7 @@ _SESSION = {
     "run": f"{_WHEREVER}; feeds may also be `OrtValue`, DLPack tensors, objects with `__array__`, "
            f"tuples and numbers",
     "run_async": f"{_WHEREVER}, on threads of coexec",
-    "run_with_iobinding": f"{_WHEREVER}: a plan answers if all that is bound lies in main memory "
+    "run_with_iobinding": f"{_WHEREVER}: a plan answers if every bound value lies in main memory "
                           f"and has a type that NumPy has",
     "run_with_ort_values": f"{_WHEREVER}; nothing is copied",
     "run_with_ortvaluevector": _OWN,
@@ -64,7 +64,7 @@ _SESSION = {
 }  # fmt: skip
 
 _WEIGHTS = (
-    f"{_UNPLANNED}. Only `coexec.SessionOptions` tells: a plan does not see weights that "
+    f"{_UNPLANNED}. Only `coexec.SessionOptions` reports it: a plan does not see weights that "
     f"`onnxruntime.SessionOptions` holds"
 )
 _OPTIONS = {
@@ -97,8 +97,8 @@ _OPTIONS = {
     "logid": _SILENT,
     "optimized_model_filepath": "the own session is opened and writes it",
     "profile_file_prefix": "begins the name of either profile",
-    "register_custom_ops_library": f"{_UNPLANNED}: `coexec.SessionOptions` tells why at once, with "
-                                   f"`onnxruntime.SessionOptions` the unknown operators do",
+    "register_custom_ops_library": f"{_UNPLANNED}: `coexec.SessionOptions` reports why at once, "
+                                   f"with `onnxruntime.SessionOptions` the unknown operators do",
     "set_ep_context_data_read_func": _SILENT,
     "set_load_cancellation_flag": _SILENT,
     "set_provider_selection_policy": _CORES,
@@ -183,8 +183,8 @@ def page() -> str:
     own = [name for name in public(onnxruntime) if name in coexec.__all__]
     runtime_names = [name for name in public(onnxruntime) if name not in coexec.__all__]
     parts.append(
-        f"## The module\n\nOf coexec's own: {_listed(own)}. All others are ONNX Runtime's, handed "
-        f"on when they are asked for: {_listed(runtime_names)}; and `capi`.\n"
+        f"## The module\n\nOf coexec's own: {_listed(own)}. All others are ONNX Runtime's, looked "
+        f"up there on first use: {_listed(runtime_names)}; and `capi`.\n"
     )
     return "\n".join(parts)
 

@@ -1,6 +1,6 @@
 """A planner of another package: found by its entry point, used like ours, refused with the reason.
 
-The planner is the one that docs/planners.md shows.
+The planner is the one that docs/guides/planner.md shows.
 """
 
 import re
@@ -17,7 +17,7 @@ from tests.helpers.graphs import Case, make_graph, make_system, table
 
 GRAPH = make_graph({"a": [], "b": ["a"], "c": ["b"]})
 CHAIN = Case(GRAPH, table(GRAPH, {"p": (1, 1, 1), "q": (1, 1, 1)}), make_system("pq"))
-PAGE = Path(__file__).parents[2] / "docs" / "planners.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "planner.md"
 Install = Callable[..., None]
 
 

@@ -47,7 +47,7 @@ def judged_by(
 ) -> str:
     """Text of the verdict on outputs with the largest difference ``worst``.
 
-    Some models amplify rounding: see `coexec.model.check.is_rounding`.
+    Some models amplify rounding: see `coexec.model.difference.is_rounding`.
 
     Args:
         facts: facts for the JSON document, printed with the error.

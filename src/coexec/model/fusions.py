@@ -1,7 +1,7 @@
 """Rules that hold except for rounding, for numbers that do not overflow.
 
 ONNX Runtime fuses most of these itself, but only inside of a task, and only for itself. Each use of
-a rule is compared before it counts (`frontend.comparing`).
+a rule is compared before it counts (`coexec.model.replacement_check`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -61,7 +61,8 @@ def load(
         name: name of the graph; by default the model's own name.
         check: compare the outputs of the simplified model with those of the given one on made-up
             inputs; if they differ, the given one is planned.
-        rewrites: also move and fold operators in favour of coexec's engines (`frontend.rewrites`).
+        rewrites: also move and fold operators in favour of coexec's engines
+        (`coexec.model.rewrites`).
         examples: inputs that suit the model, tried before made-up ones.
         digest: of ``source`` with these shapes and values, if it is known.
 

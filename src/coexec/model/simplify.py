@@ -1,8 +1,8 @@
 """Folds constants and batch norms, removes identities, and infers every shape.
 
 The work is done in passes with names. All but the fusions give the same results bit by bit; each
-use of a rule of `frontend.fusions` is compared with the nodes that it replaces. A rule that fails
-at a node is not used there. A pass that fails can be left out by its name.
+use of a rule of `coexec.model.fusions` is compared with the nodes that it replaces. A rule that
+fails at a node is not used there. A pass that fails can be left out by its name.
 """
 
 import dataclasses

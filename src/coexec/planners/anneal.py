@@ -15,7 +15,7 @@ def solve(problem: Problem, starts: Starts, *, steps: int = 30_000, seed: int = 
     Promises that no plan of the fast planners (hope_greedy, heft, dmdar, mosaic, single) is shorter
     in the simulator. It is useful if tasks are so short that launches matter, because it takes the
     effect of each launch into account. O(steps |V|); some seconds for hundreds of tasks. See
-    `methods.search.annealing` for the method.
+    `coexec.planners.methods.search.annealing` for the method.
 
     Args:
         starts: makes the plans of the fast planners, the shortest first.

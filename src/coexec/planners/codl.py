@@ -48,10 +48,10 @@ def solve(
     Promises to be no slower than one device alone, in the simulator. Works for any number of
     devices. The paper decides the division of each task separately, and its Algorithm 1 then makes
     chains. Here one search decides both, in the simulator's model of time, and with the data of
-    each task on the devices where earlier steps left it (`methods.splitting.walk`). A chain is one
-    step of several tasks. As in Algorithm 1, a task joins a chain as long as an exchange of data
-    before the task would cost more than the rows that are computed twice. Parallel branches may
-    each go to one device, as in uLayer. List scheduling of whole tasks is tried, too.
+    each task on the devices where earlier steps left it (`coexec.planners.methods.splitting.walk`).
+    A chain is one step of several tasks. As in Algorithm 1, a task joins a chain as long as an
+    exchange of data before the task would cost more than the rows that are computed twice. Parallel
+    branches may each go to one device, as in uLayer. List scheduling of whole tasks is tried, too.
 
     Paper: Jia et al., "CoDL: Efficient CPU-GPU Co-execution for Deep Learning Inference on Mobile
     Devices", MobiSys 2022.

@@ -19,7 +19,7 @@ __all__ = ["Contender", "single_device_contenders"]
 
 
 class Contender(NamedTuple):
-    """A candidate with the plan and the workbench to run it."""
+    """A candidate with its plan and the planning context that runs it."""
 
     candidate: Candidate
     work: PlanningContext

@@ -1,7 +1,7 @@
 """Find the fastest plan for a model within a time limit, and give a verdict.
 
-Planner "auto" (`choosing.auto`) chooses the plan. It then runs in turns with ONNX Runtime's own
-session with default options, which a program would use otherwise. The verdict depends on these
+Planner "auto" (`coexec.selection.auto`) chooses the plan. It then runs in turns with ONNX Runtime's
+own session with default options, which a program would use otherwise. The verdict depends on these
 figures alone.
 
 Everything runs in a process of its own, which is ended when the time is over: compiling kernels and

@@ -1,6 +1,6 @@
 """Conversion of requests and answers of the Open Inference Protocol v2 from and to bytes.
 
-The protocol: https://github.com/kserve/open-inference-protocol, ``inference_rest.md``, with the
+The protocol: https://github.com/kserve/open-inference-protocol, ``inference_rest``, with the
 extension for binary tensor data. A request is a JSON object, followed by the bytes of tensors in
 the order in which the object names them. The header ``Inference-Header-Content-Length`` is the
 length of the object.

@@ -193,7 +193,7 @@ def test_pocl_has_one_set_of_cores_at_a_time(bound: dict[int, set[int]]) -> None
     binding = runtime.occupy("device", (0, 1))
     assert bound == {100: {0}, 101: {1}} and binding.thread_cores == (0, 1)
     again = runtime.occupy("device", (0, 1))
-    with pytest.raises(DeviceError, match=r"PoCL computes on core 0, 1 .* close that device"):
+    with pytest.raises(DeviceError, match=r"compute on core 0, 1; .* needs another process"):
         runtime.occupy("device", (2, 3))
     with pytest.raises(DeviceError, match=r"has 2 threads .* cannot compute on 3 cores"):
         runtime.occupy("device", (0, 1, 2))

@@ -1,8 +1,8 @@
 """The input rows from which Resize and Upsample make a row of the output, and their weights.
 
 Both are computed when the kernel is generated. The kernel reads them from tables, one for each axis
-that changes, as ONNX interpolates along one axis after the other. Formulas: the operator's page and
-onnx/reference/ops/op_resize.py.
+that changes, as ONNX interpolates along one axis after the other. Formulas: the operator's page,
+and `onnx.reference.ops.op_resize`.
 """
 
 import math

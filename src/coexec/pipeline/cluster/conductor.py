@@ -70,7 +70,7 @@ class Conductor:
         """One line for each plan so far, with its reason, in order."""
         self.recording: ClusterRecording | None = None
         """Collects the machines' spans; None while nothing is recorded."""
-        self._state = sv.State()
+        self._state = sv.SupervisionState()
         self._epochs = 0
         self._deploying: asyncio.Task[Deployment] | None = None
         self._changing = asyncio.Lock()
@@ -120,7 +120,7 @@ class Conductor:
 
     async def _begin(self) -> None:
         try:
-            await self._happened(sv.Joined(await self._hire()))
+            await self._happened(sv.MachinesJoined(await self._hire()))
         except (MachineLostError, TimeoutError) as error:
             raise ExecutionError(
                 f"a machine was lost while it was measured: {first_line(error)}; try again"
@@ -201,18 +201,18 @@ class Conductor:
             case sv.MeasureLoad():
                 if (demand := self._demand.demand()) is not None and self.deployed is not None:
                     is_high = demand.is_high(self.deployed.planned)
-                    await self._happened(sv.Load(demand.rate_per_s, is_high))
+                    await self._happened(sv.FrameRate(demand.rate_per_s, is_high))
             case sv.TryQuickPlans(rate_per_s):
                 await self._try_quick_plans(rate_per_s)
-            case sv.Answer() | sv.Fail() | sv.CancelDeployment() | sv.Close():
+            case sv.DeliverAnswer() | sv.FailFrame() | sv.CancelDeployment() | sv.Close():
                 self._carry_out_now(action)
 
     def _carry_out_now(self, action: sv.Action) -> None:
         """Carry out an action for which nothing has to be awaited."""
         match action:
-            case sv.Answer(frame, outputs):
+            case sv.DeliverAnswer(frame, outputs):
                 self._door.answer(frame, dict(outputs))
-            case sv.Fail(frame, error):
+            case sv.FailFrame(frame, error):
                 self._door.fail(frame, error)
             case sv.CancelDeployment():
                 if self._deploying is not None:
@@ -260,7 +260,7 @@ class Conductor:
                 self._next(sv.NotDeployed())
         before, self.deployed = self.deployed, deployment
         now_s = time.monotonic()
-        self._next(sv.Deployed(sv.Running(deployment.epoch, planned), now_s, is_hasty))
+        self._next(sv.Deployed(sv.RunningPlan(deployment.epoch, planned), now_s, is_hasty))
         self._demand.clear()
         self._door.limit(self._credits or planned.credits)
         line = (
@@ -392,7 +392,7 @@ class Conductor:
             self._door.fail_late()
             self._demand.look()
             try:
-                await self._happened(sv.Look(time.monotonic(), len(self._door.inside())))
+                await self._happened(sv.TimeToLook(time.monotonic(), len(self._door.inside())))
             except CoexecError as error:
                 self._door.close(error)
 
@@ -430,7 +430,7 @@ class Conductor:
             await asyncio.sleep(self._limits.join_s)
             try:
                 if joined := await self._hire():
-                    await self._happened(sv.Joined(joined))
+                    await self._happened(sv.MachinesJoined(joined))
             except ClosedError as error:
                 self._door.close(error)
                 return

@@ -26,31 +26,31 @@ from coexec.pipeline.cluster.planning import Planned
 
 __all__ = [
     "Action",
-    "Answer",
     "CancelDeployment",
     "Close",
     "Compared",
+    "DeliverAnswer",
     "Deploy",
     "Deployed",
     "Deploying",
     "Event",
-    "Fail",
+    "FailFrame",
+    "FrameRate",
     "Heard",
     "Improve",
     "Infeasible",
-    "Joined",
     "LeaveOut",
-    "Load",
-    "Look",
     "Lost",
+    "MachinesJoined",
     "MeasureLoad",
     "MeasureSpeeds",
     "NotDeployed",
     "Recover",
     "Resend",
-    "Running",
+    "RunningPlan",
     "Speeds",
-    "State",
+    "SupervisionState",
+    "TimeToLook",
     "TryQuickPlans",
     "next_actions",
 ]
@@ -60,7 +60,7 @@ _PATIENCE = 5
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningPlan:
     """The plan in service."""
 
     epoch: int
@@ -73,12 +73,12 @@ class Running:
 
 
 @dataclass(frozen=True)
-class State:
+class SupervisionState:
     """What decides whether the plan is replaced."""
 
     members: frozenset[str] = frozenset()
     """Machines of the session. A lost machine is one until the next look."""
-    running: Running | None = None
+    running: RunningPlan | None = None
     is_deploying: bool = False
     lost: Mapping[str, str] = field(default_factory=dict)
     """By lost machine that is still a member, the reason."""
@@ -106,7 +106,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Joined:
+class MachinesJoined:
     """Machines have become members."""
 
     machines: tuple[str, ...]
@@ -131,7 +131,7 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Look:
+class TimeToLook:
     """It is time to look at the machines."""
 
     now_s: float
@@ -148,7 +148,7 @@ class Deploying:
 class Deployed:
     """A plan is in service."""
 
-    running: Running
+    running: RunningPlan
     now_s: float
     is_hasty: bool = False
 
@@ -174,7 +174,7 @@ class Speeds:
 
 
 @dataclass(frozen=True)
-class Load:
+class FrameRate:
     """The rate of frames was measured."""
 
     rate_per_s: float
@@ -196,16 +196,16 @@ class Compared:
 
 
 Event = (
-    Joined
+    MachinesJoined
     | Lost
     | Heard
-    | Look
+    | TimeToLook
     | Deploying
     | Deployed
     | NotDeployed
     | Infeasible
     | Speeds
-    | Load
+    | FrameRate
     | Compared
 )
 
@@ -214,7 +214,7 @@ Event = (
 
 
 @dataclass(frozen=True)
-class Answer:
+class DeliverAnswer:
     """Deliver the outputs of a frame."""
 
     frame: int
@@ -222,7 +222,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Fail:
+class FailFrame:
     """Give up a frame."""
 
     frame: int
@@ -262,7 +262,7 @@ class MeasureSpeeds:
 
 @dataclass(frozen=True)
 class MeasureLoad:
-    """Estimate the rate of frames (event `Load`)."""
+    """Estimate the rate of frames (event `FrameRate`)."""
 
 
 @dataclass(frozen=True)
@@ -295,8 +295,8 @@ class Close:
 
 
 Action = (
-    Answer
-    | Fail
+    DeliverAnswer
+    | FailFrame
     | CancelDeployment
     | LeaveOut
     | Recover
@@ -308,13 +308,13 @@ Action = (
     | Deploy
     | Close
 )
-_Next = tuple[State, tuple[Action, ...]]
+_Next = tuple[SupervisionState, tuple[Action, ...]]
 
 
-def next_actions(state: State, event: Event, limits: Limits) -> _Next:
+def next_actions(state: SupervisionState, event: Event, limits: Limits) -> _Next:
     """The state after ``event``, and the actions to carry out, in order."""
     match event:
-        case Joined(machines):
+        case MachinesJoined(machines):
             state = replace(state, members=state.members | set(machines))
             if state.running is None:
                 return state, ()
@@ -324,7 +324,7 @@ def next_actions(state: State, event: Event, limits: Limits) -> _Next:
             return _lose(state, event)
         case Heard():
             return _hear(state, event)
-        case Look():
+        case TimeToLook():
             return _look(state, event, limits)
         case Deploying():
             return replace(state, is_deploying=True), ()
@@ -341,7 +341,7 @@ def next_actions(state: State, event: Event, limits: Limits) -> _Next:
             if drifted:
                 return state, (Improve("machines are faster or slower than thought"),)
             return state, (Improve("there was time to plan"),) if hasty else ()
-        case Load(rate_per_s, is_high):
+        case FrameRate(rate_per_s, is_high):
             return state, _at_load(state, rate_per_s, is_high)
         case Compared():
             if event.other_s <= event.current_s * (1 - limits.gain):
@@ -349,14 +349,14 @@ def next_actions(state: State, event: Event, limits: Limits) -> _Next:
             return replace(state, looked_s=event.now_s), ()
 
 
-def _lose(state: State, event: Lost) -> _Next:
+def _lose(state: SupervisionState, event: Lost) -> _Next:
     if event.machine not in state.members:
         return state, ()
     state = replace(state, lost={**state.lost, event.machine: event.reason})
     return state, (CancelDeployment(),) if state.is_deploying else ()
 
 
-def _hear(state: State, event: Heard) -> _Next:
+def _hear(state: SupervisionState, event: Heard) -> _Next:
     actions: list[Action] = []
     complaints = dict(state.complaints)
     progress_s = state.progress_s
@@ -364,12 +364,12 @@ def _hear(state: State, event: Heard) -> _Next:
         if isinstance(each, FrameAnswer):  # also of an older epoch: the outputs are the same
             progress_s = event.now_s
             complaints.clear()
-            actions.append(Answer(each.frame, each.outputs))
+            actions.append(DeliverAnswer(each.frame, each.outputs))
         elif state.running is None or each.epoch != state.running.epoch:
             continue
         elif isinstance(each, FrameFailure):
             error = ExecutionError(f"frame {each.frame} failed on {each.reason}")
-            actions.append(Fail(each.frame, error))
+            actions.append(FailFrame(each.frame, error))
         elif isinstance(each, Unreached) and each.target in state.members:
             complaints[each.target] = complaints.get(each.target, 0) + 1
     computing_s = {**state.computing_s, event.machine: event.computing_s}
@@ -377,7 +377,7 @@ def _hear(state: State, event: Heard) -> _Next:
     return state, tuple(actions)
 
 
-def _look(state: State, event: Look, limits: Limits) -> _Next:
+def _look(state: SupervisionState, event: TimeToLook, limits: Limits) -> _Next:
     state, actions = _unblock(state, event, limits)
     if state.lost or state.causes:
         state, recovery = _recover(state)
@@ -387,7 +387,7 @@ def _look(state: State, event: Look, limits: Limits) -> _Next:
     return state, actions
 
 
-def _unblock(state: State, event: Look, limits: Limits) -> _Next:
+def _unblock(state: SupervisionState, event: TimeToLook, limits: Limits) -> _Next:
     """Find out why no frame was answered for long, and blame a machine, or send frames again."""
     running = state.running
     if running is None or state.is_deploying:
@@ -410,7 +410,7 @@ def _unblock(state: State, event: Look, limits: Limits) -> _Next:
     return state, (Resend(f"no answer for {patience:.1f} s"),)
 
 
-def _recover(state: State) -> _Next:
+def _recover(state: SupervisionState) -> _Next:
     """Leave out lost machines, and plan for the others."""
     causes = (*state.causes, *(f"{name} {reason}" for name, reason in state.lost.items()))
     why = "; ".join(causes)
@@ -425,7 +425,7 @@ def _recover(state: State) -> _Next:
     return replace(state, causes=()), (LeaveOut(lost), Close(error))
 
 
-def _at_load(state: State, rate_per_s: float, is_high: bool) -> tuple[Action, ...]:
+def _at_load(state: SupervisionState, rate_per_s: float, is_high: bool) -> tuple[Action, ...]:
     """At a low rate of frames, a plan in which all machines compute the same frame answers sooner;
     at a high rate, a pipeline of several frames answers more."""
     if state.running is None:

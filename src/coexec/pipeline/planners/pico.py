@@ -26,9 +26,10 @@ def solve(
     """Cut the graph into a chain of pieces, pieces into stages, and stages into rows.
 
     Algorithm 1 makes pieces such that the largest redundant work of a piece is least; it is exact
-    except for wide graphs (`methods.wide`). Algorithm 2 finds the stages of least period on
-    equal machines of mean capacity; it is exact for the model of time. Algorithm 3 assigns the
-    stages to the real machines, and rows such that all machines of a stage finish together.
+    except for wide graphs (`coexec.pipeline.planners.methods.wide`). Algorithm 2 finds the stages
+    of least period on equal machines of mean capacity; it is exact for the model of time. Algorithm
+    3 assigns the stages to the real machines, and rows such that all machines of a stage finish
+    together.
 
     Paper: Yang et al., "PICO: Pipeline Inference Framework for Versatile CNNs on Diverse Mobile
     Devices".
@@ -36,7 +37,7 @@ def solve(
     Args:
         rebalance: "shares" is the paper's; "stages" also moves pieces and machines between stages,
             for machines that differ much. It is never worse, and takes up to seconds.
-        model: the model of a stage's time, see `methods.network`.
+        model: the model of a stage's time, see `coexec.pipeline.planners.methods.network`.
         latency_limit_s: limit for the latency of one frame, by Algorithm 2's own times; None for no
             limit.
         diameter: the longest path inside a piece, in edges.

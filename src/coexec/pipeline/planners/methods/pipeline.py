@@ -28,7 +28,8 @@ class Pieces(NamedTuple):
 
     chain: tuple[int, ...]
     exact: bool
-    """Whether all chains were tried, and not only those of `methods.wide`."""
+    """Whether all chains were tried, and not only those of `coexec.pipeline.planners.methods.wide`.
+    """
 
 
 def fine_pieces(bodies: Bodies, diameter: int = DIAMETER, max_arcs: int = _ARCS) -> Pieces:
