@@ -13,7 +13,7 @@ from coexec.graph.graph import Graph, Piece, tensor_part
 from coexec.graph.receptive import needed_inputs
 from coexec.graph.region import Region
 from coexec.graph.stitch import missing
-from coexec.lowering.dialect import PLAIN
+from coexec.lowering.layout import PLAIN
 from coexec.lowering.lowered import Lowered, as_it_is
 from coexec.lowering.module import Module
 from coexec.lowering.module_writer import Writer

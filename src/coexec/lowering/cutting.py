@@ -9,7 +9,6 @@ import onnx_ir as ir
 from coexec.graph.graph import Operator, Scalars, Tensor
 from coexec.graph.region import Region
 from coexec.graph.rules import RULES, OperatorRegion
-from coexec.lowering.dialect import ends_with_blocks
 from coexec.lowering.lowered import LAYOUT, Lowered, reads
 from coexec.model.operators import scalars_of, small_constant
 
@@ -47,8 +46,7 @@ def node_region(low: Lowered, node: onnx.NodeProto, wanted: Region) -> OperatorR
     """
     kind, dialect = (node.domain, node.op_type), low.dialect
     whole = Region.whole(low.tensors[node.output[0]].shape)
-    layout = low.layout(node.output[0])
-    if layout > 0 and not ends_with_blocks(wanted, whole.stop, layout):
+    if not low.layout(node.output[0]).has_whole_blocks(wanted, whole.stop):
         raise Uncut(f"{node.output[0]}{wanted} does not end where blocks end")
     if kind in (dialect.enter, dialect.leave):
         return _relaid(low, node, wanted, whole, left=kind == dialect.leave)

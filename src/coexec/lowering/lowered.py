@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from coexec.arrays import Array, numpy_type
 from coexec.graph.graph import Tensor
-from coexec.lowering.dialect import FILLED, LAST, PLAIN, STANDARD, WIDE, Dialect, Layout
+from coexec.lowering.dialect import STANDARD, Dialect
+from coexec.lowering.layout import NHWC, PADDED, PLAIN, WIDE, Layout
 from coexec.model.reference_session import is_plain
 from coexec.model.tensors import tensor_of
 from coexec.model.types import type_proto, type_text
@@ -52,7 +53,7 @@ class Lowered:
     maker: Mapping[str, int] = field(default_factory=dict)
     """For each value: the index of the node that computes it."""
     otherwise: Mapping[str, Layout] = field(default_factory=dict)
-    """Layouts of the values that hold a tensor neither in the model's layout nor in blocks: `LAST`
+    """Layouts of the values that hold a tensor neither in the model's layout nor in blocks: `NHWC`
     or `WIDE`."""
     annotated: bool = False
     """Whether modules declare the types of inner values; engines without this infer them."""
@@ -72,17 +73,19 @@ class Lowered:
 
     def _rank(self, value: str) -> tuple[bool, bool]:
         layout = self.layout(value)
-        return layout > PLAIN, layout != PLAIN
+        return layout.is_blocked, layout != PLAIN
 
     def layout(self, value: str) -> Layout:
         """The layout of a value."""
         if value in self.blocked:
-            return self.dialect.block
-        return FILLED if value in self._filled else self.otherwise.get(value, PLAIN)
+            tensor = self.tensors.get(BORDER + self.stands_for.get(value, value))
+            return self.dialect.blocked_layout("float32" if tensor is None else tensor.dtype)
+        return PADDED if value in self._filled else self.otherwise.get(value, PLAIN)
 
     def held(self, value: str, tensor: Tensor) -> Layout:
         """The engine's layout of ``tensor``, which it holds as ``value``."""
-        return self.layout(value) or self.dialect.held(tensor)
+        layout = self.layout(value)
+        return self.dialect.inner_layout(tensor) if layout == PLAIN else layout
 
     def native_layout(self, tensor: Tensor) -> Layout:
         """The layout in which the engine holds ``tensor``."""
@@ -102,14 +105,14 @@ class Lowered:
                 names.update(
                     self.stands_for[v]
                     for v in reads(node)
-                    if v in self.stands_for and self.layout(v) <= PLAIN
+                    if v in self.stands_for and not self.layout(v).is_blocked
                 )
-        return frozenset(n for n in names if self.layout(self.native(n)) > PLAIN)
+        return frozenset(n for n in names if self.layout(self.native(n)).is_blocked)
 
     def filled(self, name: str, channels: int) -> int:
         """Number of channels of the whole tensor ``name``, with those that fill the last block."""
         native = self.native(name)
-        if self.layout(native) > 0 or native in self._filled:
+        if self.layout(native).padded:
             return self.tensors[native].shape[1]
         block = self.dialect.block
         return -(-channels // block) * block if block else channels
@@ -196,7 +199,7 @@ def read_lowered(
             if layout == WIDE and _has_more(tensors.get(value), tensors[BORDER + name]):
                 del stands_for[value]  # wide and filled: only for the model's own operators
                 break
-            if layout:
+            if layout != PLAIN:
                 otherwise[value] = layout
             # ONNX Runtime may not give the shape of a value that differs by an Identity alone.
             elif value not in tensors or tensors[value].opaque:
@@ -219,7 +222,7 @@ def _carrying(
     value: str, nodes: Sequence[onnx.NodeProto], maker: Mapping[str, int], dialect: Dialect
 ) -> Iterable[tuple[str, Layout]]:
     """The values from which ``value`` is made by changes of layout alone, from the last to the
-    first, each with its layout: `LAST`, `WIDE` or `PLAIN`."""
+    first, each with its layout: `NHWC`, `WIDE` or `PLAIN`."""
     layout = PLAIN
     while True:
         node = nodes[maker[value]]
@@ -227,7 +230,7 @@ def _carrying(
             if layout != PLAIN:
                 return
             if _is_nhwc(node, nodes, maker):
-                layout = LAST
+                layout = NHWC
             elif _narrows(node, dialect):
                 layout = WIDE
             else:

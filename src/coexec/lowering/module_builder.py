@@ -11,7 +11,7 @@ import onnx_ir as ir
 from coexec.arrays import Array, numpy_type
 from coexec.graph.graph import Tensor
 from coexec.graph.region import Region
-from coexec.lowering.dialect import PLAIN, Layout
+from coexec.lowering.layout import PLAIN, Layout
 from coexec.lowering.lowered import Lowered, declared, kind_of, placeholder, reads
 from coexec.lowering.module import Module
 from coexec.model.stored import Stored, is_large
@@ -243,7 +243,7 @@ class Body:
             tuple(outputs),
             tuple(kind_of(node) for node, _ in computing),
             tuple(part for _, part in computing),
-            {t.name: layout for t in (*used, *outputs) if (layout := layouts.get(t.name, PLAIN))},
+            {t.name: layouts[t.name] for t in (*used, *outputs) if layouts[t.name] != PLAIN},
             stored,
         )
 

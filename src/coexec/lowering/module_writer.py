@@ -9,7 +9,7 @@ from coexec.graph.graph import Graph, Piece, Task, Tensor, tensor_part
 from coexec.graph.region import Region
 from coexec.graph.rules import OperatorRegion
 from coexec.lowering.cutting import Uncut, node_region, nodes_of
-from coexec.lowering.dialect import LAST, Layout
+from coexec.lowering.layout import Layout
 from coexec.lowering.lowered import Lowered
 from coexec.lowering.module import Module
 from coexec.lowering.module_builder import Body
@@ -218,8 +218,8 @@ class Writer:
     def _inner(self, low: Lowered, value: str, tensor: str, region: Region) -> Region:
         """The region of ``tensor`` in the lowered ``value``, which may have more channels."""
         shape, whole = low.tensors[value].shape, self._graph.tensors[tensor].shape
-        if low.layout(value) == LAST:
-            raise Uncut(f"{tensor} has its channels last")
+        if low.layout(value).order == "NHWC":
+            raise Uncut(f"{tensor} is in NHWC")
         if shape == whole:
             return region
         if len(shape) != len(whole) or region.start[1] or region.stop[1] != whole[1]:

@@ -14,7 +14,7 @@ from coexec.graph.graph import Graph, Piece, Tensor
 from coexec.graph.region import Region
 from coexec.hardware.hardware import Place
 from coexec.lowering.cutting import nodes_of
-from coexec.lowering.dialect import FILLED, LAST, PLAIN, WIDE, Layout, ends_with_blocks
+from coexec.lowering.layout import NHWC, PLAIN, Layout
 from coexec.lowering.lowered import Lowered, reads
 from coexec.lowering.module import Gather, GatheredBox, Module
 from coexec.lowering.module_writer import Writer
@@ -110,14 +110,14 @@ def leaving_blocks(graph: Graph, own: Lowered, others: Iterable[Lowered]) -> Set
     """The tensors that an engine holds in blocks and cannot assemble in blocks with parts that one
     of ``others`` has made."""
     changing = {name for other in others for name in changing_layout(graph, other, own)}
-    return frozenset(n for n in changing if own.native_layout(graph.tensors[n]) > PLAIN)
+    return frozenset(n for n in changing if own.native_layout(graph.tensors[n]).is_blocked)
 
 
 def _changes(tensor: Tensor, source: Lowered, target: Lowered) -> bool:
     layout = source.native_layout(tensor)
     if layout != target.native_layout(tensor):
         return True
-    exact = layout <= PLAIN or (source.has_exactly(tensor) and target.has_exactly(tensor))
+    exact = not layout.is_blocked or (source.has_exactly(tensor) and target.has_exactly(tensor))
     return not exact or tensor.name in target.read_outside
 
 
@@ -150,7 +150,7 @@ def _gather(
     if as_made(supplies, region):
         return None
     whole = tensor.whole
-    if layout > 0:
+    if layout.is_blocked:
         whole = whole.with_axis(1, 0, low.filled(name, tensor.shape[1]))
     return Gather(
         layout,
@@ -191,7 +191,7 @@ class _Exchange:
             used = uses.get(name, {common})
             unblocked = self._unblocked(reader, name, supplies)
             layouts = {common if layout == common else unblocked for layout in used}
-            for layout in sorted(layouts):
+            for layout in sorted(layouts, key=str):
                 yield _Handed(name, region, layout), supplies
 
     def _uses(self, reader: Segment, needed: Collection[str]) -> dict[str, set[Layout]]:
@@ -215,7 +215,7 @@ class _Exchange:
         name, region = part
         layout = self._native(reader.place, name)
         unblocked = self._unblocked(reader, name, supplies)
-        if layout in (PLAIN, WIDE, FILLED) or not supplies:
+        if not layout.is_reordered or not supplies:
             return unblocked
         segments, tensor = self._schedule.segments, self._schedule.graph.tensors[name]
         own = self._lowered[reader.place]
@@ -223,9 +223,9 @@ class _Exchange:
         if any(self._native(place, name) != layout for place in places):
             return unblocked
         boxes = [region, *(s.box for s in supplies), *(s.made for s in supplies)]
-        if layout == LAST:
-            return LAST if all(box == tensor.whole for box in boxes) else PLAIN
-        aligned = all(ends_with_blocks(box, tensor.shape, layout) for box in boxes)
+        if layout == NHWC:
+            return NHWC if all(box == tensor.whole for box in boxes) else PLAIN
+        aligned = all(layout.has_whole_blocks(box, tensor.shape) for box in boxes)
         return layout if aligned and self._fill_alike(name, boxes, own, places) else unblocked
 
     def _fill_alike(
@@ -248,11 +248,11 @@ class _Exchange:
     def _unblocked(self, reader: Segment, name: str, supplies: Sequence[Supply]) -> Layout:
         """The model's layout of a tensor, but in float32 if reader and makers hold it in
         float32."""
-        tensor = self._schedule.graph.tensors[name]
+        if not supplies:
+            return PLAIN
         makers = (self._schedule.segments[s.segment] for s in supplies)
-        places = {s.place for s in (reader, *makers)} if supplies else set()
-        kinds = {self._lowered[p].dialect.unblocked(self._native(p, name), tensor) for p in places}
-        return WIDE if kinds == {WIDE} else PLAIN
+        layouts = {self._native(s.place, name).unblocked for s in (reader, *makers)}
+        return layouts.pop() if len(layouts) == 1 else PLAIN
 
     def _native(self, place: Place, name: str) -> Layout:
         return self._lowered[place].native_layout(self._schedule.graph.tensors[name])

@@ -12,15 +12,7 @@ from coexec.graph.graph import Graph, Tensor, tensor_part
 from coexec.graph.region import Region
 from coexec.graph.stitch import Taken, assemble
 from coexec.lowering.cutting import Uncut
-from coexec.lowering.dialect import (
-    FILLED,
-    LAST,
-    PLAIN,
-    WIDE,
-    Layout,
-    declared_shape,
-    ends_with_blocks,
-)
+from coexec.lowering.layout import PLAIN, Layout
 from coexec.lowering.lowered import Lowered
 from coexec.lowering.module_builder import Body
 
@@ -32,9 +24,7 @@ _There = Mapping[str, Mapping[tuple[Region, Layout], str]]
 def part_name(tensor: str, region: Region, layout: Layout, graph: Graph) -> str:
     """Name of a part of a tensor in modules: the tensor's name, its region if it is not whole, and
     its layout if it is not the model's."""
-    name = tensor_part(tensor, region, graph)
-    special = {PLAIN: name, LAST: f"{name}, channels last", WIDE: f"{name} in float32"}
-    return special.get(layout, f"{name} in blocks of {layout}")
+    return f"{tensor_part(tensor, region, graph)} {layout}".rstrip()
 
 
 class TensorParts:
@@ -60,10 +50,9 @@ class TensorParts:
     def described(self, tensor: str, region: Region, layout: Layout, value: str) -> Tensor:
         """Type and shape of the part, declared for ``value``."""
         own = self._graph.tensors[tensor]
-        filled = self._filled(tensor, region) if layout > 0 else 0
-        shape = own.shape if own.opaque else declared_shape(region.shape, layout, filled)
-        part_tensor = replace(own, dtype=self._low.dialect.type_in(layout, own))
-        return self._body.declare(value, shape, part_tensor)
+        filled = self._filled(tensor, region) if layout.is_blocked else 0
+        shape = own.shape if own.opaque else layout.declared_shape(region.shape, filled)
+        return self._body.declare(value, shape, replace(own, dtype=layout.dtype_of(own)))
 
     def published(self, tensor: str, region: Region, layout: Layout, others: set[str]) -> str:
         """The part under the name that other modules use; ``others`` are such names that exist
@@ -90,7 +79,7 @@ class TensorParts:
         there = self._there.get(tensor, {})
         if (region, layout) in there:
             return there[region, layout]
-        if _is_filled(layout) and not self._in_blocks(tensor, region, layout):
+        if layout.padded and not self._in_blocks(tensor, region, layout):
             raise Uncut(f"{tensor}{region} does not end where blocks end")
         if self._graph.tensors[tensor].opaque:
             raise PlanError(
@@ -110,13 +99,13 @@ class TensorParts:
         whole = self._graph.tensors[tensor].whole
         if tensor in self._low.places and _differing(whole, region) & {1}:
             return False  # with gaps, channels are not at their position in the tensor
-        return layout == FILLED or ends_with_blocks(region, whole.stop, layout)
+        return layout.has_whole_blocks(region, whole.stop)
 
     def _nearest(self, layouts: Sequence[Layout], tensor: str, wanted: Layout) -> Layout | None:
         """The first of ``layouts``, but one of the same type as ``wanted`` if there is one."""
         own = self._graph.tensors[tensor]
-        kinds = {layout: self._low.dialect.type_in(layout, own) for layout in (*layouts, wanted)}
-        return min(layouts, key=lambda layout: kinds[layout] != kinds[wanted], default=None)
+        dtype = wanted.dtype_of(own)
+        return min(layouts, key=lambda layout: layout.dtype_of(own) != dtype, default=None)
 
     def _assembled(self, tensor: str, region: Region, layout: Layout) -> tuple[str, Layout]:
         """A part that is cut out of another or joined from others, with the layout in which that is
@@ -136,10 +125,9 @@ class TensorParts:
         else:
             axes, regions = {plan.axis}, [member.region for member in plan.members]
         # Along batch and channels, whole blocks are cut and joined without leaving their layout.
-        as_they_lie = layout > 0 and axes <= {0, 1}
-        as_they_lie = as_they_lie and all(ends_with_blocks(r, whole, layout) for r in regions)
-        unblocked = self._low.dialect.unblocked(layout, self._graph.tensors[tensor])
-        inside = layout if as_they_lie else unblocked
+        as_they_lie = layout.is_blocked and axes <= {0, 1}
+        as_they_lie = as_they_lie and all(layout.has_whole_blocks(r, whole) for r in regions)
+        inside = layout if as_they_lie else layout.unblocked
         values = [self.get(tensor, r, inside) for r in regions]
         if isinstance(plan, Taken):
             return self.cropped(values[0], plan.source, region, inside), inside
@@ -151,7 +139,7 @@ class TensorParts:
         bounds = [
             (axis, c - a, d - a) for axis, (a, b, c, d) in enumerate(ranges) if (a, b) != (c, d)
         ]
-        if layout == LAST or (layout > 0 and any(axis > 1 for axis, _, _ in bounds)):
+        if layout.order == "NHWC" or (layout.is_blocked and any(axis > 1 for axis, _, _ in bounds)):
             plain = self._left(value, self._body.tensor(value).shape[1], layout)
             return self._entered(self.cropped(plain, have, want, PLAIN), want.shape[1], layout)
         return self._body.sliced(value, bounds)
@@ -163,20 +151,20 @@ class TensorParts:
         if have == want:
             return value
         places = self._low.places.get(tensor)
-        filled = self._filled(tensor, region) if _is_filled(have) or _is_filled(want) else 0
-        if _is_filled(have) and places is not None:
+        filled = self._filled(tensor, region) if have.padded or want.padded else 0
+        if have.padded and places is not None:
             value = self._body.chosen(self._left(value, filled, have), places)
-        elif have not in (PLAIN, WIDE):
+        elif not have.is_plain:
             value = self._left(value, region.shape[1], have)
-        kind = self._low.dialect.type_in(want, self._graph.tensors[tensor])
+        kind = want.dtype_of(self._graph.tensors[tensor])
         if self._body.tensor(value).dtype != kind:
             value = self._body.cast(value, kind)
-        if _is_filled(want) and places is not None:
+        if want.padded and places is not None:
             index = [len(places)] * filled
             for channel, place in enumerate(places):
                 index[place] = channel
             value = self._body.chosen(self._body.filled(value, len(places) + 1), index)
-        if want in (PLAIN, WIDE):
+        if want.is_plain:
             return value
         return self._entered(value, filled or region.shape[1], want)
 
@@ -190,12 +178,12 @@ class TensorParts:
     def _entered(self, value: str, channels: int, layout: Layout) -> str:
         """``value`` converted from the model's layout to ``layout``, filled up to ``channels``."""
         dialect = self._low.dialect
-        if layout < 0 or dialect.inner is None:
+        if not layout.is_blocked or dialect.inner is None:
             value = self._body.filled(value, channels)
-        if layout == FILLED:
+        if not layout.is_reordered:
             return value
         batch, _, *spatial = self._body.tensor(value).shape
-        if layout == LAST:
+        if layout.order == "NHWC":
             return self._body.transposed(value, [0, *range(2, len(spatial) + 2), 1])
         domain, op_type = dialect.enter
         return self._body.add(op_type, value, (batch, channels, *spatial), domain)
@@ -203,18 +191,13 @@ class TensorParts:
     def _left(self, value: str, channels: int, layout: Layout) -> str:
         """``value`` converted from ``layout`` to the model's layout."""
         shape = self._body.tensor(value).shape
-        if layout == LAST:
+        if layout.order == "NHWC":
             return self._body.transposed(value, [0, len(shape) - 1, *range(1, len(shape) - 1)])
-        if layout == FILLED:
+        if not layout.is_reordered:
             return self._body.sliced(value, [(1, 0, channels)]) if channels < shape[1] else value
         domain, op_type = self._low.dialect.leave
         plain_shape = (shape[0], channels, *shape[2:])
         return self._body.add(op_type, value, plain_shape, domain, channels=channels)
-
-
-def _is_filled(layout: Layout) -> bool:
-    """Whether a part has channels in this layout that the model does not have."""
-    return layout > 0 or layout == FILLED
 
 
 def _differing(one: Region, other: Region) -> set[int]:

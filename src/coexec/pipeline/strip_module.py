@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from coexec.graph.graph import Graph, Piece
-from coexec.lowering.dialect import PLAIN
+from coexec.lowering.layout import PLAIN
 from coexec.lowering.lowered import Lowered, as_it_is
 from coexec.lowering.module import Module
 from coexec.lowering.module_writer import Writer

@@ -17,12 +17,13 @@ from coexec.cache import Entry, Weights
 from coexec.errors import StoreError
 from coexec.graph.graph import Piece, Tensor
 from coexec.graph.region import Region
+from coexec.lowering.layout import Layout
 from coexec.lowering.module import Gather, GatheredBox, Module
 from coexec.plan.schedule import Schedule, Segment, TaskRegion, Transfer
 
 __all__ = ["CompiledPlan", "load_compiled", "save_compiled", "without_modules"]
 
-_FORMAT = 9
+_FORMAT = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +81,10 @@ def save_compiled(compiled: CompiledPlan, extra: Mapping[str, Any]) -> Entry:
         "segments": [asdict(s) for s in compiled.segments],
         "transfers": [asdict(t) for t in compiled.transfers],
         "modules": rows,
-        "gathers": {name: asdict(gather) for name, gather in compiled.gathers.items()},
+        "gathers": {
+            name: asdict(gather) | {"layout": str(gather.layout)}
+            for name, gather in compiled.gathers.items()
+        },
     }
     files = {
         "compiled.json": json.dumps(data).encode(),
@@ -108,7 +112,7 @@ def _module_row(module: Module, offset: int) -> dict[str, Any]:
         "outputs": [asdict(t) for t in module.outputs],
         "operators": list(module.operators),
         "results": list(module.results),
-        "layouts": dict(module.layouts),
+        "layouts": {name: str(layout) for name, layout in module.layouts.items()},
     }
 
 
@@ -168,7 +172,7 @@ def _module(row: Mapping[str, Any], protos: bytes, stored: Mapping[str, Array]) 
         _tensors(row["outputs"]),
         tuple(row["operators"]),
         tuple(row["results"]),
-        row["layouts"],
+        {name: Layout.parse(text) for name, text in row["layouts"].items()},
         {name: (stored_as, offset) for name, (stored_as, offset, _, _) in row["weights"].items()},
     )
 
@@ -199,7 +203,7 @@ def _segment(row: Mapping[str, Any]) -> Segment:
 
 def _gather(row: Mapping[str, Any]) -> Gather:
     boxes = ((value, _region(taken), _region(put)) for value, taken, put in row["boxes"])
-    return Gather(row["layout"], tuple(GatheredBox(*box) for box in boxes))
+    return Gather(Layout.parse(row["layout"]), tuple(GatheredBox(*box) for box in boxes))
 
 
 def _region(row: Sequence[Sequence[int]]) -> Region:
