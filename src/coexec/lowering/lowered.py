@@ -173,17 +173,16 @@ def as_it_is(model: ir.Model, borders: Iterable[str]) -> Lowered:
 
 
 def read_lowered(
-    content: bytes,
+    proto: onnx.ModelProto,
     weights: Mapping[str, ir.TensorProtocol],
     borders: Iterable[str],
     dialect: Dialect,
 ) -> Lowered:
-    """The lowered model in an entry.
+    """The lowered model in ``proto``, as `OpenEngine.lower` describes it.
 
     Raises:
         ValueError: a border is missing.
     """
-    proto = onnx.load_model_from_string(content)
     nodes = list(proto.graph.node)
     maker = _makers(nodes)
     infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)

@@ -17,10 +17,11 @@ from coexec.errors import StoreError
 from coexec.graph.graph import tensor_part
 from coexec.hardware.hardware import Place
 from coexec.keys import digest
-from coexec.lowering.lowered import Lowered, as_it_is, read_lowered
+from coexec.lowering.entry import import_lowered, load_lowered
+from coexec.lowering.lowered import Lowered, as_it_is
 from coexec.lowering.pieces import changing_layout, cut_pieces, handed_on, leaving_blocks
 from coexec.model.model import Model
-from coexec.model.stored import import_lowered, is_kept, is_large, stored_weights
+from coexec.model.stored import is_large
 from coexec.plan.derive import stepwise
 from coexec.plan.schedule import Schedule, TaskRegion
 from coexec.runtime.compiled import CompiledPlan
@@ -123,8 +124,7 @@ class Compiler:
         if entry is None:
             return None
         try:
-            weights = stored_weights(entry, self._cache)
-            return read_lowered(entry.files["lowered.onnx"], weights, borders, engine.dialect)
+            return load_lowered(entry, self._cache, borders, engine.dialect)
         except (StoreError, ValueError):
             self._cache.drop("lowered", key)
             return None
@@ -141,9 +141,8 @@ class Compiler:
             path = engine.lower(source, borders, folder)
             if path is None:
                 return None
-            entry, weights = import_lowered(path, self._cache)
-            lowered = read_lowered(entry.files["lowered.onnx"], weights, borders, engine.dialect)
-            if all(is_kept(tensor) for tensor in weights.values()):
+            lowered, entry = import_lowered(path, self._cache, borders, engine.dialect)
+            if entry is not None:
                 self._cache.add("lowered", key, entry)
             return lowered
 
