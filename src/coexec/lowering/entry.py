@@ -1,4 +1,4 @@
-"""Lowered models as entries of the cache."""
+"""LoweredModel models as entries of the cache."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from coexec.cache import Cache, Entry
 from coexec.lowering.dialect import Dialect
-from coexec.lowering.lowered import Lowered, read_lowered
+from coexec.lowering.lowered_model import LoweredModel, read_lowered
 from coexec.model.external import embed_in_bodies
 from coexec.model.model import require_whole
 from coexec.model.stored import Stored, detached, is_large, share, stored_tensor, written
@@ -20,7 +20,7 @@ _FILE = "lowered.onnx"
 
 def import_lowered(
     path: Path, cache: Cache, borders: Iterable[str], dialect: Dialect
-) -> tuple[Lowered, Entry | None]:
+) -> tuple[LoweredModel, Entry | None]:
     """The model in the files that `OpenEngine.lower` wrote, and its entry for the cache.
 
     The weights are in the cache. If that is impossible, the entry is None and they are in memory.
@@ -47,7 +47,9 @@ def import_lowered(
     return lowered, Entry({_FILE: proto.SerializeToString()}, tuple(stored))
 
 
-def load_lowered(entry: Entry, cache: Cache, borders: Iterable[str], dialect: Dialect) -> Lowered:
+def load_lowered(
+    entry: Entry, cache: Cache, borders: Iterable[str], dialect: Dialect
+) -> LoweredModel:
     """The model in an entry that `import_lowered` has made.
 
     Raises:
