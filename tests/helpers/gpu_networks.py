@@ -8,7 +8,7 @@ from onnx import helper
 
 from coexec.engines.base import OpenEngine
 from coexec.hardware.hardware import Place
-from coexec.lowering.lowered import as_it_is
+from coexec.lowering.lowered_model import without_lowering
 from coexec.lowering.module import Module
 from coexec.lowering.pieces import cut_pieces
 from coexec.model.load import load
@@ -124,7 +124,9 @@ def module_of(model: Model) -> Module:
     place = Place("gpu:0", "opencl")
     pieces = tuple(graph.whole_piece(t) for t in graph.tasks)
     plan = Plan.of_places(graph.fingerprint, {place: pieces}, Provenance("test"))
-    lowered = as_it_is(model.source, [name for task in graph.tasks for name in task.outputs])
+    lowered = without_lowering(
+        model.source, [name for task in graph.tasks for name in task.outputs]
+    )
     (module,), _ = cut_pieces(derive(plan, graph), {place: lowered}, lowered)
     return module
 

@@ -13,10 +13,10 @@ from coexec.graph.graph import Graph, Piece, tensor_part
 from coexec.graph.receptive import needed_inputs
 from coexec.graph.region import Region
 from coexec.graph.stitch import missing
-from coexec.lowering.dialect import PLAIN
-from coexec.lowering.lowered import Lowered, as_it_is
+from coexec.lowering.layout import PLAIN
+from coexec.lowering.lowered_model import LoweredModel, without_lowering
 from coexec.lowering.module import Module
-from coexec.lowering.module_writer import Writer
+from coexec.lowering.module_writer import ModuleWriter
 from coexec.model.group import build_graph
 from coexec.model.infer import complete, infer
 from coexec.model.model import Model
@@ -112,14 +112,14 @@ def written(
     return ir.from_proto(proto)
 
 
-def plain_of(model: Model) -> Lowered:
+def plain_of(model: Model) -> LoweredModel:
     """The model in its own operators, with all tasks separate."""
-    return as_it_is(model.source, [n for t in model.graph.tasks for n in t.outputs])
+    return without_lowering(model.source, [n for t in model.graph.tasks for n in t.outputs])
 
 
 def module_of_pieces(
     model: Model,
-    plain: Lowered,
+    plain: LoweredModel,
     pieces: Sequence[Piece],
     outputs: Sequence[Part],
     inputs: Sequence[Part] | None = None,
@@ -127,7 +127,7 @@ def module_of_pieces(
     """The module that computes ``outputs`` from ``pieces``. By default, ``inputs`` are all other
     parts of tensors that this needs."""
     graph = model.graph
-    writer = Writer(graph, plain, plain)
+    writer = ModuleWriter(graph, plain, plain)
     for part in segment_inputs(graph, pieces, outputs) if inputs is None else inputs:
         writer.read(*part, PLAIN, tensor_part(*part, graph))
     for piece in pieces:

@@ -17,7 +17,8 @@ from coexec.engines.opened import OpenDevice
 from coexec.engines.registry import open_devices
 from coexec.graph.graph import Tensor
 from coexec.hardware.hardware import MAIN, Device, EngineInfo, Place
-from coexec.lowering.dialect import PLAIN, Dialect
+from coexec.lowering.dialect import Dialect
+from coexec.lowering.layout import PLAIN, Layout, blocks_of
 from coexec.model.load import load
 from coexec.model.model import Model
 from coexec.plan.derive import stepwise
@@ -35,8 +36,8 @@ _BLOCK = _ORT.first.dialect.block or 8
 """As wide as ONNX Runtime's: then filled blocks are handed on."""
 
 
-def _held(tensor: Tensor) -> int:
-    return _BLOCK if len(tensor.shape) == 4 and 2 * tensor.shape[1] > _BLOCK else PLAIN
+def _held(tensor: Tensor) -> Layout:
+    return blocks_of(_BLOCK if len(tensor.shape) == 4 and 2 * tensor.shape[1] > _BLOCK else 0)
 
 
 class Blocked(NullEngine):
@@ -85,11 +86,11 @@ def test_what_is_read_otherwise_than_it_is_held_is_named(
                 for t in module.inputs
                 if t.name in (name, f"{name} in blocks of {_BLOCK}")
             }
-            if _held(graph.tensors[name]) and PLAIN in read:
+            if _held(graph.tensors[name]).is_blocked and PLAIN in read:
                 assert name in changing[source, target]
-            if name in changing[source, target] and _BLOCK in read:
+            if name in changing[source, target] and read == {blocks_of(_BLOCK)}:
                 assert len(graph.readers[name]) > 1, "another one reads it otherwise"
-            if name in changing[places[0], places[1]] and _held(graph.tensors[name]):
+            if name in changing[places[0], places[1]] and _held(graph.tensors[name]).is_blocked:
                 assert name in changing[places[1], places[1]]
 
 

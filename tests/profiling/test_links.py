@@ -12,7 +12,8 @@ import pytest
 
 from coexec.engines.null import NullEngine
 from coexec.hardware.hardware import MAIN, Device, EngineInfo
-from coexec.lowering.dialect import PLAIN, Dialect
+from coexec.lowering.dialect import Dialect
+from coexec.lowering.layout import PLAIN, Layout, blocks_of
 from coexec.profiling import launch_and_transfer
 from coexec.profiling.launch_and_transfer import (
     changing_layout,
@@ -151,7 +152,7 @@ def test_putting_together_counts_the_tensor_and_each_byte() -> None:
         def allocate(self, tensor: Any, leaving: bool = False) -> Any:
             return np.empty(tensor.shape, np.float32)
 
-        def fill(self, into: Any, boxes: Any, layout: int = 0) -> None:
+        def fill(self, into: Any, boxes: Any, layout: Layout = PLAIN) -> None:
             CLOCK.take(0.2e-3 + sum(array.nbytes for array, _ in boxes) * BYTE_S)
 
     tensor, byte = stitching(Slow(*null(0)))
@@ -172,7 +173,7 @@ _BLOCKS = Dialect(
     domain="made.up",
     enter=("made.up", "Enter"),
     leave=("made.up", "Leave"),
-    inner=lambda tensor: 16,
+    inner=lambda tensor: blocks_of(16),
 )
 
 

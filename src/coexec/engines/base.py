@@ -24,7 +24,8 @@ from coexec.engines import detect
 from coexec.graph.graph import Operator, Task, Tensor
 from coexec.graph.region import Region
 from coexec.hardware.hardware import Device, EngineInfo, Memory, Place
-from coexec.lowering.dialect import PLAIN, STANDARD, Dialect, Layout, as_it_lies, where_it_lies
+from coexec.lowering.dialect import STANDARD, Dialect
+from coexec.lowering.layout import PLAIN, Layout
 from coexec.lowering.module import Module
 from coexec.model.main_memory import main_memory_bytes
 from coexec.timing.trace import Detail
@@ -323,16 +324,15 @@ class OpenEngine(ABC):
         """Write arrays into boxes of a tensor of this engine. The boxes cover the whole tensor.
 
         Args:
-            layout: of the tensor. The arrays have this layout already, as `as_it_lies` in
-                `coexec.lowering.dialect` returns it. Boxes end where blocks end.
+            layout: of the tensor. The arrays have this layout already, as `Layout.view` returns
+                it. Boxes end where blocks end.
         """
         target = into
         if not isinstance(into, np.ndarray):
             stop = tuple(max(ends) for ends in zip(*(r.stop for _, r in boxes), strict=True))
             target = np.empty(stop, boxes[0][0].dtype)
-        lying = as_it_lies(target, layout)
         for array, region in boxes:
-            lying[where_it_lies(region, layout).slices] = array
+            layout.view(target, region)[...] = array
         if target is not into:
             self.upload(target, into)
 

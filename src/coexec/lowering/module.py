@@ -7,6 +7,7 @@ from typing import NamedTuple
 from coexec.arrays import Array
 from coexec.graph.graph import Tensor
 from coexec.graph.region import Region
+from coexec.lowering.layout import Layout
 
 __all__ = ["Gather", "GatheredBox", "Module"]
 
@@ -27,9 +28,8 @@ class Module:
     """Types of its operators, as the engine runs them."""
     results: tuple[str, ...] = ()
     """For each operator, the part of a tensor that it computes or helps to compute."""
-    layouts: Mapping[str, int] = field(default_factory=dict)
-    """Layouts of the inputs and outputs that are not in the model's layout, by name; see
-    `coexec.lowering.dialect`."""
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    """Layouts of the inputs and outputs that are not in the model's layout, by name."""
     stored: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """For each weight that is mapped from the cache: its name there, and the byte where it
     begins."""
@@ -47,6 +47,5 @@ class GatheredBox(NamedTuple):
 class Gather:
     """An input of a module that is assembled from boxes of other values of the same layout."""
 
-    layout: int
-    """A layout of `coexec.lowering.dialect`."""
+    layout: Layout
     boxes: tuple[GatheredBox, ...]

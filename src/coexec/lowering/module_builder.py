@@ -11,12 +11,19 @@ import onnx_ir as ir
 from coexec.arrays import Array, numpy_type
 from coexec.graph.graph import Tensor
 from coexec.graph.region import Region
-from coexec.lowering.dialect import PLAIN, Layout
-from coexec.lowering.lowered import Lowered, declared, kind_of, placeholder, reads
+from coexec.lowering.layout import PLAIN, Layout
+from coexec.lowering.lowered_model import (
+    LoweredModel,
+    captured,
+    kind_of,
+    placeholder,
+    reads,
+    value_info,
+)
 from coexec.lowering.module import Module
 from coexec.model.stored import Stored, is_large
 
-__all__ = ["Body"]
+__all__ = ["ModuleBuilder"]
 
 _BOUNDS_AS_INPUTS = 10
 _PADS_AS_INPUTS = 11
@@ -31,27 +38,27 @@ class _Weight(NamedTuple):
     """Where the part begins in the tensor, in bytes; -1 if it had to be copied."""
 
 
-class Body:
+class ModuleBuilder:
     """Nodes in the order in which they were added; each value has a name of its own."""
 
-    def __init__(self, low: Lowered, plain: Lowered) -> None:
+    def __init__(self, lowered: LoweredModel, unlowered: LoweredModel) -> None:
         """
         Args:
-            low: the model as the engine lowers it.
-            plain: the model as it was given.
+            lowered: the model as the engine lowers it.
+            unlowered: the model as it was given.
         """
-        self._low, self._plain = low, plain
+        self._lowered, self._unlowered = lowered, unlowered
         self._nodes: list[onnx.NodeProto] = []
         self._parts: list[str] = []
         """For each node, the part of a tensor that it computes; "" for a step on the way to a
         part."""
         self._tensors: dict[str, Tensor] = {}
         self._weights: dict[str, _Weight] = {}
-        self._taken: dict[str, int] = {}
-        """Number of values by name; see `_free`."""
-        self._called: dict[str, int] = {}
+        self._value_names: dict[str, int] = {}
+        """Number of values by name; see `_unused_name`."""
+        self._node_names: dict[str, int] = {}
         """Number of nodes by name."""
-        opsets = {o.domain: o.version for o in plain.header.opset_import}
+        opsets = {o.domain: o.version for o in unlowered.header.opset_import}
         self._opset = opsets.get("", _PADS_AS_INPUTS)
 
     # Values
@@ -62,14 +69,14 @@ class Body:
 
     def declare(self, value: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """Declare a value with a shape, and with the type of another tensor."""
-        self._taken.setdefault(value, 1)
+        self._value_names.setdefault(value, 1)
         tensor = Tensor(value, tuple(shape), like.dtype, opaque=like.opaque)
         self._tensors[value] = tensor
         return tensor
 
-    def name(self, wanted: str) -> str:
+    def unused_name(self, wanted: str) -> str:
         """A name that no other value has: ``wanted``, if it is free."""
-        return _free(wanted, self._taken)
+        return _unused_name(wanted, self._value_names)
 
     # Nodes
 
@@ -88,7 +95,7 @@ class Body:
         The node may get another name, because names of nodes must differ.
         """
         if node.name:
-            node.name = _free(node.name, self._called)
+            node.name = _unused_name(node.name, self._node_names)
         self._nodes.append(node)
         self._parts.append(part)
 
@@ -96,7 +103,7 @@ class Body:
         self, op_type: str, value: str, shape: Sequence[int], domain: str = "", **attributes: int
     ) -> str:
         """Add a node that makes a value of ``shape`` from another one; returns its name."""
-        output = self.name(value)
+        output = self.unused_name(value)
         self.declare(output, shape, self._tensors[value])
         node = onnx.helper.make_node(op_type, [value], [output], domain=domain)
         node.attribute.extend(onnx.helper.make_attribute(k, v) for k, v in attributes.items())
@@ -111,14 +118,14 @@ class Body:
         self.declare(output, tensor.shape, replace(tensor, dtype=dtype))
         return output
 
-    def transposed(self, value: str, order: Sequence[int]) -> str:
+    def transpose(self, value: str, order: Sequence[int]) -> str:
         """The axes of ``value`` in another order."""
         shape = self._tensors[value].shape
         output = self.add("Transpose", value, [shape[axis] for axis in order])
         self._nodes[-1].attribute.append(onnx.helper.make_attribute("perm", list(order)))
         return output
 
-    def joined(self, values: Sequence[str], axis: int) -> str:
+    def concat(self, values: Sequence[str], axis: int) -> str:
         """The concatenation of values along an axis."""
         shape = list(self._tensors[values[0]].shape)
         shape[axis] = sum(self._tensors[value].shape[axis] for value in values)
@@ -126,27 +133,27 @@ class Body:
         self._nodes[-1].input.extend(values[1:])
         return output
 
-    def chosen(self, value: str, channels: Sequence[int]) -> str:
+    def gather(self, value: str, channels: Sequence[int]) -> str:
         """These channels of ``value``, in this order."""
         batch, _, *spatial = self._tensors[value].shape
-        index = self.numbers(channels)
+        index = self.integers(channels)
         output = self.add("Gather", value, (batch, len(channels), *spatial), axis=1)
         self._nodes[-1].input.append(index)
         return output
 
-    def sliced(self, value: str, bounds: Sequence[tuple[int, int, int]]) -> str:
+    def slice(self, value: str, bounds: Sequence[tuple[int, int, int]]) -> str:
         """A box of ``value``; ``bounds`` are (axis, start, stop) for the axes that are cut."""
         shape = list(self._tensors[value].shape)
         for axis, start, stop in bounds:
             shape[axis] = stop - start
         axes, starts, ends = (list(numbers) for numbers in zip(*bounds, strict=True))
         output = self.add("Slice", value, shape)
-        self._say("starts", starts, _BOUNDS_AS_INPUTS)
-        self._say("ends", ends, _BOUNDS_AS_INPUTS)
-        self._say("axes", axes, _BOUNDS_AS_INPUTS)
+        self._set_numbers("starts", starts, _BOUNDS_AS_INPUTS)
+        self._set_numbers("ends", ends, _BOUNDS_AS_INPUTS)
+        self._set_numbers("axes", axes, _BOUNDS_AS_INPUTS)
         return output
 
-    def filled(self, value: str, channels: int) -> str:
+    def pad(self, value: str, channels: int) -> str:
         """``value`` with channels of zeros appended, so that it has ``channels`` of them."""
         shape = list(self._tensors[value].shape)
         if shape[1] == channels:
@@ -155,13 +162,13 @@ class Body:
         pads[len(shape) + 1] = channels - shape[1]
         shape[1] = channels
         output = self.add("Pad", value, shape)
-        self._say("pads", pads, _PADS_AS_INPUTS)
+        self._set_numbers("pads", pads, _PADS_AS_INPUTS)
         return output
 
-    def _say(self, key: str, numbers: Sequence[int], opset: int) -> None:
+    def _set_numbers(self, key: str, numbers: Sequence[int], opset: int) -> None:
         """Give numbers to the last node: as an input from ``opset`` on, as an attribute before."""
         if self._opset >= opset:
-            self._nodes[-1].input.append(self.numbers(numbers))
+            self._nodes[-1].input.append(self.integers(numbers))
         else:
             self._nodes[-1].attribute.append(onnx.helper.make_attribute(key, list(numbers)))
 
@@ -176,17 +183,17 @@ class Body:
 
     # Weights
 
-    def numbers(self, values: Iterable[int]) -> str:
+    def integers(self, values: Iterable[int]) -> str:
         """A new vector of int64."""
-        name = self.name("numbers")
+        name = self.unused_name("numbers")
         tensor = ir.Tensor(np.array([*values], np.int64), name=name)
         self._weights[name] = _Weight(tensor, None, 0)
         return name
 
-    def weight(self, low: Lowered, name: str, region: Region | None) -> str:
+    def weight(self, lowered: LoweredModel, name: str, region: Region | None) -> str:
         """A weight of a lowered model, or a part of it; the part is a view if it is contiguous."""
-        tensor = low.weights[name]
-        label = name if low is self._low else f"{name} as given"
+        tensor = lowered.weights[name]
+        label = name if lowered is self._lowered else f"{name} as given"
         if region is None or region.covers(tuple(tensor.shape.numpy())):
             self._weights[label] = _Weight(tensor, None, 0)
             return label
@@ -211,26 +218,26 @@ class Body:
     ) -> Module:
         """The added nodes as a module. ``layouts``: layouts of inputs and outputs by name."""
         results = {tensor.name for tensor in outputs}
-        nodes, parts = self._live(results)
+        nodes, parts = self._needed_nodes(results)
         model = onnx.ModelProto()
-        model.CopyFrom(self._low.header)
+        model.CopyFrom(self._lowered.header)
         domains = {o.domain for o in model.opset_import}
-        plain = self._plain.header
-        model.opset_import.extend(o for o in plain.opset_import if o.domain not in domains)
+        given = self._unlowered.header
+        model.opset_import.extend(o for o in given.opset_import if o.domain not in domains)
         if not model.functions:
-            model.functions.extend(plain.functions)
+            model.functions.extend(given.functions)
         model.graph.name = title
         model.graph.node.extend(nodes)
         read = results.union(name for node in nodes for name in reads(node))
         used = tuple(tensor for tensor in inputs if tensor.name in read)
-        model.graph.input.extend(declared(tensor) for tensor in used)
-        model.graph.output.extend(declared(tensor) for tensor in outputs)
-        if self._low.annotated:
+        model.graph.input.extend(value_info(tensor) for tensor in used)
+        model.graph.output.extend(value_info(tensor) for tensor in outputs)
+        if self._lowered.annotated:
             made = dict.fromkeys(n for node in nodes for n in node.output if n not in results)
             inner_tensors = (self._tensors[name] for name in made if name in self._tensors)
-            model.graph.value_info.extend(declared(t) for t in inner_tensors if not t.opaque)
+            model.graph.value_info.extend(value_info(t) for t in inner_tensors if not t.opaque)
         external, stored = self._initializers(model, read)
-        dialect = self._low.dialect
+        dialect = self._lowered.dialect
         computing = [
             (node, part)
             for node, part in zip(nodes, parts, strict=True)
@@ -243,11 +250,11 @@ class Body:
             tuple(outputs),
             tuple(kind_of(node) for node, _ in computing),
             tuple(part for _, part in computing),
-            {t.name: layout for t in (*used, *outputs) if (layout := layouts.get(t.name, PLAIN))},
+            {t.name: layouts[t.name] for t in (*used, *outputs) if layouts[t.name] != PLAIN},
             stored,
         )
 
-    def _live(self, wanted: set[str]) -> tuple[list[onnx.NodeProto], list[str]]:
+    def _needed_nodes(self, wanted: set[str]) -> tuple[list[onnx.NodeProto], list[str]]:
         """The nodes that ``wanted`` needs, with the part that each works for: its own part, or the
         part of a node that reads it."""
         kept: list[tuple[onnx.NodeProto, str]] = []
@@ -284,7 +291,7 @@ class Body:
         return external, stored
 
 
-def _free(wanted: str, taken: dict[str, int]) -> str:
+def _unused_name(wanted: str, taken: dict[str, int]) -> str:
     """``wanted``, or a similar name that is not taken. The name is then taken.
 
     ``taken``: number of names like this one, by name.
@@ -300,13 +307,7 @@ def _free(wanted: str, taken: dict[str, int]) -> str:
 def _rename(node: onnx.NodeProto, old: str, new: str) -> None:
     """Rename a value in a node and in its bodies, which may read it."""
     for names in (node.input, node.output):
-        for position, name in enumerate(names):
-            if name == old:
-                names[position] = new
-    for attribute in node.attribute:
-        for body in (attribute.g, *attribute.graphs):
-            for inner in body.node:
-                _rename(inner, old, new)
-            for output in body.output:
-                if output.name == old:
-                    output.name = new
+        names[:] = [new if name == old else name for name in names]
+    for name, rename in captured(node):
+        if name == old:
+            rename(new)

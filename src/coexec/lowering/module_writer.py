@@ -8,39 +8,39 @@ from coexec.errors import PlanError
 from coexec.graph.graph import Graph, Piece, Task, Tensor, tensor_part
 from coexec.graph.region import Region
 from coexec.graph.rules import OperatorRegion
-from coexec.lowering.cutting import Uncut, node_region, nodes_of
-from coexec.lowering.dialect import LAST, Layout
-from coexec.lowering.lowered import Lowered
+from coexec.lowering.cutting import CutError, node_region, nodes_of
+from coexec.lowering.layout import Layout
+from coexec.lowering.lowered_model import LoweredModel, captured
 from coexec.lowering.module import Module
-from coexec.lowering.module_builder import Body
+from coexec.lowering.module_builder import ModuleBuilder
 from coexec.lowering.tensor_parts import TensorParts
 
-__all__ = ["Writer"]
+__all__ = ["ModuleWriter"]
 
 _Values = Mapping[str, tuple[str, Region | None]]
 """By lowered value: its name in the module, and its computed region; None: all."""
 
 
-class Writer:
+class ModuleWriter:
     """One module, written piece by piece."""
 
-    def __init__(self, graph: Graph, low: Lowered, plain: Lowered) -> None:
+    def __init__(self, graph: Graph, lowered: LoweredModel, unlowered: LoweredModel) -> None:
         """
         Args:
-            low: the model as the engine lowers it; split tasks are apart.
-            plain: the model as it was given.
+            lowered: the model as the engine lowers it; split tasks are apart.
+            unlowered: the model as it was given.
         """
-        self._graph, self._low, self._plain = graph, low, plain
-        self._body = Body(low, plain)
-        self._parts = TensorParts(graph, low, self._body)
+        self._graph, self._lowered, self._unlowered = graph, lowered, unlowered
+        self._builder = ModuleBuilder(lowered, unlowered)
+        self._parts = TensorParts(graph, lowered, self._builder)
         self._inputs: list[Tensor] = []
         self._layouts: dict[str, Layout] = {}
         """Layouts of inputs and outputs, by name."""
 
     def read(self, tensor: str, region: Region, layout: Layout, value: str) -> None:
         """Add an input: a part that comes from outside with the name ``value``."""
-        self._parts.keep(tensor, region, layout, value)
-        self._inputs.append(self._parts.described(tensor, region, layout, value))
+        self._parts.add(tensor, region, layout, value)
+        self._inputs.append(self._parts.declare(tensor, region, layout, value))
         self._layouts[value] = layout
 
     def add(self, piece: Piece) -> None:
@@ -63,69 +63,73 @@ class Writer:
         self._try([name for name in own if name in wanted], frozenset(own), None)
 
     def _try(self, wanted: Sequence[str], own: frozenset[str], region: Region | None) -> None:
-        """Write in the engine's own operators; otherwise in the model's.
+        """Write in the engine's own operators, or else in the model's.
 
-        Otherwise: if a node cannot be cut, or if the engine's optimizer has made a node depend on a
-        tensor that no task of the plan reads.
+        The model's serve if a node cannot be cut, or if the engine's optimizer has made a node
+        depend on a tensor that no task of the plan reads.
         """
-        length, state = self._body.length, self._parts.state()
+        length, state = self._builder.length, self._parts.state()
         try:
-            self._add(self._low, wanted, own, region)
-        except (Uncut, PlanError):
-            self._body.shorten(length)
+            self._add(self._lowered, wanted, own, region)
+        except (CutError, PlanError):
+            self._builder.shorten(length)
             self._parts.restore(state)
-            self._add(self._plain, wanted, own, region)
+            self._add(self._unlowered, wanted, own, region)
 
     def _add(
-        self, low: Lowered, wanted: Sequence[str], own: frozenset[str], region: Region | None
+        self,
+        lowered: LoweredModel,
+        wanted: Sequence[str],
+        own: frozenset[str],
+        region: Region | None,
     ) -> None:
         """Add the nodes of ``wanted``. ``region``: of the only tensor in ``wanted``; None: all of
         all."""
-        indices = nodes_of(low, wanted, own)
-        cuts = {} if region is None else self._cuts(low, wanted[0], indices, region)
+        indices = nodes_of(lowered, wanted, own)
+        cuts = {} if region is None else self._cuts(lowered, wanted[0], indices, region)
         values: dict[str, tuple[str, Region | None]] = {}
         for index in indices:
-            self._write(low, low.nodes[index], cuts.get(index), values, region)
+            self._write_node(lowered, lowered.nodes[index], cuts.get(index), values, region)
         for name in wanted:
             made = self._graph.tensors[name].whole if region is None else region
-            native = low.native(name)
-            if native not in values and region is not None:
-                raise Uncut(f"{name} is computed no more")
+            value = lowered.value_of(name)
+            if value not in values and region is not None:
+                raise CutError(f"{name} is computed no more")
             # The engine may have replaced it by a weight, or by another value that is there.
-            value = self._value(low, native, None, values)
-            self._parts.keep(name, made, low.layout(native), value)
+            label = self._value(lowered, value, None, values)
+            self._parts.add(name, made, lowered.layout_of(value), label)
         if region is None:  # also the tensors that the engine holds in other layouts
             for value, (label, _) in values.items():
-                name = low.stands_for.get(value, "")
+                name = lowered.tensor_of.get(value, "")
                 if name in own:
                     whole = self._graph.tensors[name].whole
-                    self._parts.keep(name, whole, low.layout(value), label)
+                    self._parts.add(name, whole, lowered.layout_of(value), label)
 
     def _cuts(
-        self, low: Lowered, tensor: str, indices: Sequence[int], region: Region
+        self, lowered: LoweredModel, tensor: str, indices: Sequence[int], region: Region
     ) -> dict[int, OperatorRegion]:
         """The region of each node for ``region`` of a tensor.
 
         Raises:
-            Uncut: there is no rule for a node.
+            CutError: there is no rule for a node.
         """
-        native = low.native(tensor)
-        need = {native: self._inner(low, native, tensor, region)}
+        value = lowered.value_of(tensor)
+        need = {value: self._region_in(lowered, value, tensor, region)}
         cuts: dict[int, OperatorRegion] = {}
         for index in reversed(indices):
-            node = low.nodes[index]
+            node = lowered.nodes[index]
             output_region = need.get(node.output[0])
             if output_region is None or any(node.output[1:]):
-                raise Uncut(node.op_type)
-            cuts[index] = part = node_region(low, node, output_region)
+                raise CutError(node.op_type)
+            cuts[index] = part = node_region(lowered, node, output_region)
             for name, read in zip(node.input, part.inputs, strict=True):
-                if read is not None and name not in low.weights:
+                if read is not None and name not in lowered.weights:
                     need[name] = read if name not in need else need[name].hull(read)
         return cuts
 
-    def _write(
+    def _write_node(
         self,
-        low: Lowered,
+        lowered: LoweredModel,
         node: onnx.NodeProto,
         cut: OperatorRegion | None,
         values: dict[str, tuple[str, Region | None]],
@@ -141,94 +145,72 @@ class Writer:
         for position, name in enumerate(node.input):
             region = None if cut is None else cut.inputs[position]
             if cut is not None and position in cut.constants:
-                inputs.append(self._body.numbers(cut.constants[position]))
+                inputs.append(self._builder.integers(cut.constants[position]))
             elif not name or (cut is not None and region is None):
                 inputs.append("")
-            elif region is None or region.size or _is_empty(low, name):
-                inputs.append(self._value(low, name, region, values))
+            elif region is None or region.size or _is_empty(lowered, name):
+                inputs.append(self._value(lowered, name, region, values))
         label = "" if cut is None else str(cut.computes)
-        outputs = [self._body.name(f"{name}{label}") if name else "" for name in node.output]
+        outputs = [
+            self._builder.unused_name(f"{name}{label}") if name else "" for name in node.output
+        ]
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         del copy.input[:], copy.output[:], copy.metadata_props[:]
         copy.input.extend(inputs)
         copy.output.extend(outputs)
         if cut is None:
-            self._rename_captured(low, copy, values)
+            for name, rename in captured(copy):
+                rename(self._value(lowered, name, None, values))
         else:
-            _change(copy, cut)
+            _set_attributes(copy, cut)
             copy.name = f"{node.name}{cut.output}" if node.name else ""
         for name, new in zip(node.output, outputs, strict=True):
-            if name in low.tensors:
-                shape = low.tensors[name].shape if cut is None else cut.computes.shape
-                self._body.declare(new, shape, low.tensors[name])
-        self._body.append(copy, self._part_of(low, node, made))
+            if name in lowered.tensors:
+                shape = lowered.tensors[name].shape if cut is None else cut.computes.shape
+                self._builder.declare(new, shape, lowered.tensors[name])
+        self._builder.append(copy, self._part_name(lowered, node, made))
         for name, new in zip(node.output, outputs, strict=True):
             values[name] = (new, None if cut is None else cut.output)
         if cut is not None and cut.computes != cut.output:
-            layout = low.layout(node.output[0])
-            cropped = self._parts.cropped(outputs[0], cut.computes, cut.output, layout)
+            layout = lowered.layout_of(node.output[0])
+            cropped = self._parts.crop(outputs[0], cut.computes, cut.output, layout)
             values[node.output[0]] = (cropped, cut.output)
 
-    def _value(self, low: Lowered, name: str, region: Region | None, values: _Values) -> str:
+    def _value(
+        self, lowered: LoweredModel, name: str, region: Region | None, values: _Values
+    ) -> str:
         """The value that a node reads as ``name``: a weight, a value of its task, or an existing
         part."""
-        if name in low.weights:
-            return self._body.weight(low, name, region)
+        if name in lowered.weights:
+            return self._builder.weight(lowered, name, region)
         if name in values:
             made, have = values[name]
             if region is None or have is None or have == region:
                 return made
-            return self._parts.cropped(made, have, region, low.layout(name))
-        tensor = low.stands_for.get(name, name)
+            return self._parts.crop(made, have, region, lowered.layout_of(name))
+        tensor = lowered.tensor_of.get(name, name)
         if tensor not in self._graph.tensors:
-            raise Uncut(f"{name} is of no task")
+            raise CutError(f"{name} is of no task")
         part_region = self._graph.tensors[tensor].whole
         if region is not None:
-            part_region = _outer(region, part_region)
-        return self._parts.get(tensor, part_region, low.layout(name))
+            part_region = _region_of_tensor(region, part_region)
+        return self._parts.get(tensor, part_region, lowered.layout_of(name))
 
-    def _rename_captured(
-        self,
-        low: Lowered,
-        node: onnx.NodeProto,
-        values: _Values,
-        own: frozenset[str] = frozenset(),
-    ) -> None:
-        """Rename the outer values that the bodies of a node read.
-
-        ``own``: values that the surrounding bodies have made, which keep their names.
-        """
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                inside = own.union(
-                    (t.name for t in body.initializer),
-                    (v.name for v in body.input),
-                    (name for inner in body.node for name in inner.output),
-                )
-                for inner in body.node:
-                    for position, name in enumerate(inner.input):
-                        if name and name not in inside:
-                            inner.input[position] = self._value(low, name, None, values)
-                    self._rename_captured(low, inner, values, inside)
-                for output in body.output:
-                    if output.name not in inside:
-                        output.name = self._value(low, output.name, None, values)
-
-    def _inner(self, low: Lowered, value: str, tensor: str, region: Region) -> Region:
+    def _region_in(self, lowered: LoweredModel, value: str, tensor: str, region: Region) -> Region:
         """The region of ``tensor`` in the lowered ``value``, which may have more channels."""
-        shape, whole = low.tensors[value].shape, self._graph.tensors[tensor].shape
-        if low.layout(value) == LAST:
-            raise Uncut(f"{tensor} has its channels last")
+        shape, whole = lowered.tensors[value].shape, self._graph.tensors[tensor].shape
+        if lowered.layout_of(value).order == "NHWC":
+            raise CutError(f"{tensor} is in NHWC")
         if shape == whole:
             return region
         if len(shape) != len(whole) or region.start[1] or region.stop[1] != whole[1]:
-            raise Uncut(f"{tensor}{region} is cut in its channels, which are filled up")
+            raise CutError(f"{tensor}{region} is cut in its channels, which are padded")
         return region.with_axis(1, 0, shape[1])
 
-    def _part_of(self, low: Lowered, node: onnx.NodeProto, region: Region | None) -> str:
+    def _part_name(self, lowered: LoweredModel, node: onnx.NodeProto, region: Region | None) -> str:
         """The part of a tensor that a node computes; "" if its result is no tensor of the graph."""
-        tensor = next((t for n in node.output if (t := low.stands_for.get(n))), "")
+        tensor = next((t for n in node.output if (t := lowered.tensor_of.get(n))), "")
         if not tensor:
             return ""
         whole = self._graph.tensors[tensor].whole
@@ -239,20 +221,20 @@ class Writer:
         names: set[str] = {tensor.name for tensor in self._inputs}
         results = []
         for part in outputs:
-            name = self._parts.published(*part, others=names)
+            name = self._parts.publish(*part, others=names)
             names.add(name)
-            results.append(self._parts.described(*part, name))
+            results.append(self._parts.declare(*part, name))
             self._layouts[name] = part[2]
-        return self._body.module(title, self._inputs, results, self._layouts)
+        return self._builder.module(title, self._inputs, results, self._layouts)
 
 
-def _is_empty(low: Lowered, name: str) -> bool:
+def _is_empty(lowered: LoweredModel, name: str) -> bool:
     """Whether a value has no elements at all, such as an empty roi input of a Resize."""
-    weight, tensor = low.weights.get(name), low.tensors.get(name)
+    weight, tensor = lowered.weights.get(name), lowered.tensors.get(name)
     return weight.size == 0 if weight is not None else tensor is not None and 0 in tensor.shape
 
 
-def _change(node: onnx.NodeProto, cut: OperatorRegion) -> None:
+def _set_attributes(node: onnx.NodeProto, cut: OperatorRegion) -> None:
     """Give ``node`` the attributes of its cut."""
     kept = [a for a in node.attribute if a.name not in cut.attributes]
     changed = [
@@ -264,7 +246,7 @@ def _change(node: onnx.NodeProto, cut: OperatorRegion) -> None:
     node.attribute.extend([*kept, *changed])
 
 
-def _outer(region: Region, whole: Region) -> Region:
+def _region_of_tensor(region: Region, whole: Region) -> Region:
     """A region of a lowered tensor in the model's tensor, which may have fewer channels."""
     start = tuple(min(a, b) for a, b in zip(region.start, whole.stop, strict=True))
     stop = tuple(min(a, b) for a, b in zip(region.stop, whole.stop, strict=True))

@@ -14,17 +14,17 @@ from coexec.graph.graph import Graph, Piece, Tensor
 from coexec.graph.region import Region
 from coexec.hardware.hardware import Place
 from coexec.lowering.cutting import nodes_of
-from coexec.lowering.dialect import FILLED, LAST, PLAIN, WIDE, Layout, ends_with_blocks
-from coexec.lowering.lowered import Lowered, reads
+from coexec.lowering.layout import NHWC, PLAIN, Layout
+from coexec.lowering.lowered_model import LoweredModel, reads
 from coexec.lowering.module import Gather, GatheredBox, Module
-from coexec.lowering.module_writer import Writer
+from coexec.lowering.module_writer import ModuleWriter
 from coexec.lowering.tensor_parts import part_name
 from coexec.plan.schedule import Schedule, Segment, Supply, TaskRegion, as_made
 
-__all__ = ["changing_layout", "cut_pieces", "handed_on", "leaving_blocks"]
+__all__ = ["border_tensors", "changing_layout", "cut_pieces", "leaving_blocks"]
 
 
-class _Handed(NamedTuple):
+class _PartInLayout(NamedTuple):
     """A part of a tensor, in a layout."""
 
     tensor: str
@@ -33,44 +33,44 @@ class _Handed(NamedTuple):
 
 
 def cut_pieces(
-    schedule: Schedule, lowered: Mapping[Place, Lowered], plain: Lowered
+    schedule: Schedule, lowered: Mapping[Place, LoweredModel], unlowered: LoweredModel
 ) -> tuple[tuple[Module, ...], dict[str, Gather]]:
     """One module for each segment, in order; and the boxes of those inputs that no segment makes in
     the form in which they are read.
 
     Args:
-        plain: the model as it was given.
+        unlowered: the model as it was given.
 
     Raises:
         PlanError: a piece is impossible.
     """
     graph = schedule.graph
-    needed = handed_on(schedule) | set(graph.outputs)
-    exchange = _Exchange(schedule, lowered)
+    needed = border_tensors(schedule) | set(graph.outputs)
+    handover = _Handover(schedule, lowered)
     gathers: dict[str, Gather] = {}
-    outputs: list[dict[_Handed, None]] = [{} for _ in schedule.segments]
-    inputs: list[dict[str, _Handed]] = []
+    outputs: list[dict[_PartInLayout, None]] = [{} for _ in schedule.segments]
+    inputs: list[dict[str, _PartInLayout]] = []
     for segment in schedule.segments:
-        own: dict[str, _Handed] = {}
-        for handed, supplies in exchange.inputs(segment, needed):
+        own: dict[str, _PartInLayout] = {}
+        for part, supplies in handover.inputs(segment, needed):
             for supply in supplies:
-                made = _Handed(handed.tensor, supply.made, handed.layout)
+                made = _PartInLayout(part.tensor, supply.made, part.layout)
                 outputs[supply.segment][made] = None
-            value = part_name(*handed, graph)
-            gather = _gather(handed, supplies, graph, lowered[segment.place])
+            value = part_name(*part, graph)
+            gather = _gather(part, supplies, graph, lowered[segment.place])
             if gather is not None:
                 # The gathered value belongs to this segment alone: others may read the same part as
                 # it was made.
                 value = f"{value}, for segment {segment.index}"
                 gathers[value] = gather
-            own[value] = handed
+            own[value] = part
         inputs.append(own)
         for name, region in segment.writes:
             if name in graph.outputs:
-                outputs[segment.index][_Handed(name, region, PLAIN)] = None
+                outputs[segment.index][_PartInLayout(name, region, PLAIN)] = None
     modules = []
     for segment, own, results in zip(schedule.segments, inputs, outputs, strict=True):
-        writer = Writer(graph, lowered[segment.place], plain)
+        writer = ModuleWriter(graph, lowered[segment.place], unlowered)
         for value, part in own.items():
             writer.read(*part, value)
         for pieces in _runs(segment, graph):
@@ -83,7 +83,7 @@ def cut_pieces(
     return tuple(modules), gathers
 
 
-def handed_on(schedule: Schedule) -> set[str]:
+def border_tensors(schedule: Schedule) -> set[str]:
     """The tensors that are read outside of the tasks that make them: by another segment, by a split
     task, which reads parts, and behind a split task. Engines need not make any other tensor."""
     graph = schedule.graph
@@ -96,9 +96,9 @@ def handed_on(schedule: Schedule) -> set[str]:
     return names
 
 
-def changing_layout(graph: Graph, source: Lowered, target: Lowered) -> Set[str]:
+def changing_layout(graph: Graph, source: LoweredModel, target: LoweredModel) -> Set[str]:
     """The tensors that ``source`` may make and ``target`` may read, and that change their layout in
-    between, however they are divided: see `_Exchange`."""
+    between, however they are divided: see `_Handover`."""
     if source is target:
         return frozenset()
     read = dict.fromkeys(name for task in graph.tasks for name in task.inputs)
@@ -106,19 +106,21 @@ def changing_layout(graph: Graph, source: Lowered, target: Lowered) -> Set[str]:
     return frozenset(t.name for t in made if not t.opaque and _changes(t, source, target))
 
 
-def leaving_blocks(graph: Graph, own: Lowered, others: Iterable[Lowered]) -> Set[str]:
+def leaving_blocks(graph: Graph, own: LoweredModel, others: Iterable[LoweredModel]) -> Set[str]:
     """The tensors that an engine holds in blocks and cannot assemble in blocks with parts that one
     of ``others`` has made."""
     changing = {name for other in others for name in changing_layout(graph, other, own)}
-    return frozenset(n for n in changing if own.native_layout(graph.tensors[n]) > PLAIN)
+    return frozenset(n for n in changing if own.tensor_layout(graph.tensors[n]).is_blocked)
 
 
-def _changes(tensor: Tensor, source: Lowered, target: Lowered) -> bool:
-    layout = source.native_layout(tensor)
-    if layout != target.native_layout(tensor):
+def _changes(tensor: Tensor, source: LoweredModel, target: LoweredModel) -> bool:
+    layout = source.tensor_layout(tensor)
+    if layout != target.tensor_layout(tensor):
         return True
-    exact = layout <= PLAIN or (source.has_exactly(tensor) and target.has_exactly(tensor))
-    return not exact or tensor.name in target.read_outside
+    exact = not layout.is_blocked or (
+        source.has_no_padding(tensor) and target.has_no_padding(tensor)
+    )
+    return not exact or tensor.name in target.read_unblocked
 
 
 def _runs(segment: Segment, graph: Graph) -> Iterable[list[Piece]]:
@@ -137,11 +139,11 @@ def _runs(segment: Segment, graph: Graph) -> Iterable[list[Piece]]:
 
 
 def _gather(
-    handed: _Handed, supplies: Sequence[Supply], graph: Graph, low: Lowered
+    part: _PartInLayout, supplies: Sequence[Supply], graph: Graph, lowered: LoweredModel
 ) -> Gather | None:
     """The boxes of an input; None if one segment makes exactly this part, or if it is an input of
     the model in the form that is fed."""
-    name, region, layout = handed
+    name, region, layout = part
     tensor = graph.tensors[name]
     if not supplies:
         if region == tensor.whole:
@@ -150,8 +152,8 @@ def _gather(
     if as_made(supplies, region):
         return None
     whole = tensor.whole
-    if layout > 0:
-        whole = whole.with_axis(1, 0, low.filled(name, tensor.shape[1]))
+    if layout.is_blocked:
+        whole = whole.with_axis(1, 0, lowered.padded_channels(tensor))
     return Gather(
         layout,
         tuple(
@@ -165,71 +167,75 @@ def _gather(
     )
 
 
-def _inside(box: Region, outer: Region, tensor: Region, filled: Region) -> Region:
+def _inside(box: Region, outer: Region, tensor: Region, padded: Region) -> Region:
     """``box`` in coordinates that start where ``outer`` starts, to the end of the last block."""
     inside = box.relative_to(outer)
-    if tensor == filled or box.stop[1] < tensor.stop[1]:
+    if tensor == padded or box.stop[1] < tensor.stop[1]:
         return inside
-    return inside.with_axis(1, inside.start[1], inside.stop[1] + filled.stop[1] - tensor.stop[1])
+    return inside.with_axis(1, inside.start[1], inside.stop[1] + padded.stop[1] - tensor.stop[1])
 
 
-class _Exchange:
+class _Handover:
     """The layouts in which segments hand over tensors."""
 
-    def __init__(self, schedule: Schedule, lowered: Mapping[Place, Lowered]) -> None:
+    def __init__(self, schedule: Schedule, lowered: Mapping[Place, LoweredModel]) -> None:
         self._schedule, self._lowered = schedule, lowered
 
     def inputs(
         self, reader: Segment, needed: Collection[str]
-    ) -> Iterable[tuple[_Handed, Sequence[Supply]]]:
+    ) -> Iterable[tuple[_PartInLayout, Sequence[Supply]]]:
         """The parts that a segment reads from outside, with the segments that supply them."""
-        uses = self._uses(reader, needed)
+        uses = self._read_layouts(reader, needed)
         for name, region in reader.reads:
             supplies = self._schedule.supplies.get((reader.index, (name, region)), ())
-            common = self._common(reader, (name, region), supplies)
+            common = self._common_layout(reader, (name, region), supplies)
             # A tensor that the engine's nodes do not read is read by the model's own operators.
             used = uses.get(name, {common})
             unblocked = self._unblocked(reader, name, supplies)
             layouts = {common if layout == common else unblocked for layout in used}
-            for layout in sorted(layouts):
-                yield _Handed(name, region, layout), supplies
+            for layout in sorted(layouts, key=str):
+                yield _PartInLayout(name, region, layout), supplies
 
-    def _uses(self, reader: Segment, needed: Collection[str]) -> dict[str, set[Layout]]:
+    def _read_layouts(self, reader: Segment, needed: Collection[str]) -> dict[str, set[Layout]]:
         """For each tensor from outside: the layouts in which the engine reads it."""
-        graph, low = self._schedule.graph, self._lowered[reader.place]
+        graph, lowered = self._schedule.graph, self._lowered[reader.place]
         layouts: dict[str, set[Layout]] = {}
         for pieces in _runs(reader, graph):
             own = {name for piece in pieces for name in graph.task[piece.task].outputs}
             outputs = [name for name in own if name in needed]
-            read = {v for i in nodes_of(low, outputs, own) for v in reads(low.nodes[i])}
-            read.update(low.native(name) for name in outputs)
+            read = {v for i in nodes_of(lowered, outputs, own) for v in reads(lowered.nodes[i])}
+            read.update(lowered.value_of(name) for name in outputs)
             for value in read:
-                tensor = low.stands_for.get(value, value)
+                tensor = lowered.tensor_of.get(value, value)
                 if tensor in graph.tensors and tensor not in own:
-                    layouts.setdefault(tensor, set()).add(low.held(value, graph.tensors[tensor]))
+                    layouts.setdefault(tensor, set()).add(
+                        lowered.inner_layout(value, graph.tensors[tensor])
+                    )
         return layouts
 
-    def _common(self, reader: Segment, part: TaskRegion, supplies: Sequence[Supply]) -> Layout:
+    def _common_layout(
+        self, reader: Segment, part: TaskRegion, supplies: Sequence[Supply]
+    ) -> Layout:
         """The layout that reader and makers have in common, if all boxes end where blocks end; else
         one without blocks."""
         name, region = part
-        layout = self._native(reader.place, name)
+        layout = self._layout_at(reader.place, name)
         unblocked = self._unblocked(reader, name, supplies)
-        if layout in (PLAIN, WIDE, FILLED) or not supplies:
+        if not layout.is_reordered or not supplies:
             return unblocked
         segments, tensor = self._schedule.segments, self._schedule.graph.tensors[name]
         own = self._lowered[reader.place]
         places = {segments[s.segment].place for s in supplies}
-        if any(self._native(place, name) != layout for place in places):
+        if any(self._layout_at(place, name) != layout for place in places):
             return unblocked
         boxes = [region, *(s.box for s in supplies), *(s.made for s in supplies)]
-        if layout == LAST:
-            return LAST if all(box == tensor.whole for box in boxes) else PLAIN
-        aligned = all(ends_with_blocks(box, tensor.shape, layout) for box in boxes)
-        return layout if aligned and self._fill_alike(name, boxes, own, places) else unblocked
+        if layout == NHWC:
+            return NHWC if all(box == tensor.whole for box in boxes) else PLAIN
+        aligned = all(layout.has_whole_blocks(box, tensor.shape) for box in boxes)
+        return layout if aligned and self._same_padding(name, boxes, own, places) else unblocked
 
-    def _fill_alike(
-        self, name: str, boxes: Iterable[Region], own: Lowered, places: Iterable[Place]
+    def _same_padding(
+        self, name: str, boxes: Iterable[Region], own: LoweredModel, places: Iterable[Place]
     ) -> bool:
         """Whether reader and makers have the same channels at the same positions of blocks.
 
@@ -238,21 +244,22 @@ class _Exchange:
         at other positions.
         """
         tensor = self._schedule.graph.tensors[name]
-        lowered = [own, *(self._lowered[place] for place in places)]
-        if all(low.has_exactly(tensor) for low in lowered):
+        models = [own, *(self._lowered[place] for place in places)]
+        if all(model.has_no_padding(tensor) for model in models):
             return True
         channels = (0, tensor.shape[1])
         whole = all((box.start[1], box.stop[1]) == channels for box in boxes)
-        return all(low is own for low in lowered) and (whole or name not in own.places)
+        alike = all(model is own for model in models)
+        return alike and (whole or name not in own.channel_positions)
 
     def _unblocked(self, reader: Segment, name: str, supplies: Sequence[Supply]) -> Layout:
         """The model's layout of a tensor, but in float32 if reader and makers hold it in
         float32."""
-        tensor = self._schedule.graph.tensors[name]
+        if not supplies:
+            return PLAIN
         makers = (self._schedule.segments[s.segment] for s in supplies)
-        places = {s.place for s in (reader, *makers)} if supplies else set()
-        kinds = {self._lowered[p].dialect.unblocked(self._native(p, name), tensor) for p in places}
-        return WIDE if kinds == {WIDE} else PLAIN
+        layouts = {self._layout_at(s.place, name).unblocked for s in (reader, *makers)}
+        return layouts.pop() if len(layouts) == 1 else PLAIN
 
-    def _native(self, place: Place, name: str) -> Layout:
-        return self._lowered[place].native_layout(self._schedule.graph.tensors[name])
+    def _layout_at(self, place: Place, name: str) -> Layout:
+        return self._lowered[place].tensor_layout(self._schedule.graph.tensors[name])

@@ -1,31 +1,25 @@
-"""ONNX models as entries of the cache: the entry has the protobuf, shared files have the large
-weights.
+"""Weights of ONNX models in the cache: an entry has the protobuf with the small ones, shared files
+have the large ones.
 
 An external tensor of a stored protobuf has the name of its weight in place of a file.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from coexec.arrays import Array
-from coexec.cache import Cache, Entry
+from coexec.cache import Cache
 from coexec.errors import StoreError
-from coexec.model.external import embed_in_bodies
-from coexec.model.model import require_whole
 
 __all__ = [
     "Stored",
     "detached",
-    "import_lowered",
-    "is_kept",
     "is_large",
     "share",
     "stored_tensor",
-    "stored_weights",
     "written",
 ]
 
@@ -51,11 +45,6 @@ def is_large(tensor: ir.TensorProtocol) -> bool:
         and tensor.nbytes >= _LARGE_BYTES
         and tensor.dtype.bitwidth >= 8
     )
-
-
-def is_kept(tensor: ir.TensorProtocol) -> bool:
-    """Whether a weight is in the cache, or small enough for the protobuf of its entry."""
-    return isinstance(tensor, Stored) or not is_large(tensor)
 
 
 def stored_tensor(proto: onnx.TensorProto, weights: Mapping[str, Array]) -> ir.TensorProtocol:
@@ -117,42 +106,3 @@ def written(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         shape=ir.Shape(tensor.shape.numpy()),
         name=tensor.name or "",
     )
-
-
-def import_lowered(path: Path, cache: Cache) -> tuple[Entry, Mapping[str, ir.TensorProtocol]]:
-    """The files that `OpenEngine.lower` wrote, as an entry of the cache, and their weights by name.
-
-    The weights are in the cache; if that is impossible, the entry lists none and they are in
-    memory. The files may be removed afterwards.
-
-    Raises:
-        ValueError, OSError: a file is missing or cut off.
-    """
-    proto = onnx.load(str(path), load_external_data=False)
-    embed_in_bodies(proto.graph.node, path.parent)
-    read = {t.name: ir.serde.deserialize_tensor(t, path.parent) for t in proto.graph.initializer}
-    require_whole(read.values())
-    shared = share(cache, read) or read
-    weights = {name: detached(tensor) for name, tensor in shared.items()}
-    del proto.graph.initializer[:]
-    stored: dict[str, None] = {}
-    for name, tensor in weights.items():
-        if isinstance(tensor, Stored):
-            stored[tensor.stored_as] = None
-        elif is_large(tensor):
-            continue  # not in the cache: the entry is not kept
-        serialized = ir.serde.serialize_tensor(written(tensor))
-        serialized.name = name
-        proto.graph.initializer.append(serialized)
-    return Entry({"lowered.onnx": proto.SerializeToString()}, tuple(stored)), weights
-
-
-def stored_weights(entry: Entry, cache: Cache) -> dict[str, ir.TensorProtocol]:
-    """The weights of an entry that `import_lowered` has made, by name.
-
-    Raises:
-        StoreError: a weight is missing or damaged.
-    """
-    proto = onnx.load_model_from_string(entry.files["lowered.onnx"])
-    arrays = cache.weights.fetch(entry.weights)
-    return {t.name: stored_tensor(t, arrays) for t in proto.graph.initializer}

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from coexec.graph.graph import Graph, Piece
-from coexec.lowering.dialect import PLAIN
-from coexec.lowering.lowered import Lowered, as_it_is
+from coexec.lowering.layout import PLAIN
+from coexec.lowering.lowered_model import LoweredModel, without_lowering
 from coexec.lowering.module import Module
-from coexec.lowering.module_writer import Writer
+from coexec.lowering.module_writer import ModuleWriter
 from coexec.lowering.tensor_parts import part_name
 from coexec.model.model import Model
 from coexec.pipeline.strip import Strip
@@ -26,7 +26,7 @@ class ShareWriter:
     def __init__(self, model: Model) -> None:
         self._graph = model.graph
         borders = [name for task in model.graph.tasks for name in task.outputs]
-        self._plain: Lowered = as_it_is(model.source, borders)
+        self._unlowered: LoweredModel = without_lowering(model.source, borders)
 
     def write(self, strip: Strip, title: str) -> Module:
         """The strip as a module in standard operators. Its inputs are the strip's reads and its
@@ -37,7 +37,7 @@ class ShareWriter:
             PlanError: a piece cannot be computed from the strip's reads.
         """
         graph = self._graph
-        writer = Writer(graph, self._plain, self._plain)
+        writer = ModuleWriter(graph, self._unlowered, self._unlowered)
         for name, region in strip.reads:
             writer.read(name, region, PLAIN, part_name(name, region, PLAIN, graph))
         needed = _needed(strip, graph)

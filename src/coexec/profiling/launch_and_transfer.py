@@ -14,7 +14,7 @@ from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.graph.graph import Graph, Piece, Tensor
 from coexec.hardware.hardware import Place
-from coexec.lowering.dialect import as_it_lies
+from coexec.lowering.layout import blocks_of
 from coexec.lowering.synthetic import convolutions, products
 from coexec.model.load import load, random_inputs
 from coexec.model.model import Model
@@ -94,13 +94,14 @@ def stitching(engine: OpenEngine) -> tuple[Measurement, Measurement]:
 def _stitch_s(engine: OpenEngine, height: int) -> Measurement:
     """Seconds to stitch one feature map."""
     tensor = Tensor("stitched", (1, _CHANNELS, height, height), "float32")
-    layout = engine.dialect.block
+    layout = blocks_of(engine.dialect.block)
     target = engine.allocate(tensor)
     halves = [
         tensor.whole.with_axis(2, 0, height // 2),
         tensor.whole.with_axis(2, height // 2, height),
     ]
-    boxes = [(as_it_lies(np.zeros(half.shape, np.float32), layout), half) for half in halves]
+    zeros = np.zeros(tensor.shape, np.float32)
+    boxes = [(layout.view(zeros, half).copy(), half) for half in halves]
     seconds = []
     for _ in range(3 * _RUNS):
         began_s = time.perf_counter()

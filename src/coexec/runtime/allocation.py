@@ -15,7 +15,6 @@ from coexec.graph.graph import Tensor
 from coexec.graph.region import Region
 from coexec.graph.stitch import in_sequence
 from coexec.hardware.hardware import MAIN
-from coexec.lowering.dialect import as_it_lies, where_it_lies
 from coexec.lowering.module import Gather, GatheredBox
 from coexec.plan.memory import Lifetime, share
 from coexec.plan.schedule import ended_before
@@ -115,10 +114,8 @@ def _copies(gather: Gather, target: Array, static: Mapping[str, Any]) -> list[Bo
     """The copies of a gather: views of the boxes of ``target`` and of the values to copy there."""
     copies = []
     for value, source_region, target_region in gather.boxes:
-        into = as_it_lies(target, gather.layout)[where_it_lies(target_region, gather.layout).slices]
-        part = as_it_lies(static[value], gather.layout)[
-            where_it_lies(source_region, gather.layout).slices
-        ]
+        into = gather.layout.view(target, target_region)
+        part = gather.layout.view(static[value], source_region)
         copies.append(BoxCopy(target, into, static[value], part))
     return copies
 

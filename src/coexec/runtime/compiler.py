@@ -17,10 +17,11 @@ from coexec.errors import StoreError
 from coexec.graph.graph import tensor_part
 from coexec.hardware.hardware import Place
 from coexec.keys import digest
-from coexec.lowering.lowered import Lowered, as_it_is, read_lowered
-from coexec.lowering.pieces import changing_layout, cut_pieces, handed_on, leaving_blocks
+from coexec.lowering.entry import import_lowered, load_lowered
+from coexec.lowering.lowered_model import LoweredModel, without_lowering
+from coexec.lowering.pieces import border_tensors, changing_layout, cut_pieces, leaving_blocks
 from coexec.model.model import Model
-from coexec.model.stored import import_lowered, is_kept, is_large, stored_weights
+from coexec.model.stored import is_large
 from coexec.plan.derive import stepwise
 from coexec.plan.schedule import Schedule, TaskRegion
 from coexec.runtime.compiled import CompiledPlan
@@ -37,7 +38,7 @@ class Compiler:
     def __init__(self, model: Model, cache: Cache) -> None:
         self.model = model
         self._cache = cache
-        self._lowered: dict[str, Lowered] = {}
+        self._lowered: dict[str, LoweredModel] = {}
 
     def compile(
         self, schedule: Schedule, devices: Sequence[OpenDevice], *, tasks_apart: bool = False
@@ -51,7 +52,7 @@ class Compiler:
         graph = schedule.graph
         borders = _borders(schedule, tasks_apart)
         lowered = self._lower(schedule.places, devices, borders)
-        modules, gathers = cut_pieces(schedule, lowered, self._plain)
+        modules, gathers = cut_pieces(schedule, lowered, self._unlowered)
         parts: dict[str, list[TaskRegion]] = {}
         for segment in schedule.segments:
             for name, region in segment.writes:
@@ -91,20 +92,20 @@ class Compiler:
         return between | own
 
     @cached_property
-    def _plain(self) -> Lowered:
+    def _unlowered(self) -> LoweredModel:
         """The given model, with all tasks apart."""
         graph = self.model.graph
-        return as_it_is(self.model.source, [n for t in graph.tasks for n in t.outputs])
+        return without_lowering(self.model.source, [n for t in graph.tasks for n in t.outputs])
 
     def _lower(
         self, places: Sequence[Place], devices: Sequence[OpenDevice], borders: Sequence[str]
-    ) -> dict[Place, Lowered]:
+    ) -> dict[Place, LoweredModel]:
         """The model by place, as lowered for its engine; equal engines share one.
 
         It does not depend on how tasks are split: another split of the same tasks needs no new
         lowering.
         """
-        lowered: dict[Place, Lowered] = {}
+        lowered: dict[Place, LoweredModel] = {}
         for place in places:
             engine = engine_at(place, devices)
             device, info = engine.device, engine.info
@@ -117,19 +118,20 @@ class Compiler:
             lowered[place] = self._lowered[key]
         return lowered
 
-    def _restored(self, key: str, borders: Sequence[str], engine: OpenEngine) -> Lowered | None:
+    def _restored(
+        self, key: str, borders: Sequence[str], engine: OpenEngine
+    ) -> LoweredModel | None:
         """The lowered model from the cache; None if it or one of its weights is missing."""
         entry = self._cache.find("lowered", key)
         if entry is None:
             return None
         try:
-            weights = stored_weights(entry, self._cache)
-            return read_lowered(entry.files["lowered.onnx"], weights, borders, engine.dialect)
+            return load_lowered(entry, self._cache, borders, engine.dialect)
         except (StoreError, ValueError):
             self._cache.drop("lowered", key)
             return None
 
-    def _made(self, key: str, borders: Sequence[str], engine: OpenEngine) -> Lowered:
+    def _made(self, key: str, borders: Sequence[str], engine: OpenEngine) -> LoweredModel:
         """The model as `OpenEngine.lower` writes it, stored in the cache.
 
         If the engine has no such step, or the step fails, it is the given model: slower, but
@@ -137,13 +139,12 @@ class Compiler:
         """
         source = self.model.source
 
-        def work(folder: Path) -> Lowered | None:
+        def work(folder: Path) -> LoweredModel | None:
             path = engine.lower(source, borders, folder)
             if path is None:
                 return None
-            entry, weights = import_lowered(path, self._cache)
-            lowered = read_lowered(entry.files["lowered.onnx"], weights, borders, engine.dialect)
-            if all(is_kept(tensor) for tensor in weights.values()):
+            lowered, entry = import_lowered(path, self._cache, borders, engine.dialect)
+            if entry is not None:
                 self._cache.add("lowered", key, entry)
             return lowered
 
@@ -153,14 +154,14 @@ class Compiler:
             lowered = self._cache.with_scratch(3 * size_bytes + _PROTOBUF_BYTES, work)
         except Exception:  # no disk has room, a file ends too early, or an optimizer refuses its
             lowered = None  # own output; the engine reports for each module whether it runs
-        return replace(self._plain, dialect=engine.dialect) if lowered is None else lowered
+        return replace(self._unlowered, dialect=engine.dialect) if lowered is None else lowered
 
 
 def _borders(schedule: Schedule, tasks_apart: bool) -> list[str]:
     """Names of the tensors that must exist when a task has ended: those that segments hand over,
     and the outputs of split tasks. Opaque tensors are not among them: those leave the model."""
     graph = schedule.graph
-    names = handed_on(schedule)
+    names = border_tensors(schedule)
     for piece in (piece for segment in schedule.segments for piece in segment.pieces):
         task = graph.task[piece.task]
         if tasks_apart or piece != graph.whole_piece(task):

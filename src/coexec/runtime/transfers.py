@@ -18,7 +18,6 @@ from coexec.engines.base import OpaqueValue, OpenEngine
 from coexec.graph.graph import Tensor
 from coexec.graph.region import Region
 from coexec.hardware.hardware import MAIN, Memory
-from coexec.lowering.dialect import as_it_lies, where_it_lies
 from coexec.runtime.allocation import Allocation
 from coexec.runtime.loaded_plan import LoadedPlan
 from coexec.runtime.recorder import Recorder
@@ -108,8 +107,7 @@ class Transfers:
         for name, source_region, target_region in gather.boxes:
             source = self._installed.home.get(name)
             array = self._feeds[name] if source is None else source.download(self.tensor(name))
-            lying = as_it_lies(array, gather.layout)
-            part = lying[where_it_lies(source_region, gather.layout).slices]
+            part = gather.layout.view(array, source_region)
             boxes.append((part, target_region))
             if source is None or source.memory != engine.memory:
                 moved.append((name, part, source))

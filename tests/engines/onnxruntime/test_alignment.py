@@ -10,7 +10,7 @@ from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
 from coexec.engines.onnxruntime.alignment import align, block_of
 from coexec.engines.registry import open_devices
-from coexec.lowering.lowered import LAYOUT
+from coexec.lowering.lowered_model import LAYOUT
 from coexec.model.check import plain_session, worst_difference
 from coexec.model.load import load, random_inputs
 from coexec.plan.derive import derive

@@ -13,6 +13,7 @@ from coexec.engines.kernels.reorder import reorder
 from coexec.engines.opencl.architecture import Architecture
 from coexec.graph.graph import Operator, Tensor
 from coexec.lowering.dialect import Dialect
+from coexec.lowering.layout import blocks_of
 
 __all__ = ["BORDERS", "ENTER", "LEAVE", "blocks_dialect", "launches", "why_not"]
 
@@ -28,7 +29,7 @@ def blocks_dialect(arch: Architecture) -> Dialect:
         domain=_DOMAIN,
         enter=(_DOMAIN, ENTER),
         leave=(_DOMAIN, LEAVE),
-        inner=lambda tensor: usual_block(tensor, arch),
+        inner=lambda tensor: blocks_of(usual_block(tensor, arch)),
     )
 
 

@@ -18,7 +18,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from coexec.lowering.lowered import LAYOUT
+from coexec.lowering.lowered_model import LAYOUT
 from coexec.ort import OrtSession
 
 __all__ = ["align", "block_of"]

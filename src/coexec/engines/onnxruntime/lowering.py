@@ -17,7 +17,7 @@ import onnxruntime as ort
 
 from coexec.engines.onnxruntime.alignment import align, block_of
 from coexec.errors import ModelError, first_line
-from coexec.lowering.lowered import BORDER
+from coexec.lowering.lowered_model import BORDER
 from coexec.model.computed import is_misinferred
 from coexec.model.nondeterministic import random_nodes
 from coexec.model.reference_session import value_info

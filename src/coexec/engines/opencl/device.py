@@ -34,7 +34,8 @@ from coexec.errors import DeviceError, ExecutionError, first_line
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.region import Region
 from coexec.hardware.hardware import Device, EngineInfo
-from coexec.lowering.dialect import PLAIN, Dialect, Layout
+from coexec.lowering.dialect import Dialect
+from coexec.lowering.layout import PLAIN, Layout
 from coexec.lowering.module import Module
 from coexec.timing.trace import Detail
 

@@ -13,6 +13,7 @@ from coexec.engines.kernels.border import ENTER, LEAVE
 from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.network import DeviceGraph
 from coexec.graph.graph import Operator
+from coexec.lowering.layout import Layout
 
 __all__ = ["Ends"]
 
@@ -21,13 +22,13 @@ class Ends:
     """The inputs and outputs with the layout of the model where the engine usually has blocks."""
 
     def __init__(
-        self, network: DeviceGraph, layouts: Mapping[str, int], arch: Architecture
+        self, network: DeviceGraph, layouts: Mapping[str, Layout], arch: Architecture
     ) -> None:
         """``layouts``: by name, for inputs and outputs whose layout differs from the model's."""
 
         def plain(names: Sequence[str]) -> list[str]:
             usual = (n for n in names if usual_block(network.tensors[n], arch))
-            return [n for n in usual if not layouts.get(n)]
+            return [n for n in usual if n not in layouts]
 
         self._network = network
         self._inputs, self._outputs = plain(network.inputs), plain(network.outputs)

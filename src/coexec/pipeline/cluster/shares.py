@@ -21,7 +21,7 @@ from coexec.arrays import Array
 from coexec.cache.scratch import private_folder
 from coexec.errors import ExecutionError
 from coexec.graph.graph import Graph, Tensor
-from coexec.lowering.dialect import PLAIN
+from coexec.lowering.layout import PLAIN
 from coexec.lowering.tensor_parts import part_name
 from coexec.model.inputs import random_values
 from coexec.model.model import Model

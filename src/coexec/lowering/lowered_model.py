@@ -3,16 +3,17 @@
 It stays in protobuf messages, and weights stay mapped from their file.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import onnx
 import onnx_ir as ir
 
 from coexec.arrays import Array, numpy_type
 from coexec.graph.graph import Tensor
-from coexec.lowering.dialect import FILLED, LAST, PLAIN, STANDARD, WIDE, Dialect, Layout
+from coexec.lowering.dialect import STANDARD, Dialect
+from coexec.lowering.layout import NHWC, PADDED, PLAIN, WIDE, Layout
 from coexec.model.reference_session import is_plain
 from coexec.model.tensors import tensor_of
 from coexec.model.types import type_proto, type_text
@@ -20,13 +21,14 @@ from coexec.model.types import type_proto, type_text
 __all__ = [
     "BORDER",
     "LAYOUT",
-    "Lowered",
-    "as_it_is",
-    "declared",
+    "LoweredModel",
+    "captured",
     "kind_of",
     "placeholder",
     "read_lowered",
     "reads",
+    "value_info",
+    "without_lowering",
 ]
 
 BORDER = "border:"
@@ -37,7 +39,7 @@ LAYOUT = "layout:"
 
 
 @dataclass(frozen=True, eq=False)
-class Lowered:
+class LoweredModel:
     """A whole model in an engine's own operators."""
 
     header: onnx.ModelProto
@@ -46,73 +48,74 @@ class Lowered:
     weights: Mapping[str, ir.TensorProtocol]
     tensors: Mapping[str, Tensor]
     """Type and shape of every value."""
-    stands_for: Mapping[str, str]
-    """For each value that may cross a border: the part of a tensor that it holds, in some
-    layout."""
-    maker: Mapping[str, int] = field(default_factory=dict)
-    """For each value: the index of the node that computes it."""
-    otherwise: Mapping[str, Layout] = field(default_factory=dict)
-    """Layouts of the values that hold a tensor neither in the model's layout nor in blocks: `LAST`
-    or `WIDE`."""
+    tensor_of: Mapping[str, str]
+    """The tensor of the model that a value holds in some layout, for values that may cross a
+    border."""
+    producer: Mapping[str, int] = field(default_factory=dict)
+    """Index of the node that computes a value."""
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    """`NHWC` or `WIDE`, for values in these layouts. Blocks and padding follow from the nodes."""
     annotated: bool = False
     """Whether modules declare the types of inner values; engines without this infer them."""
     dialect: Dialect = STANDARD
 
-    def native(self, name: str) -> str:
-        """The value in which the engine holds the tensor ``name``."""
-        return self._natives.get(name, name)
+    def value_of(self, name: str) -> str:
+        """The value in which the engine holds the tensor ``name``: in blocks if it has one."""
+        return self._values.get(name, name)
 
     @cached_property
-    def _natives(self) -> Mapping[str, str]:
-        natives: dict[str, str] = {}
-        for value, name in self.stands_for.items():
-            if name not in natives or self._rank(value) > self._rank(natives[name]):
-                natives[name] = value
-        return natives
+    def _values(self) -> Mapping[str, str]:
+        def rank(value: str) -> tuple[bool, bool]:
+            layout = self.layout_of(value)
+            return layout.is_blocked, layout != PLAIN
 
-    def _rank(self, value: str) -> tuple[bool, bool]:
-        layout = self.layout(value)
-        return layout > PLAIN, layout != PLAIN
+        best: dict[str, str] = {}
+        for value, name in self.tensor_of.items():
+            if name not in best or rank(value) > rank(best[name]):
+                best[name] = value
+        return best
 
-    def layout(self, value: str) -> Layout:
-        """The layout of a value."""
+    def layout_of(self, value: str) -> Layout:
+        """The layout of a value, as the nodes read and write it."""
         if value in self.blocked:
-            return self.dialect.block
-        return FILLED if value in self._filled else self.otherwise.get(value, PLAIN)
+            tensor = self.tensors.get(BORDER + self.tensor_of.get(value, value))
+            return self.dialect.blocked_layout("float32" if tensor is None else tensor.dtype)
+        return PADDED if value in self._padded else self.layouts.get(value, PLAIN)
 
-    def held(self, value: str, tensor: Tensor) -> Layout:
+    def inner_layout(self, value: str, tensor: Tensor) -> Layout:
         """The engine's layout of ``tensor``, which it holds as ``value``."""
-        return self.layout(value) or self.dialect.held(tensor)
+        layout = self.layout_of(value)
+        return self.dialect.inner_layout(tensor) if layout == PLAIN else layout
 
-    def native_layout(self, tensor: Tensor) -> Layout:
+    def tensor_layout(self, tensor: Tensor) -> Layout:
         """The layout in which the engine holds ``tensor``."""
-        return self.held(self.native(tensor.name), tensor)
+        return self.inner_layout(self.value_of(tensor.name), tensor)
 
-    def has_exactly(self, tensor: Tensor) -> bool:
+    def has_no_padding(self, tensor: Tensor) -> bool:
         """Whether the engine holds the channels of ``tensor`` and none that fill blocks or gaps."""
-        return self.filled(tensor.name, tensor.shape[1]) == tensor.shape[1]
+        return self.padded_channels(tensor) == tensor.shape[1]
 
     @cached_property
-    def read_outside(self) -> frozenset[str]:
+    def read_unblocked(self) -> frozenset[str]:
         """The tensors that the engine holds in blocks, but of which an operator reads the model's
         layout."""
         names = set[str]()
         for node in self.nodes:
-            if not _is_layout(node, self.dialect):
+            if not _only_changes_layout(node, self.dialect):
                 names.update(
-                    self.stands_for[v]
+                    self.tensor_of[v]
                     for v in reads(node)
-                    if v in self.stands_for and self.layout(v) <= PLAIN
+                    if v in self.tensor_of and not self.layout_of(v).is_blocked
                 )
-        return frozenset(n for n in names if self.layout(self.native(n)) > PLAIN)
+        return frozenset(n for n in names if self.layout_of(self.value_of(n)).is_blocked)
 
-    def filled(self, name: str, channels: int) -> int:
-        """Number of channels of the whole tensor ``name``, with those that fill the last block."""
-        native = self.native(name)
-        if self.layout(native) > 0 or native in self._filled:
-            return self.tensors[native].shape[1]
-        block = self.dialect.block
-        return -(-channels // block) * block if block else channels
+    def padded_channels(self, tensor: Tensor) -> int:
+        """Number of channels of ``tensor`` in the engine, with those that fill blocks and gaps."""
+        value = self.value_of(tensor.name)
+        if self.layout_of(value).padded:
+            return self.tensors[value].shape[1]
+        block = self.dialect.block or 1
+        return -(-tensor.shape[1] // block) * block
 
     @cached_property
     def blocked(self) -> frozenset[str]:
@@ -128,30 +131,30 @@ class Lowered:
         return frozenset(values)
 
     @cached_property
-    def _filled(self) -> frozenset[str]:
+    def _padded(self) -> frozenset[str]:
         """The values outside of blocks that have more channels than the tensors that they hold."""
         return frozenset(
             value
-            for value, name in self.stands_for.items()
+            for value, name in self.tensor_of.items()
             if value not in self.blocked
-            and value not in self.otherwise
+            and value not in self.layouts
             and _has_more(self.tensors.get(value), self.tensors.get(BORDER + name))
         )
 
     @cached_property
-    def places(self) -> Mapping[str, tuple[int, ...]]:
+    def channel_positions(self) -> Mapping[str, tuple[int, ...]]:
         """Positions of the channels in the blocks, for tensors with gaps between channels."""
         positions: dict[str, tuple[int, ...]] = {}
         for node in self.nodes:
             if node.name.startswith(LAYOUT) and node.op_type == "Gather":
-                places = tuple(self.weights[node.input[1]].numpy().tolist())
-                if places != tuple(range(len(places))):
-                    positions[node.name.removeprefix(LAYOUT)] = places
+                channels = tuple(self.weights[node.input[1]].numpy().tolist())
+                if channels != tuple(range(len(channels))):
+                    positions[node.name.removeprefix(LAYOUT)] = channels
         return positions
 
 
-def as_it_is(model: ir.Model, borders: Iterable[str]) -> Lowered:
-    """The lowered form for engines that run standard ONNX operators without rewriting the model."""
+def without_lowering(model: ir.Model, borders: Iterable[str]) -> LoweredModel:
+    """The model in its own operators, for engines that do not rewrite it."""
     nodes = [ir.serde.serialize_node(node) for node in model.graph]
     opsets = model.opset_imports.items()
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets]
@@ -164,48 +167,49 @@ def as_it_is(model: ir.Model, borders: Iterable[str]) -> Lowered:
     values = [*model.graph.inputs, *(v for node in model.graph for v in node.outputs)]
     tensors = {v.name: tensor_of(v) for v in values if v.name}
     header.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
-    return Lowered(
-        header, nodes, weights, tensors, {n: n for n in borders}, _makers(nodes), annotated=True
+    return LoweredModel(
+        header, nodes, weights, tensors, {n: n for n in borders}, _producers(nodes), annotated=True
     )
 
 
 def read_lowered(
-    content: bytes,
+    proto: onnx.ModelProto,
     weights: Mapping[str, ir.TensorProtocol],
     borders: Iterable[str],
     dialect: Dialect,
-) -> Lowered:
-    """The lowered model in an entry.
+) -> LoweredModel:
+    """The lowered model in ``proto``, as `OpenEngine.lower` describes it.
 
     Raises:
         ValueError: a border is missing.
     """
-    proto = onnx.load_model_from_string(content)
     nodes = list(proto.graph.node)
-    maker = _makers(nodes)
+    producer = _producers(nodes)
     infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
     tensors = {info.name: _tensor(info) for info in infos}
-    stands_for = {name: name for name in borders if name in maker}
-    otherwise: dict[str, Layout] = {}
+    tensor_of = {name: name for name in borders if name in producer}
+    layouts: dict[str, Layout] = {}
     for name in borders:
-        if BORDER + name not in maker:
+        if BORDER + name not in producer:
             raise ValueError(f"it lacks {BORDER + name!r}")
-        for value, layout in _carrying(BORDER + name, nodes, maker, dialect):
-            if stands_for.setdefault(value, name) != name:
+        for value, layout in _carrying(BORDER + name, nodes, producer, dialect):
+            if tensor_of.setdefault(value, name) != name:
                 break
             if layout == WIDE and _has_more(tensors.get(value), tensors[BORDER + name]):
-                del stands_for[value]  # wide and filled: only for the model's own operators
+                del tensor_of[value]  # wide and padded: only for the model's own operators
                 break
-            if layout:
-                otherwise[value] = layout
+            if layout != PLAIN:
+                layouts[value] = layout
             # ONNX Runtime may not give the shape of a value that differs by an Identity alone.
             elif value not in tensors or tensors[value].opaque:
                 tensors[value] = replace(tensors[BORDER + name], name=value)
     for node in nodes:  # other layouts of the same tensor
-        if _is_layout(node, dialect) and node.input[0] in stands_for:
-            stands_for.setdefault(node.output[0], stands_for[node.input[0]])
+        if _only_changes_layout(node, dialect) and node.input[0] in tensor_of:
+            tensor_of.setdefault(node.output[0], tensor_of[node.input[0]])
     header = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
-    return Lowered(header, nodes, weights, tensors, stands_for, maker, otherwise, dialect=dialect)
+    return LoweredModel(
+        header, nodes, weights, tensors, tensor_of, producer, layouts, dialect=dialect
+    )
 
 
 def _has_more(value: Tensor | None, tensor: Tensor | None) -> bool:
@@ -216,39 +220,39 @@ def _has_more(value: Tensor | None, tensor: Tensor | None) -> bool:
 
 
 def _carrying(
-    value: str, nodes: Sequence[onnx.NodeProto], maker: Mapping[str, int], dialect: Dialect
+    value: str, nodes: Sequence[onnx.NodeProto], producer: Mapping[str, int], dialect: Dialect
 ) -> Iterable[tuple[str, Layout]]:
     """The values from which ``value`` is made by changes of layout alone, from the last to the
-    first, each with its layout: `LAST`, `WIDE` or `PLAIN`."""
+    first, each with its layout: `NHWC`, `WIDE` or `PLAIN`."""
     layout = PLAIN
     while True:
-        node = nodes[maker[value]]
-        if not _is_layout(node, dialect):
+        node = nodes[producer[value]]
+        if not _only_changes_layout(node, dialect):
             if layout != PLAIN:
                 return
-            if _is_nhwc(node, nodes, maker):
-                layout = LAST
+            if _is_nhwc(node, nodes, producer):
+                layout = NHWC
             elif _narrows(node, dialect):
                 layout = WIDE
             else:
                 return
         value = node.input[0]
-        if value not in maker:  # an input of the model is not the result of a task
+        if value not in producer:  # an input of the model is not the result of a task
             return
         yield value, layout
 
 
 def _is_nhwc(
-    node: onnx.NodeProto, nodes: Sequence[onnx.NodeProto], maker: Mapping[str, int]
+    node: onnx.NodeProto, nodes: Sequence[onnx.NodeProto], producer: Mapping[str, int]
 ) -> bool:
     """Whether it is the Transpose behind a quantised operator that ONNX Runtime runs in NHWC.
 
     Other Transposes belong to the model: a reader of such a Transpose's input would depend on a
     task that the plan may not list.
     """
-    if node.op_type != "Transpose" or node.input[0] not in maker:
+    if node.op_type != "Transpose" or node.input[0] not in producer:
         return False
-    before = nodes[maker[node.input[0]]]
+    before = nodes[producer[node.input[0]]]
     return before.op_type.startswith("QLinear") or before.domain == "com.ms.internal.nhwc"
 
 
@@ -259,11 +263,11 @@ def _narrows(node: onnx.NodeProto, dialect: Dialect) -> bool:
     return any(a.name == "to" and a.i != onnx.TensorProto.FLOAT for a in node.attribute)
 
 
-def _is_layout(node: onnx.NodeProto, dialect: Dialect) -> bool:
+def _only_changes_layout(node: onnx.NodeProto, dialect: Dialect) -> bool:
     return node.name.startswith(LAYOUT) or (node.domain, node.op_type) in dialect.layout_ops
 
 
-def _makers(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
+def _producers(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
     return {name: i for i, node in enumerate(nodes) for name in node.output if name}
 
 
@@ -278,23 +282,40 @@ def _tensor(info: onnx.ValueInfoProto) -> Tensor:
 
 
 def reads(node: onnx.NodeProto) -> list[str]:
-    """The inputs of a node, and the outer values that its subgraphs read."""
-    names = list(node.input)
+    """The inputs of a node, and the outer values that its bodies read."""
+    return [*node.input, *(name for name, _ in captured(node))]
+
+
+def captured(
+    node: onnx.NodeProto, inside: frozenset[str] = frozenset()
+) -> Iterable[tuple[str, Callable[[str], None]]]:
+    """The outer values that the bodies of a node read, each with a function that renames it there.
+
+    Args:
+        inside: values of surrounding bodies, which are not outer ones.
+    """
     for attribute in node.attribute:
         for body in (attribute.g, *attribute.graphs):
-            own = {t.name for t in body.initializer} | {v.name for v in body.input}
-            own.update(name for inner in body.node for name in inner.output)
-            outer = [name for inner in body.node for name in reads(inner)]
-            outer += [v.name for v in body.output]
-            names += [name for name in outer if name not in own]
-    return names
+            own = inside.union(
+                (t.name for t in body.initializer),
+                (v.name for v in body.input),
+                (name for inner in body.node for name in inner.output),
+            )
+            for inner in body.node:
+                for position, name in enumerate(inner.input):
+                    if name and name not in own:
+                        yield name, partial(inner.input.__setitem__, position)
+                yield from captured(inner, own)
+            for output in body.output:
+                if output.name not in own:
+                    yield output.name, partial(setattr, output, "name")
 
 
 def kind_of(node: onnx.NodeProto) -> str:
     return f"{node.domain.rpartition('.')[2]}.{node.op_type}" if node.domain else node.op_type
 
 
-def declared(tensor: Tensor) -> onnx.ValueInfoProto:
+def value_info(tensor: Tensor) -> onnx.ValueInfoProto:
     """The declaration of a value in a model; for an opaque value, its type without a shape."""
     if tensor.opaque:
         return onnx.ValueInfoProto(name=tensor.name, type=type_proto(tensor.dtype))

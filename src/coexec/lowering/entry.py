@@ -1,0 +1,62 @@
+"""LoweredModel models as entries of the cache."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from coexec.cache import Cache, Entry
+from coexec.lowering.dialect import Dialect
+from coexec.lowering.lowered_model import LoweredModel, read_lowered
+from coexec.model.external import embed_in_bodies
+from coexec.model.model import require_whole
+from coexec.model.stored import Stored, detached, is_large, share, stored_tensor, written
+
+__all__ = ["import_lowered", "load_lowered"]
+
+_FILE = "lowered.onnx"
+
+
+def import_lowered(
+    path: Path, cache: Cache, borders: Iterable[str], dialect: Dialect
+) -> tuple[LoweredModel, Entry | None]:
+    """The model in the files that `OpenEngine.lower` wrote, and its entry for the cache.
+
+    The weights are in the cache. If that is impossible, the entry is None and they are in memory.
+    The files may be removed afterwards.
+
+    Raises:
+        ValueError, OSError: a file is missing or cut off.
+    """
+    proto = onnx.load(str(path), load_external_data=False)
+    embed_in_bodies(proto.graph.node, path.parent)
+    read = {t.name: ir.serde.deserialize_tensor(t, path.parent) for t in proto.graph.initializer}
+    require_whole(read.values())
+    shared = share(cache, read) or read
+    weights = {name: detached(tensor) for name, tensor in shared.items()}
+    lowered = read_lowered(proto, weights, borders, dialect)
+    if any(is_large(t) and not isinstance(t, Stored) for t in weights.values()):
+        return lowered, None
+    del proto.graph.initializer[:]
+    for name, tensor in weights.items():
+        serialized = ir.serde.serialize_tensor(written(tensor))
+        serialized.name = name
+        proto.graph.initializer.append(serialized)
+    stored = dict.fromkeys(t.stored_as for t in weights.values() if isinstance(t, Stored))
+    return lowered, Entry({_FILE: proto.SerializeToString()}, tuple(stored))
+
+
+def load_lowered(
+    entry: Entry, cache: Cache, borders: Iterable[str], dialect: Dialect
+) -> LoweredModel:
+    """The model in an entry that `import_lowered` has made.
+
+    Raises:
+        StoreError: a weight is missing or damaged.
+        ValueError: a border is missing.
+    """
+    proto = onnx.load_model_from_string(entry.files[_FILE])
+    arrays = cache.weights.fetch(entry.weights)
+    weights = {t.name: stored_tensor(t, arrays) for t in proto.graph.initializer}
+    return read_lowered(proto, weights, borders, dialect)
