@@ -36,9 +36,9 @@ from coexec.engines.kernels import (
     top_k,
     transpose,
 )
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import CTYPES, Context, KernelLaunch, Node
 from coexec.engines.kernels.slow import why_slow
-from coexec.engines.opencl.architecture import Architecture
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["FUSED_BEHIND", "KERNELS", "Kernel", "why_not"]

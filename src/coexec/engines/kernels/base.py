@@ -12,12 +12,12 @@ from itertools import count
 import numpy as np
 
 from coexec.arrays import Array
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.index_check import IndexCheck
 from coexec.engines.kernels.kernel_launch import Argument, ConvTraits, Grid, KernelLaunch
 from coexec.engines.kernels.outlining import fixed_group, outlined
 from coexec.engines.kernels.parameter import Parameter
 from coexec.engines.kernels.value import CTYPES, Value, ceil_div, literal, row_major
-from coexec.engines.opencl.architecture import Architecture
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["CTYPES", "Argument", "Chooser", "Context", "ConvTraits", "Grid", "KernelLaunch",

@@ -8,9 +8,9 @@ model is declared with its actual channels. If both sides have the same block, n
 from collections.abc import Mapping
 from dataclasses import replace
 
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, KernelLaunch, Node, usual_block
 from coexec.engines.kernels.reorder import reorder
-from coexec.engines.opencl.architecture import Architecture
 from coexec.graph.graph import Operator, Tensor
 from coexec.lowering.dialect import Dialect
 

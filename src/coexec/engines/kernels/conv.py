@@ -14,9 +14,9 @@ from coexec.engines.kernels import (
     conv_tiled,
     conv_winograd,
 )
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, KernelLaunch, Node, Value
 from coexec.engines.kernels.conv_shape import ConvShape
-from coexec.engines.opencl.architecture import Architecture
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["launches", "ranked_on_cores", "ranked_on_gpu", "why_not"]

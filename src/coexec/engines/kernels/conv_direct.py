@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from coexec.arrays import Array
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import (
     Context,
     Grid,
@@ -21,7 +22,6 @@ from coexec.engines.kernels.base import (
 )
 from coexec.engines.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.kernels.epilogue import Epilogue
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["launches", "steps"]
 

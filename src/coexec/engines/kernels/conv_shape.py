@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from coexec.arrays import Array
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import (
     Context,
     ConvTraits,
@@ -17,7 +18,6 @@ from coexec.engines.kernels.base import (
     ceil_div,
 )
 from coexec.engines.kernels.packing import Packed
-from coexec.engines.opencl.architecture import Architecture
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import windows
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coexec.arrays import Array
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.kernels.epilogue import Epilogue
 from coexec.engines.kernels.packing import Packed
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["TileShape", "fits", "launches", "steps", "tile_shapes"]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Grid, KernelLaunch, Source, Value, ceil_div
 from coexec.engines.kernels.positions import neighbours
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["coordinates", "each_run", "each_scalar", "each_vector", "vectors"]
 

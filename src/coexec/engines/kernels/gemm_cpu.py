@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from coexec.arrays import Array
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.kernels.positions import at, neighbours, split
 from coexec.engines.kernels.product import Operands, Product
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["launches", "steps"]
 

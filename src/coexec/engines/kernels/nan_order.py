@@ -13,8 +13,8 @@ there the result stays NaN.
 
 from collections.abc import Callable, Sequence
 
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.row_kernel import RowKernel
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["in_blocks", "in_eigens_order", "in_pools_order", "refolded"]
 

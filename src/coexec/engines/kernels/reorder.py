@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import KernelLaunch, Source, Value, ceil_div
 from coexec.engines.kernels.elementwise import coordinates
 from coexec.engines.kernels.positions import neighbours
 from coexec.engines.kernels.transposing import transposed
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["reorder"]
 

@@ -6,11 +6,11 @@ local memory (on GPUs, where rows are long).
 
 from collections.abc import Callable, Sequence
 
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import CTYPES, KernelLaunch, Source, Value, ceil_div
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import neighbours, split
 from coexec.engines.kernels.rows import Access, IndexMap, RowLayout, RowPart
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["RowKernel", "sharing"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from coexec.cache.source import source_digest
 from coexec.engines.base import Engine, OpenEngine, Processor
-from coexec.engines.opencl.architecture import BlockWidth
+from coexec.engines.kernels.architecture import BlockWidth
 from coexec.errors import DeviceError
 from coexec.hardware.hardware import MAIN, Device, EngineInfo
 
@@ -79,8 +79,10 @@ class OpenCl(Engine):
         handle = find(device, options.runtime)
         on_arrays = handle.on_cpu and options.memory == "auto" and options.precision == "fp32"
         memory = MAIN if on_arrays else f"{self.name} on {device.name}"
-        kernels = source_digest(Path(__file__).parent)  # profiles depend on them
-        version = f"{super().installed}-{kernels}, {handle.driver}"
+        driver = Path(__file__).parent
+        digests = source_digest(driver.parent / "kernels"), source_digest(driver)
+        # Profiles depend on the text of the kernels and on how they are launched.
+        version = f"{super().installed}-{'-'.join(digests)}, {handle.driver}"
         if handle.on_cpu:
             version += f", blocks of {handle.architecture(block=options.block).block}"
         return EngineInfo(self.name, version, memory, handle.memory_bytes, options.precision)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyopencl as cl
 
-from coexec.engines.opencl.building import Build, Scratch
+from coexec.engines.kernels.building import Build, Scratch
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.memory.records import Record
 from coexec.memory.strategies import smallest
