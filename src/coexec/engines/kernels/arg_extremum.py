@@ -1,20 +1,13 @@
 """ArgMax and ArgMin, and the index of the extremum for other operators, over rows as in `rows`."""
 
-from collections.abc import Mapping
-
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.reductions import joined
 from coexec.engines.kernels.row_kernel import RowKernel
-from coexec.engines.kernels.unsupported import NUMBERS, wrong_type
-from coexec.graph.graph import Operator, Tensor
+from coexec.engines.kernels.unsupported import NUMBERS
 
-__all__ = ["extremum", "launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    return wrong_type(op, tensors, NUMBERS)
+__all__ = ["KERNELS", "extremum"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -61,3 +54,6 @@ def extremum(rows: RowKernel, largest: bool, last: bool) -> list[str]:
         "}",
     ]
     return lines + joined(rows.sharing, {"best": rows.ctype, "found": "int"}, merge)
+
+
+KERNELS = dict.fromkeys(("ArgMax", "ArgMin"), Kernel(launches, NUMBERS, takes_epilogue=True))

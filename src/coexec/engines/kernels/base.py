@@ -17,12 +17,28 @@ from coexec.engines.kernels.index_check import IndexCheck
 from coexec.engines.kernels.kernel_launch import Argument, ConvTraits, Grid, KernelLaunch
 from coexec.engines.kernels.outlining import fixed_group, outlined
 from coexec.engines.kernels.parameter import Parameter
+from coexec.engines.kernels.unsupported import ALL
 from coexec.engines.kernels.value import CTYPES, Value, ceil_div, literal, row_major
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["CTYPES", "Argument", "Chooser", "Context", "ConvTraits", "Grid", "KernelLaunch",
-           "Node", "Source", "Value", "ceil_div", "in_half", "literal", "row_major",
-           "usual_block"]  # fmt: skip
+__all__ = [
+    "CTYPES",
+    "Argument",
+    "Chooser",
+    "Context",
+    "ConvTraits",
+    "Grid",
+    "Kernel",
+    "KernelLaunch",
+    "Node",
+    "Source",
+    "Value",
+    "ceil_div",
+    "in_half",
+    "literal",
+    "row_major",
+    "usual_block",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +148,25 @@ def usual_block(tensor: Tensor, arch: Architecture) -> int:
     """
     image = len(tensor.shape) == 4 and tensor.dtype == "float32"
     return arch.block if image and 2 * tensor.shape[1] > arch.block else 0
+
+
+def _all_supported(op: Operator, tensors: Mapping[str, Tensor]) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The kernels for operators of one type: what a kernel file adds to the registry."""
+
+    launches: Callable[[Node, Context], list[KernelLaunch]]
+    types: frozenset[str] = ALL
+    """Types of the first input that they compute."""
+    why_not: Callable[[Operator, Mapping[str, Tensor]], str | None] = _all_supported
+    """The reason, for users, why an operator of these types is not supported; None if it is."""
+    refuses: str = ""
+    """In words, the operators for which `why_not` has a reason."""
+    takes_epilogue: bool = False
+    """Whether they apply element-wise operators that are fused behind to their result."""
 
 
 class Source:

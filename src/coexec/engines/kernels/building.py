@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from coexec.engines.kernels import KERNELS
 from coexec.engines.kernels.aliasing import Aliases, alias
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Chooser, Context, KernelLaunch, Value
@@ -12,6 +11,7 @@ from coexec.engines.kernels.images import Extent, stored_as_images
 from coexec.engines.kernels.index_check import IndexCheck
 from coexec.engines.kernels.module_reader import read_network
 from coexec.engines.kernels.network import DeviceGraph, clean_up
+from coexec.engines.kernels.operators import KERNELS
 from coexec.lowering.module import Module
 
 __all__ = ["Build", "Scratch", "build"]

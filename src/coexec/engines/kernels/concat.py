@@ -1,20 +1,14 @@
 """Concat: each input is copied to its part of the output, unless it is computed there."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.kernels.elements import coordinates, vectors
 from coexec.engines.kernels.gather_text import shifted
 from coexec.engines.kernels.operands import declare
-from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """None: types are checked for all operators."""
-    return None
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -108,3 +102,6 @@ def _vector(
     channels = [f"clamp({c} + {lane}, 0, {x.shape[1] - 1})" for lane in range(block)]
     lanes = ", ".join(f"GET_x(AT_x({n}, {channel}, {y}, {x_}))" for channel in channels)
     return [], f"(float{block})({lanes})"
+
+
+KERNELS = {"Concat": Kernel(launches)}

@@ -5,25 +5,16 @@ are not whole blocks of channels, weights that are computed.
 """
 
 import math
-from collections.abc import Mapping
 
 from coexec.engines.kernels import conv_few
 from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
 from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at
-from coexec.engines.kernels.unsupported import wrong_type
 from coexec.engines.kernels.window_loops import grid, output_coordinates, over_taps
-from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import windows
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    if windows(op, tensors, tensors[op.inputs[1]].shape[2:]) is None:
-        return "the padding of Conv is negative or does not fit its output"
-    return wrong_type(op, tensors)
+__all__ = ["launches"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:

@@ -18,17 +18,17 @@ import numpy as np
 
 from coexec.arrays import Array
 from coexec.engines.kernels import conv_images
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.kernels.conv_shape import ConvShape, padded_copy
 from coexec.engines.kernels.operands import PerChannel, declare, given
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.packing import Packed
 from coexec.engines.kernels.positions import at
-from coexec.engines.kernels.unsupported import wrong_type
+from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.engines.kernels.window_loops import grid, output_coordinates
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 _PIXELS = 4
 """Pixels of a work item on a GPU: that many independent sums hide the latency of additions."""
@@ -47,10 +47,6 @@ class _TransposedAxis:
     dilation: int
     begin: int
     """Rows that are cut off in front of the result."""
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    return wrong_type(op, tensors)
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -323,3 +319,6 @@ def _packed_lanes(weights: Array, block: int) -> Array:
     full[:channels] = weights[:, 0]
     blocks = full.reshape(-1, block, kernel_h, kernel_w)
     return np.ascontiguousarray(blocks.transpose(0, 2, 3, 1))
+
+
+KERNELS = {"ConvTranspose": Kernel(launches, FLOAT32, takes_epilogue=True)}

@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import neighbours
 from coexec.engines.kernels.row_kernel import RowKernel
-from coexec.engines.kernels.unsupported import NUMBERS, computed, wrong_type
+from coexec.engines.kernels.unsupported import NUMBERS, computed
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    return wrong_type(op, tensors, NUMBERS) or computed(op, 1, "axis")
+    return computed(op, 1, "axis")
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -47,3 +47,8 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
             ]
         )
     ]
+
+
+KERNELS = dict.fromkeys(
+    ("CumProd", "CumSum"), Kernel(launches, NUMBERS, why_not, "a computed axis")
+)

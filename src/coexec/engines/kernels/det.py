@@ -3,14 +3,14 @@
 import math
 from collections.abc import Mapping
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at, split
-from coexec.engines.kernels.unsupported import wrong_type
+from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 _LARGEST = 16
 """Most rows of a matrix, which is kept in private memory."""
@@ -20,7 +20,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     size = tensors[op.inputs[0]].shape[-1]
     if size > _LARGEST:
         return f"Det of matrices of {size} rows: only of up to {_LARGEST}"
-    return wrong_type(op, tensors)
+    return None
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -58,3 +58,6 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         )
     )
     return [source.finish((math.prod(batch),))]
+
+
+KERNELS = {"Det": Kernel(launches, FLOAT32, why_not, f"matrices of more than {_LARGEST} rows")}

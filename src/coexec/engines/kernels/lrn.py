@@ -4,20 +4,14 @@ A work item computes a vector of channels of a pixel, or a scalar in other layou
 """
 
 import math
-from collections.abc import Mapping
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, literal
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value, literal
 from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at, split
-from coexec.engines.kernels.unsupported import wrong_type
-from coexec.graph.graph import Operator, Tensor
+from coexec.engines.kernels.unsupported import FLOAT32
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    return wrong_type(op, tensors)
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -72,3 +66,6 @@ def _power(beta: float, kind: str) -> str:
     if beta == 0.75:
         return "(sqrt(base) * sqrt(sqrt(base)))"
     return f"pow(base, ({kind})({literal(beta)}))"
+
+
+KERNELS = {"LRN": Kernel(launches, FLOAT32, takes_epilogue=True)}

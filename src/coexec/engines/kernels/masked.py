@@ -1,19 +1,11 @@
 """Trilu and ReverseSequence: another tensor decides which elements stay and which move."""
 
-from collections.abc import Mapping
-
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, literal
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, literal
 from coexec.engines.kernels.gather_text import moved
 from coexec.engines.kernels.indices import Indices
 from coexec.engines.kernels.operands import declare
-from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """None: types are checked for all operators."""
-    return None
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -42,3 +34,6 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     ]
     coordinates[time] = f"(p{time} <= last ? last - p{time} : p{time})"
     return [moved(source, x, y, coordinates, lines=lines)]
+
+
+KERNELS = dict.fromkeys(("ReverseSequence", "Trilu"), Kernel(launches))

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coexec.arrays import Array
-from coexec.engines.kernels import FUSED_BEHIND
 from coexec.engines.kernels.base import Node
 from coexec.engines.kernels.expressions import OPERATORS as ELEMENTWISE
 from coexec.engines.kernels.expressions import VECTOR_SAFE
+from coexec.engines.kernels.operators import KERNELS
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["DeviceGraph", "clean_up"]
@@ -172,7 +172,8 @@ class _Fusion:
 
     def _may_head(self, node: Node) -> bool:
         op = node.operator
-        fits = op.op_type in FUSED_BEHIND or op.op_type in ELEMENTWISE
+        kernel = KERNELS.get(op.op_type)
+        fits = op.op_type in ELEMENTWISE or (kernel is not None and kernel.takes_epilogue)
         return fits and len(node.outputs) == 1
 
     def _epilogue(self, head: Node) -> list[Node]:

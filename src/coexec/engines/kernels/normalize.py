@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from coexec.engines.kernels.base import (
     Context,
+    Kernel,
     KernelLaunch,
     Node,
     Source,
@@ -23,27 +24,18 @@ from coexec.engines.kernels.positions import at, neighbours
 from coexec.engines.kernels.reductions import fold, total
 from coexec.engines.kernels.row_kernel import RowKernel
 from coexec.engines.kernels.rows import Access
-from coexec.engines.kernels.unsupported import wrong_type
+from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["OPERATORS", "launches", "why_not"]
-
-OPERATORS = (
-    "GroupNormalization",
-    "InstanceNormalization",
-    "LayerNormalization",
-    "LpNormalization",
-    "MeanVarianceNormalization",
-    "RMSNormalization",
-)
+__all__ = ["KERNELS"]
 
 _Parameter = Callable[[Access], str]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    if op.op_type == "LpNormalization" and op.int("p", 2) not in (1, 2):
+    if op.int("p", 2) not in (1, 2):
         return f"LpNormalization of order {op.int('p', 2)}: only of 1 and 2"
-    return wrong_type(op, tensors)
+    return None
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -196,3 +188,20 @@ def _further_outputs(op: Operator, source: Source, context: Context, rows: RowKe
         source.write(f"{variable}_out", context.value(name))
         lines.append(f"PUT_{variable}_out({at(f'{variable}_out', coordinates)}, {variable});")
     return lines
+
+
+KERNELS = {
+    **dict.fromkeys(
+        (
+            "GroupNormalization",
+            "InstanceNormalization",
+            "LayerNormalization",
+            "MeanVarianceNormalization",
+            "RMSNormalization",
+        ),
+        Kernel(launches, FLOAT32, takes_epilogue=True),
+    ),
+    "LpNormalization": Kernel(
+        launches, FLOAT32, why_not, "orders other than 1 and 2", takes_epilogue=True
+    ),
+}

@@ -2,20 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, literal
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, literal
 from coexec.engines.kernels.gather_text import moved
 from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.parameters import numbers
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 _MODES = ("constant", "edge", "reflect", "wrap")
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    if op.op_type == "CenterCropPad":
-        return None  # everything follows from the shapes
     shape, mode = tensors[op.inputs[0]].shape, op.text("mode", "constant")
     if mode not in _MODES:
         return f"Pad with the mode {mode!r}"
@@ -98,3 +96,9 @@ def _outside(source: Source, context: Context, op: Operator) -> str:
         declare(source, context, "value", op.inputs[2])
         return "GET_value(0)"
     return literal(op.number("value", 0.0), context.tensors[op.inputs[0]].dtype)
+
+
+KERNELS = {
+    "CenterCropPad": Kernel(launches),
+    "Pad": Kernel(launches, why_not=why_not, refuses="unknown modes; computed pads or axes"),
+}

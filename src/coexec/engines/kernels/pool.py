@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from coexec.engines.kernels.base import (
     CTYPES,
     Context,
+    Kernel,
     KernelLaunch,
     Node,
     Source,
@@ -20,7 +21,7 @@ from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at
 from coexec.engines.kernels.reductions import lowest
-from coexec.engines.kernels.unsupported import NUMBERS, wrong_type
+from coexec.engines.kernels.unsupported import FLOAT32, NUMBERS
 from coexec.engines.kernels.window_loops import (
     Size,
     grid,
@@ -32,13 +33,13 @@ from coexec.engines.kernels.window_loops import (
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import Window, windows
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     if windows(op, tensors, op.ints("kernel_shape", ())) is None:
         return f"the padding of {op.op_type} is negative or does not fit its output"
-    return wrong_type(op, tensors, NUMBERS if op.op_type == "MaxPool" else {"float32"})
+    return None
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -165,3 +166,12 @@ def _counted(axis: int, window: Window, dilation: int, padding: bool, size: Size
         for k in range(count)
     )
     return f"({' + '.join(terms)})"
+
+
+_UNFIT = "padding that does not fit the output"
+KERNELS = {
+    "MaxPool": Kernel(launches, NUMBERS, why_not, _UNFIT, takes_epilogue=True),
+    **dict.fromkeys(
+        ("AveragePool", "LpPool"), Kernel(launches, FLOAT32, why_not, _UNFIT, takes_epilogue=True)
+    ),
+}

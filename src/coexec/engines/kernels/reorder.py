@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import KernelLaunch, Source, Value, ceil_div
-from coexec.engines.kernels.elementwise import coordinates
+from coexec.engines.kernels.elements import coordinates
 from coexec.engines.kernels.positions import neighbours
 from coexec.engines.kernels.transposing import transposed
 

@@ -1,18 +1,10 @@
 """Reshape and similar operators where layouts differ; others need no kernel, see `aliasing`."""
 
-from collections.abc import Mapping
-
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, row_major
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, row_major
 from coexec.engines.kernels.elements import coordinates, each_scalar
 from coexec.engines.kernels.operands import declare
-from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """None: types are checked for all operators, and shapes are constant."""
-    return None
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -26,3 +18,6 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     element = ", ".join(f"q{axis}" for axis in range(len(x.shape)))
     lines = [coordinates(x.shape, flat, "q")]
     return [each_scalar(source, y, lines, f"GET_x(AT_x({element}))")]
+
+
+KERNELS = dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), Kernel(launches))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from coexec.engines.kernels.base import (
     CTYPES,
     Context,
+    Kernel,
     KernelLaunch,
     Node,
     Source,
@@ -25,7 +26,7 @@ from coexec.engines.kernels.positions import split
 from coexec.engines.kernels.resize_taps import COORDINATES, MODES, Taps, given_scales, taps
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS", "why_not"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
@@ -212,3 +213,13 @@ def _summed(counts: Mapping[int, int], last: int, load: str, weight: str = "") -
             tap_lines = _tap(axis, f"p{axis} * {count} + {tap}", "", weight)
         lines += ["{", *tap_lines, *inner, "}"]
     return lines
+
+
+KERNELS = dict.fromkeys(
+    ("Resize", "Upsample"),
+    Kernel(
+        launches,
+        why_not=why_not,
+        refuses="computed scales, sizes or region of interest; interpolation of integers",
+    ),
+)

@@ -7,7 +7,7 @@ the other, so that sums need no atomics and the last update wins.
 import math
 from collections.abc import Mapping
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.elements import coordinates
 from coexec.engines.kernels.gather_text import moved
 from coexec.engines.kernels.indices import Indices
@@ -15,7 +15,7 @@ from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.positions import at
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 _REDUCTIONS = {
     "none": "{b}",
@@ -90,3 +90,9 @@ def _by_tuples(node: Node, context: Context) -> KernelLaunch:
     lines.append(_store(node, [*(f"q{a}" for a in range(count)), *inside], updated + inside))
     source.lines("\n".join(f"    {line}" for line in lines) + "\n  }")
     return source.finish((math.prod(data[count:]),))
+
+
+KERNELS = dict.fromkeys(
+    ("Scatter", "ScatterElements", "ScatterND"),
+    Kernel(launches, why_not=why_not, refuses="unknown reductions"),
+)

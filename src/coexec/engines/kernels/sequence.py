@@ -1,21 +1,15 @@
 """Range, EyeLike, Shape and Size: elements follow from their position and a few numbers."""
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 
-from coexec.engines.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import CTYPES, Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.elements import each_scalar
 from coexec.engines.kernels.operands import declare
-from coexec.graph.graph import Operator, Tensor
+from coexec.graph.graph import Operator
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """None: types are checked for all operators, and the length follows from the output's shape."""
-    return None
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -42,3 +36,6 @@ def _sizes(op: Operator, context: Context) -> np.ndarray:
         return np.array([math.prod(shape)], np.int64)
     end = op.int("end", len(shape))
     return np.array(shape[op.int("start", 0) : end], np.int64)
+
+
+KERNELS = dict.fromkeys(("EyeLike", "Range", "Shape", "Size"), Kernel(launches))

@@ -1,22 +1,16 @@
 """Softmax, LogSoftmax and Hardmax; `rows` describes how a work item iterates over an axis."""
 
-from collections.abc import Mapping
-
 from coexec.engines.kernels.arg_extremum import extremum
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.nan_order import in_eigens_order
 from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.reductions import MAXIMUM, fold, joined, total
 from coexec.engines.kernels.row_kernel import RowKernel
-from coexec.engines.kernels.unsupported import wrong_type
-from coexec.graph.graph import Operator, Tensor
+from coexec.engines.kernels.unsupported import FLOAT32
+from coexec.graph.graph import Operator
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    return wrong_type(op, tensors)
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -76,3 +70,8 @@ def _axes(op: Operator, rank: int) -> tuple[int, ...]:
     if op.version and op.version < 13:
         return tuple(range(op.int("axis", 1) % rank, rank))
     return (op.int("axis", -1) % rank,)
+
+
+KERNELS = dict.fromkeys(
+    ("Hardmax", "LogSoftmax", "Softmax"), Kernel(launches, FLOAT32, takes_epilogue=True)
+)

@@ -7,22 +7,22 @@ order. NaN is above all numbers, as in ONNX Runtime. Of equal elements, the firs
 
 from collections.abc import Mapping
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.patterns import is_float
 from coexec.engines.kernels.positions import at
 from coexec.engines.kernels.row_kernel import RowKernel
-from coexec.engines.kernels.unsupported import NUMBERS, computed, wrong_type
+from coexec.engines.kernels.unsupported import NUMBERS, computed
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 _MOST_STEPS = 2**26
 """Most steps of a work item, if all elements of a row sink to the bottom: about 0.1 s."""
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    reason = wrong_type(op, tensors, NUMBERS) or computed(op, 1, "K")
+    reason = computed(op, 1, "K")
     if reason is not None:
         return reason
     shape = tensors[op.inputs[0]].shape
@@ -122,3 +122,6 @@ def _taken_off(count: int, stores: list[str], ordered: bool) -> list[str]:
         *(f"  {line}" for line in _sink("0", "rank")),
         "}",
     ]
+
+
+KERNELS = {"TopK": Kernel(launches, NUMBERS, why_not, "a computed K; a large K of many elements")}

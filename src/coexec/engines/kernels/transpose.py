@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from coexec.engines.kernels.base import (
     Context,
+    Kernel,
     KernelLaunch,
     Node,
     Source,
@@ -20,14 +21,9 @@ from coexec.engines.kernels.gather_text import moved
 from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.positions import at, neighbours, split
 from coexec.engines.kernels.transposing import transposed
-from coexec.graph.graph import Operator, Tensor
+from coexec.graph.graph import Operator
 
-__all__ = ["launches", "permutation", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """None: types are checked for all operators."""
-    return None
+__all__ = ["KERNELS", "permutation"]
 
 
 def permutation(op: Operator, rank: int) -> tuple[int, ...]:
@@ -118,3 +114,6 @@ def _vector(name: str, value: Value, place: Mapping[int, str], axes: Sequence[in
         return f"LOAD_x({position})" if name == "x" else position
     position = at(name, coordinates)
     return f"NEAR_x({position})" if name == "x" else position
+
+
+KERNELS = {"Transpose": Kernel(launches)}

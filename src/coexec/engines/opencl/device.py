@@ -10,11 +10,11 @@ import numpy as np
 from coexec.arrays import Array
 from coexec.costs.base import Workload
 from coexec.engines.base import AfterFork, BoxCopy, OpenEngine
-from coexec.engines.kernels import why_not
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Chooser, Context, Grid, KernelLaunch
 from coexec.engines.kernels.border import blocks_dialect
 from coexec.engines.kernels.building import build
+from coexec.engines.kernels.operators import why_not
 from coexec.engines.kernels.tuner import rule
 from coexec.engines.kernels.workloads import workload
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
