@@ -5,7 +5,7 @@ which grid, with which tensors. Compiling, allocating and timing are done elsewh
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -35,6 +35,7 @@ __all__ = [
     "Value",
     "ceil_div",
     "in_half",
+    "indented",
     "literal",
     "row_major",
     "usual_block",
@@ -169,6 +170,11 @@ class Kernel:
     """Whether they apply element-wise operators that are fused behind to their result."""
 
 
+def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
+    """The lines of a block ``depth`` levels further inside."""
+    return [f"{'  ' * depth}{line}" for line in lines]
+
+
 class Source:
     """Builds the text of one kernel together with its arguments.
 
@@ -240,8 +246,12 @@ class Source:
             sizes = {f"{name}_slices": value.slices, f"{name}_h": height, f"{name}_w": width}
         return tuple(self.size(text, number) for text, number in sizes.items())
 
-    def lines(self, text: str) -> None:
-        """Add text to the body."""
+    def lines(self, lines: Iterable[str]) -> None:
+        """Add lines to the body, indented."""
+        self.add("\n".join(indented(lines)))
+
+    def add(self, text: str) -> None:
+        """Add text to the body as it is."""
         self._body.append(text)
 
     def define(self, text: str) -> None:

@@ -49,7 +49,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         value, scale = f"({value} - {mean})", f"{scale} / sqrt({variance} + {literal(epsilon)})"
     lines = ["const int index = get_global_id(0);"]
     lines += output.store(f"{value} * ({scale}) + {shift}", coordinates)
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return [source.finish((math.prod(shape),))]
 
 

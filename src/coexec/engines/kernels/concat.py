@@ -35,8 +35,8 @@ def _scalars(source: Source, x: Value, y: Value, axis: int, start: int) -> Kerne
         return _rows(source, x, y, axis, start)
     positions = [f"p{i}" for i in range(len(x.shape))]
     there = [f"{p} + {start}" if i == axis else p for i, p in enumerate(positions)]
-    source.lines(coordinates(x.shape))
-    source.lines(f"  PUT_y(AT_y({', '.join(there)}), GET_x(AT_x({', '.join(positions)})));")
+    source.add(coordinates(x.shape))
+    source.add(f"  PUT_y(AT_y({', '.join(there)}), GET_x(AT_x({', '.join(positions)})));")
     return source.finish((math.prod(x.shape),))
 
 
@@ -50,7 +50,7 @@ def _rows(source: Source, x: Value, y: Value, axis: int, start: int) -> KernelLa
     row_items, whole = x.shape[axis] * inner, y.shape[axis] * inner
     rows = x.items // row_items
     band, parts = max(1, _ITEM // row_items), ceil_div(row_items, _ITEM)
-    source.lines(
+    source.add(
         f"  const int first = get_global_id(1) * {band}, last = min(first + {band}, {rows});\n"
         f"  const int from = get_global_id(0) * {_ITEM}, to = min(from + {_ITEM}, {row_items});\n"
         f"  for (int row = first; row < last; row++)\n"
@@ -85,7 +85,7 @@ def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> Kerne
         ]
         value = "v"
     at.append(f"const int c = s * {y.block} - {kept_lanes};")
-    source.lines("\n".join(f"  {line}" for line in [*at, *lines, f"STORE_y({to}, {value});"]))
+    source.lines([*at, *lines, f"STORE_y({to}, {value});"])
     return source.finish(grid)
 
 

@@ -48,5 +48,5 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         *loops,
     ]
     lines += output.store("acc", [n, "channel", *(f"o{a}" for a in axes)])
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return [source.finish(grid(shape[2:], math.prod(shape[:2])))]

@@ -298,9 +298,7 @@ class _DirectConv:
             chunks_outside=split.chunks_outside,
         )
         head = self._node.operator.outputs[0]
-        source.lines(
-            "\n".join(f"  {line}" for line in text(form, partial(_finish, epilogue, head)))
-        )
+        source.lines(text(form, partial(_finish, epilogue, head)))
         grid = (ceil_div(self._groups, split.groups), split.bands, shape.batch)
         return [*weights.launches, *bias.launches, source.finish(grid, (1, 1, 1))]
 

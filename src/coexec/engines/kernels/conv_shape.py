@@ -173,7 +173,7 @@ def padded_copy(
     store = "STORE" if x.block else "PUT"
     zero = f"({context.arch.vector})(0.0f)" if x.block else "0.0f"
     in_h, in_w = size("in_h", shape.in_h), size("in_w", shape.in_w)
-    source.lines(
+    source.add(
         f"  const int x0 = get_global_id(0), y0 = get_global_id(1), outer = get_global_id(2);\n"
         f"  const int ix = x0 - {size('left', shape.left)}, iy = y0 - {size('top', top)};\n"
         f"  const int to = (outer * {size('height', height)} + y0) * {size('width', width)} + x0;\n"

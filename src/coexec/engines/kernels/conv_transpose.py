@@ -18,7 +18,16 @@ import numpy as np
 
 from coexec.arrays import Array
 from coexec.engines.kernels import conv_images
-from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.base import (
+    Context,
+    Kernel,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    ceil_div,
+    indented,
+)
 from coexec.engines.kernels.conv_shape import ConvShape, padded_copy
 from coexec.engines.kernels.operands import PerChannel, declare, given
 from coexec.engines.kernels.output import Output
@@ -121,7 +130,7 @@ def _gathered(axes: Sequence[_TransposedAxis], body: Sequence[str]) -> list[str]
             f"  const int {t} = o{axis} + {s.begin} - {k} * {s.dilation};",
             *([f"  if ({' || '.join(skipped)}) continue;"] if skipped else []),
             f"  const int {i} = {t} / {s.stride};",
-            *(f"  {line}" for line in lines),
+            *indented(lines),
             "}",
         ]
     return lines
@@ -154,7 +163,7 @@ def _any(node: Node, context: Context, axes: Sequence[_TransposedAxis]) -> Kerne
         ),
         *output.store("acc", [n, "channel", *(f"o{a}" for a in range(last + 1))]),
     ]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return source.finish(grid(shape[2:], math.prod(shape[:2])))
 
 
@@ -213,8 +222,8 @@ def _tiled(
     for p in range(pixels):
         column = f"o1 + {p * stride}"
         stored = output.store(f"a{p}", ["n", "slice", "o0", column], f"_{p}")
-        lines += [f"if ({column} < {width}) {{", *(f"  {line}" for line in stored), "}"]
-    source.lines("\n".join(f"  {line}" for line in lines))
+        lines += [f"if ({column} < {width}) {{", *indented(stored), "}"]
+    source.lines(lines)
     grid = (tiles * stride, height, output.value.shape[0] * slices)
     return [*kernels, source.finish(grid, (1, 1, 1) if on_cores else None)]
 

@@ -137,7 +137,7 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     position = ["n", "s", "oy", "ox"]
     applied, result = epilogue.apply("a", node.operator.outputs[0], position)
     finish = [*applied, f"STORE_y(VEC_y({', '.join(position)}), {result});"]
-    source.lines(text(m, geometry.blocks, context.arch.vector, b, finish))
+    source.add(text(m, geometry.blocks, context.arch.vector, b, finish))
     return [*bias.launches, source.finish((geometry.items,), (1, 1, 1))]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, indented
 from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import neighbours
@@ -42,7 +42,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
                 f"for (int step = 0; step < {rows.layout.length}; step++) {{",
                 f"  const int k = {last};",
                 f"  const {rows.ctype} v = {part.load.format(access.at)};",
-                *(f"  {line}" for line in (store + add if op.int("exclusive", 0) else add + store)),
+                *indented(store + add if op.int("exclusive", 0) else add + store),
                 "}",
             ]
         )

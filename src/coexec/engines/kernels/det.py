@@ -30,32 +30,29 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     *batch, size, _ = x.shape
     outer = split("index", batch)
     source.lines(
-        "\n".join(
-            f"  {line}"
-            for line in [
-                "const int index = get_global_id(0);",
-                f"float a[{size}][{size}], result = 1.0f;",
-                f"for (int i = 0; i < {size}; i++)",
-                f"  for (int j = 0; j < {size}; j++)",
-                f"    a[i][j] = GET_x({at('x', [*outer, 'i', 'j'])});",
-                f"for (int k = 0; k < {size}; k++) {{",
-                "  int pivot = k;",
-                f"  for (int i = k + 1; i < {size}; i++)",
-                "    if (fabs(a[i][k]) > fabs(a[pivot][k])) pivot = i;",
-                "  if (pivot != k) result = -result;",
-                f"  for (int j = k; j < {size}; j++) {{",
-                "    const float other = a[pivot][j]; a[pivot][j] = a[k][j]; a[k][j] = other;",
-                "  }",
-                "  result *= a[k][k];",
-                "  if (a[k][k] == 0.0f) break;",
-                f"  for (int i = k + 1; i < {size}; i++) {{",
-                "    const float factor = a[i][k] / a[k][k];",
-                f"    for (int j = k; j < {size}; j++) a[i][j] -= factor * a[k][j];",
-                "  }",
-                "}",
-                *output.store("result", outer),
-            ]
-        )
+        [
+            "const int index = get_global_id(0);",
+            f"float a[{size}][{size}], result = 1.0f;",
+            f"for (int i = 0; i < {size}; i++)",
+            f"  for (int j = 0; j < {size}; j++)",
+            f"    a[i][j] = GET_x({at('x', [*outer, 'i', 'j'])});",
+            f"for (int k = 0; k < {size}; k++) {{",
+            "  int pivot = k;",
+            f"  for (int i = k + 1; i < {size}; i++)",
+            "    if (fabs(a[i][k]) > fabs(a[pivot][k])) pivot = i;",
+            "  if (pivot != k) result = -result;",
+            f"  for (int j = k; j < {size}; j++) {{",
+            "    const float other = a[pivot][j]; a[pivot][j] = a[k][j]; a[k][j] = other;",
+            "  }",
+            "  result *= a[k][k];",
+            "  if (a[k][k] == 0.0f) break;",
+            f"  for (int i = k + 1; i < {size}; i++) {{",
+            "    const float factor = a[i][k] / a[k][k];",
+            f"    for (int j = k; j < {size}; j++) a[i][j] -= factor * a[k][j];",
+            "  }",
+            "}",
+            *output.store("result", outer),
+        ]
     )
     return [source.finish((math.prod(batch),))]
 

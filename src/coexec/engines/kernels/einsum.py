@@ -248,7 +248,7 @@ def _scalars(
         f"  all += {' * '.join(factors)};",
         *output.store("all", [f"l{label}" for label in equation.output]),
     ]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return source.finish((math.prod(output.value.shape),))
 
 

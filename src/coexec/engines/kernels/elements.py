@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.kernels.base import Grid, KernelLaunch, Source, Value, ceil_div
+from coexec.engines.kernels.base import Grid, KernelLaunch, Source, Value, ceil_div, indented
 from coexec.engines.kernels.positions import neighbours
 
 __all__ = ["coordinates", "each_run", "each_scalar", "each_vector", "vectors"]
@@ -35,7 +35,7 @@ def each_scalar(source: Source, y: Value, lines: Sequence[str], value: str) -> K
         return _vectors(source, y, [loop, *body, "}"])
     if source.arch.family == "cpu" and y.shape and y.shape[-1] >= _ROW:
         return _rows(source, y, lines, f"PUT_y({_in_row(y)}, {value});")
-    source.lines(coordinates(y.shape))
+    source.add(coordinates(y.shape))
     return _finished(source, [*lines, f"PUT_y(get_global_id(0), {value});"], (y.items,))
 
 
@@ -63,7 +63,7 @@ def _rows(
         coordinates(y.shape[:-1], "y_row"),
         f"  for (int next = part; next < stop; next += {together}) {{",
         f"    const int {position}",
-        *(f"    {line}" for line in [*lines, put]),
+        *indented([*lines, put], 2),
         "  }",
         "}",
     ]
@@ -128,5 +128,5 @@ def vectors(arch: Architecture, sizes: tuple[int, int, int, int]) -> tuple[list[
 def _finished(
     source: Source, lines: Sequence[str], grid: Sequence[int], group: Grid | None = None
 ) -> KernelLaunch:
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return source.finish(grid, group)

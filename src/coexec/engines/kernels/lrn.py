@@ -37,7 +37,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         f"const {kind} base = {literal(op.number('bias', 1.0))} + {scale} * sum;",
         *output.store(f"{value} / {_power(op.number('beta', 0.75), kind)}", where),
     ]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return [source.finish((math.prod(shape),))]
 
 

@@ -15,6 +15,7 @@ from coexec.engines.kernels.base import (
     Node,
     Source,
     ceil_div,
+    indented,
 )
 from coexec.engines.kernels.nan_order import in_blocks
 from coexec.engines.kernels.operands import declare
@@ -83,7 +84,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     sizes = grid(y.shape[2:], math.prod(outer))
     if in_rows:
         return [_of_rows(source, lines, sizes)]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return [source.finish(sizes)]
 
 
@@ -94,13 +95,13 @@ def _of_rows(source: Source, lines: Sequence[str], sizes: tuple[int, int, int]) 
     units = source.arch.compute_units
     bands = 1 if units == 1 else min(rows, ceil_div(4 * units, items))
     source.sizes(columns=columns, rows=rows, rows_each=ceil_div(rows, bands))
-    source.lines(
+    source.add(
         "\n".join(
             [
                 "  const int first = item_0 * rows_each, end = first + rows_each;",
                 "  for (int row = first; row < end && row < rows; row++) {",
                 "    for (int column = 0; column < columns; column++) {",
-                *(f"      {line}" for line in lines),
+                *indented(lines, 3),
                 "    }",
                 "  }",
             ]

@@ -105,7 +105,7 @@ def _start(context: Context, shape: Recurrence, states: Mapping[str, Value]) -> 
             value = f"unit < {shape.hidden} ? GET_{argument}({at(argument, where)}) : 0.0f"
         source.write(name, states[name])
         lines.append(f"PUT_{name}(index, {value});")
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return source.finish((count,))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.engines.kernels.base import Context, KernelLaunch, Source, Value, ceil_div
+from coexec.engines.kernels.base import Context, KernelLaunch, Source, Value, ceil_div, indented
 from coexec.engines.kernels.indices import Indices
 from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.recurrent_cells import Phase
@@ -115,8 +115,8 @@ class RecurrentStep:
         for j in samples:
             sums = [f"{ctype} d{g} = {' + '.join(f'a{g}_{j}_{w}' for w in slots)};" for g in gates]
             inner = [f"const int n = first + {j};", *sums, *self._cell.lines()]
-            lines += [f"if (first + {j} < {s.batch}) {{", *(f"  {line}" for line in inner), "}"]
-        self._source.lines("\n".join(f"  {line}" for line in lines))
+            lines += [f"if (first + {j} < {s.batch}) {{", *indented(inner), "}"]
+        self._source.lines(lines)
         grid = (s.units, ceil_div(s.batch, len(samples)), s.directions)
         return self._source.finish(grid, (1, 1, 1))
 
@@ -155,6 +155,6 @@ class RecurrentStep:
             "if (item > 0) return;",
             *self._cell.lines(),
         ]
-        self._source.lines("\n".join(f"  {line}" for line in lines))
+        self._source.lines(lines)
         grid = (items, s.hidden, s.batch * s.directions)
         return self._source.finish(grid, (items, 1, 1))

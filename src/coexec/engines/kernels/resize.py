@@ -15,6 +15,7 @@ from coexec.engines.kernels.base import (
     Node,
     Source,
     Value,
+    indented,
     literal,
 )
 from coexec.engines.kernels.elements import each_scalar, each_vector
@@ -179,11 +180,11 @@ def _by_rows(
     put = "STORE" if y.block else "PUT"
     lines += [
         f"for (int p{last} = 0; p{last} < {y.shape[-1]}; p{last}++) {{",
-        *(f"  {line}" for line in sums),
+        *indented(sums),
         f"  {put}_y({where}, {value});",
         "}",
     ]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return source.finish((math.prod(outer),), (1, 1, 1))
 
 

@@ -7,7 +7,7 @@ the other, so that sums need no atomics and the last update wins.
 import math
 from collections.abc import Mapping
 
-from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, indented
 from coexec.engines.kernels.elements import coordinates
 from coexec.engines.kernels.gather_text import moved
 from coexec.engines.kernels.indices import Indices
@@ -64,10 +64,10 @@ def _by_elements(node: Node, context: Context) -> KernelLaunch:
     target = [f"q{a}" if a == axis else f"p{a}" for a in range(len(shape))]
     outer_sizes = [1 if a == axis else size for a, size in enumerate(shape)]
     size = context.tensors[node.output].shape[axis]
-    source.lines(coordinates(outer_sizes))
-    source.lines(f"  for (int k = 0; k < {shape[axis]}; k++) {{")
+    source.add(coordinates(outer_sizes))
+    source.add(f"  for (int k = 0; k < {shape[axis]}; k++) {{")
     position = index.position(f"q{axis}", at("indices", update), axis, size)
-    source.lines(f"    {position}\n    {_store(node, target, update)}\n  }}")
+    source.add(f"    {position}\n    {_store(node, target, update)}\n  }}")
     return source.finish((math.prod(outer_sizes),))
 
 
@@ -81,14 +81,14 @@ def _by_tuples(node: Node, context: Context) -> KernelLaunch:
     data = context.tensors[node.output].shape
     inside = [f"i{a}" for a in range(len(data) - count)]
     updated = [f"p{a}" for a in range(len(outer))]
-    source.lines(coordinates(data[count:], name="i"))
-    source.lines(f"  for (int u = 0; u < {math.prod(outer)}; u++) {{")
-    source.lines(coordinates(outer, "u"))
+    source.add(coordinates(data[count:], name="i"))
+    source.add(f"  for (int u = 0; u < {math.prod(outer)}; u++) {{")
+    source.add(coordinates(outer, "u"))
     lines = [
         index.position(f"q{a}", at("indices", [*updated, str(a)]), a, data[a]) for a in range(count)
     ]
     lines.append(_store(node, [*(f"q{a}" for a in range(count)), *inside], updated + inside))
-    source.lines("\n".join(f"    {line}" for line in lines) + "\n  }")
+    source.add("\n".join(indented(lines, 2)) + "\n  }")
     return source.finish((math.prod(data[count:]),))
 
 

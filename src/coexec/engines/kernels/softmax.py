@@ -1,7 +1,7 @@
 """Softmax, LogSoftmax and Hardmax; `rows` describes how a work item iterates over an axis."""
 
 from coexec.engines.kernels.arg_extremum import extremum
-from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, indented
 from coexec.engines.kernels.nan_order import in_eigens_order
 from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
@@ -47,7 +47,7 @@ def _of_rows_with_nan(rows: RowKernel, axes: tuple[int, ...]) -> list[str]:
     return [
         *lines,
         "if (broken) {",
-        *(f"  {line}" for line in in_eigens_order(layout.element, layout.length, ">", start)),
+        *indented(in_eigens_order(layout.element, layout.length, ">", start)),
         "  found = -1;",
         f"  for (int k = {layout.length - 1}; k >= 0; k--) "
         f"if ({layout.element('k')} == exact) found = k;",

@@ -7,7 +7,7 @@ order. NaN is above all numbers, as in ONNX Runtime. Of equal elements, the firs
 
 from collections.abc import Mapping
 
-from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, indented
 from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.patterns import is_float
 from coexec.engines.kernels.positions import at
@@ -64,13 +64,13 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         f"__global int* kept = (__global int*)heap + row * {count};",
         f"for (int start = {count} - 1; start >= 0; start--) {{",
         f"  kept[start] = {count} - 1 - start;",
-        *(f"  {line}" for line in _sink("start", str(count))),
+        *indented(_sink("start", str(count))),
         "}",
         f"{rows.ctype} worst = VALUE(kept[0]);",
         f"for (int i = {count}; i < {length}; i++) {{",
         "  if (!BETTER(VALUE(i), worst)) continue;",
         "  kept[0] = i;",
-        *(f"  {line}" for line in _sink("0", str(count))),
+        *indented(_sink("0", str(count))),
         "  worst = VALUE(kept[0]);",
         "}",
         *_taken_off(count, stores, ordered=bool(op.int("sorted", 1))),
@@ -111,15 +111,15 @@ def _taken_off(count: int, stores: list[str], ordered: bool) -> list[str]:
         return [
             f"for (int rank = 0; rank < {count}; rank++) {{",
             "  const int found = kept[rank];",
-            *(f"  {line}" for line in stores),
+            *indented(stores),
             "}",
         ]
     return [
         f"for (int rank = {count} - 1; rank >= 0; rank--) {{",
         "  const int found = kept[0];",
-        *(f"  {line}" for line in stores),
+        *indented(stores),
         "  kept[0] = kept[rank];",
-        *(f"  {line}" for line in _sink("0", "rank")),
+        *indented(_sink("0", "rank")),
         "}",
     ]
 

@@ -16,6 +16,7 @@ from coexec.engines.kernels.base import (
     Source,
     Value,
     ceil_div,
+    indented,
 )
 from coexec.engines.kernels.gather_text import moved
 from coexec.engines.kernels.operands import declare
@@ -93,10 +94,10 @@ def _squares(source: Source, x: Value, y: Value, order: Sequence[int]) -> Kernel
         f"const int u = {first};",
         f"for (int next = 0; next < {x.shape[v]}; next += {b}) {{",
         f"  const int v = {next_v};",
-        *(f"  {line}" for line in (*loads, *turned, *stores)),
+        *indented((*loads, *turned, *stores)),
         "}",
     ]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return source.finish((math.prod(sizes),), (1, 1, 1))
 
 
