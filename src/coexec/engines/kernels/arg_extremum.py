@@ -1,7 +1,6 @@
 """ArgMax and ArgMin, and the index of the extremum for other operators, over rows as in `rows`."""
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.reductions import joined
 from coexec.engines.kernels.row_kernel import RowKernel
@@ -14,7 +13,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """A work item, or a group, for each scalar of the result."""
     op = node.operator
     source = Source("arg_extremum", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     axis = op.int("axis", 0) % len(x.shape)
     rows = RowKernel(source, x, (axis,), vectors=False)
     output = Output(source, context, node, scalar=True)

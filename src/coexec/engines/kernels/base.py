@@ -108,6 +108,11 @@ class Context:
         """The values of a constant tensor; None for one that is computed."""
         return self.constants.get(name)
 
+    def operand(self, name: str) -> Value | Array:
+        """The values of ``name`` if it is constant, else the tensor."""
+        array = self.constant(name)
+        return self.value(name) if array is None else array
+
     def choose(
         self, key: str, variants: Mapping[str, Callable[[], list[KernelLaunch]]]
     ) -> list[KernelLaunch]:
@@ -204,9 +209,18 @@ class Source:
         """Integer arguments by name, in their order behind all other arguments."""
         self._body: list[str] = []
 
-    def read(self, name: str, value: Value) -> None:
-        """Declare a tensor that the kernel reads."""
-        self._parameters.append(Parameter(name, value, sizes=self._sizes_of(name, value)))
+    def read(self, name: str, operand: Value | Array) -> Value:
+        """Declare a tensor that the kernel reads, or a constant in its place; returned as a tensor.
+
+        A constant lies row-major, for ``AT_x`` and ``GET_x``; see `constant` for vectors of one.
+        """
+        if not isinstance(operand, Value):
+            self.constant(name, operand, vector=1)
+            self.define(row_major(name, operand.shape))
+            return Value(name, operand.shape, operand.dtype.name)
+        sizes = self._sizes_of(name, operand)
+        self._parameters.append(Parameter(name, operand, sizes=sizes))
+        return operand
 
     def write(self, name: str, value: Value) -> None:
         """Declare a tensor that the kernel writes."""

@@ -7,8 +7,8 @@ import numpy as np
 
 from coexec.arrays import Array
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value, literal
-from coexec.engines.kernels.operands import PerChannel, declare, given
 from coexec.engines.kernels.output import Output
+from coexec.engines.kernels.per_channel import PerChannel
 from coexec.engines.kernels.positions import at, split
 from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.graph.graph import Operator, Tensor
@@ -29,9 +29,9 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """A work item for each vector of channels, or for each scalar."""
     op = node.operator
     source = Source("batch_norm", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     epsilon = op.number("epsilon", 1e-5)
-    numbers = _folded([given(context, n) for n in op.inputs[1:5]], epsilon)
+    numbers = _folded([context.operand(n) for n in op.inputs[1:5]], epsilon)
     arguments = ("scale", "shift", "mean", "variance")
     parameters = [PerChannel(source, a, n) for a, n in zip(arguments, numbers, strict=False)]
     output = Output(source, context, node, scalar=x.block != context.value(node.output).block)

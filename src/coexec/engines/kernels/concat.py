@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value, ceil_div
-from coexec.engines.kernels.elements import coordinates, vectors
+from coexec.engines.kernels.elements import vectors
 from coexec.engines.kernels.gather_text import shifted
-from coexec.engines.kernels.operands import declare
+from coexec.engines.kernels.positions import split_lines
 
 __all__ = ["KERNELS"]
 
@@ -20,7 +20,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     for position, name in enumerate(node.operator.inputs):
         if position not in done and 0 not in context.tensors[name].shape:
             source = Source("concat", context.arch)
-            x = declare(source, context, "x", name)
+            x = source.read("x", context.operand(name))
             source.write("y", y)
             move = _vectors if y.block else _scalars
             kernels.append(move(source, x, y, axis, start))
@@ -35,7 +35,7 @@ def _scalars(source: Source, x: Value, y: Value, axis: int, start: int) -> Kerne
         return _rows(source, x, y, axis, start)
     positions = [f"p{i}" for i in range(len(x.shape))]
     there = [f"{p} + {start}" if i == axis else p for i, p in enumerate(positions)]
-    source.add(coordinates(x.shape))
+    source.add(split_lines("get_global_id(0)", x.shape))
     source.add(f"  PUT_y(AT_y({', '.join(there)}), GET_x(AT_x({', '.join(positions)})));")
     return source.finish((math.prod(x.shape),))
 

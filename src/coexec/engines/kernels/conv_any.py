@@ -8,7 +8,6 @@ import math
 
 from coexec.engines.kernels import conv_few
 from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at
 from coexec.engines.kernels.window_loops import grid, output_coordinates, over_taps
@@ -28,7 +27,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("conv_any", context.arch)
     for argument, name in zip(("x", "w", "bias"), op.inputs, strict=False):
         if name:
-            declare(source, context, argument, name)
+            source.read(argument, context.operand(name))
     output = Output(source, context, node, scalar=True)
     shape = output.value.shape
     per_group = weight[0] // op.int("group", 1)

@@ -29,9 +29,9 @@ from coexec.engines.kernels.base import (
     indented,
 )
 from coexec.engines.kernels.conv_shape import ConvShape, padded_copy
-from coexec.engines.kernels.operands import PerChannel, declare, given
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.packing import Packed
+from coexec.engines.kernels.per_channel import PerChannel
 from coexec.engines.kernels.positions import at
 from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.engines.kernels.window_loops import grid, output_coordinates
@@ -141,7 +141,7 @@ def _any(node: Node, context: Context, axes: Sequence[_TransposedAxis]) -> Kerne
     source = Source("conv_transpose_any", context.arch)
     for argument, name in zip(("x", "w", "bias"), op.inputs, strict=False):
         if name:
-            declare(source, context, argument, name)
+            source.read(argument, context.operand(name))
     output = Output(source, context, node, scalar=True)
     shape = output.value.shape
     per_group = context.tensors[op.inputs[1]].shape[1]
@@ -199,10 +199,10 @@ def _tiled(
         kernels += copy
         source.read("x", x)
     else:
-        x = declare(source, context, "x", op.inputs[0])
+        x = source.read("x", context.operand(op.inputs[0]))
     weights.declare(source, "w")
     bias = (
-        PerChannel(source, "bias", given(context, op.inputs[2]))
+        PerChannel(source, "bias", context.operand(op.inputs[2]))
         if op.inputs[2:] and op.inputs[2]
         else None
     )

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, indented
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import neighbours
 from coexec.engines.kernels.row_kernel import RowKernel
@@ -20,7 +19,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("cumulative", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     axis = int(op.constants[1][0]) % len(x.shape)
     vectors = x.block == context.value(node.output).block and not node.epilogue
     rows = RowKernel(source, x, (axis,), vectors=vectors, columns=vectors, shared=False)

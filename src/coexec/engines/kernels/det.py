@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at, split
 from coexec.engines.kernels.unsupported import FLOAT32
@@ -25,7 +24,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("det", context.arch)
-    x = declare(source, context, "x", node.operator.inputs[0])
+    x = source.read("x", context.operand(node.operator.inputs[0]))
     output = Output(source, context, node, scalar=True)
     *batch, size, _ = x.shape
     outer = split("index", batch)

@@ -24,7 +24,6 @@ from coexec.engines.kernels.base import (
     Value,
     in_half,
 )
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at, split
 from coexec.engines.kernels.product import Product
@@ -230,7 +229,7 @@ def _scalars(
     source = Source("einsum", context.arch)
     factors = []
     for number, (name, labels) in enumerate(zip(op.inputs, equation.inputs, strict=True)):
-        declare(source, context, f"x{number}", name)
+        source.read(f"x{number}", context.operand(name))
         where = [
             f"l{label}" if size > 1 else "0"
             for label, size in zip(labels, shapes[number], strict=True)

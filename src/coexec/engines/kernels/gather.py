@@ -6,7 +6,6 @@ Negative positions count from the end. See `indices` for positions out of range.
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.gather_text import moved
 from coexec.engines.kernels.indices import Indices
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.positions import at
 
 __all__ = ["KERNELS"]
@@ -15,8 +14,8 @@ __all__ = ["KERNELS"]
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("gather", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
-    indices = declare(source, context, "indices", op.inputs[1])
+    x = source.read("x", context.operand(op.inputs[0]))
+    indices = source.read("indices", context.operand(op.inputs[1]))
     index = Indices(source, context, op, 1)
     y = context.value(node.output)
     rank = len(indices.shape)

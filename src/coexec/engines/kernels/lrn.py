@@ -6,7 +6,6 @@ A work item computes a vector of channels of a pixel, or a scalar in other layou
 import math
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value, literal
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at, split
 from coexec.engines.kernels.unsupported import FLOAT32
@@ -17,7 +16,7 @@ __all__ = ["KERNELS"]
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("lrn", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     output = Output(source, context, node, scalar=x.block != context.value(node.output).block)
     lanes = x.block if output.vector else 1
     shape = (x.shape[0], x.slices if output.vector else x.shape[1], *x.shape[2:])

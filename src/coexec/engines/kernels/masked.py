@@ -3,7 +3,6 @@
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, literal
 from coexec.engines.kernels.gather_text import moved
 from coexec.engines.kernels.indices import Indices
-from coexec.engines.kernels.operands import declare
 
 __all__ = ["KERNELS"]
 
@@ -11,20 +10,20 @@ __all__ = ["KERNELS"]
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("masked", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     y = context.value(node.output)
     coordinates = [f"p{axis}" for axis in range(len(y.shape))]
     if op.op_type == "Trilu":
         shift = "0"
         if len(op.inputs) > 1 and op.inputs[1]:
-            declare(source, context, "k", op.inputs[1])
+            source.read("k", context.operand(op.inputs[1]))
             shift = "GET_k(0)"
         side = ">=" if op.int("upper", 1) else "<="
         inside = f"({coordinates[-1]} - {coordinates[-2]} {side} {shift})"
         zero = literal(0, x.dtype)
         return [moved(source, x, y, coordinates, residue=0, inside=inside, outside=zero)]
     batch, time = op.int("batch_axis", 1), op.int("time_axis", 0)
-    declare(source, context, "lengths", op.inputs[1])
+    source.read("lengths", context.operand(op.inputs[1]))
     lengths = Indices(source, context, op, 1, "lengths")
     most = x.shape[time]
     lines = [

@@ -18,8 +18,8 @@ from coexec.engines.kernels.base import (
     literal,
 )
 from coexec.engines.kernels.epilogue import Operand, operand_value
-from coexec.engines.kernels.operands import PerChannel, declare, given
 from coexec.engines.kernels.output import Output
+from coexec.engines.kernels.per_channel import PerChannel
 from coexec.engines.kernels.positions import at, neighbours
 from coexec.engines.kernels.reductions import fold, total
 from coexec.engines.kernels.row_kernel import RowKernel
@@ -42,7 +42,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One kernel that iterates over each row for its statistics, then for the results."""
     op = node.operator
     source = Source("norm", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     rows = _rows(op, source, x, context)
     parameters = _parameters(op, source, context, rows, x)
     output = Output(source, context, node, scalar=rows.layout.kind == "plain")
@@ -111,7 +111,7 @@ def _parameters(
     if op.op_type in ("GroupNormalization", "InstanceNormalization"):
         repeats = [x.shape[1] // context.tensors[n].shape[0] for n in names]
         return [
-            _per_channel(PerChannel(source, argument, given(context, name), repeat), rows)
+            _per_channel(PerChannel(source, argument, context.operand(name), repeat), rows)
             for argument, name, repeat in zip(arguments, names, repeats, strict=True)
         ]
     return [
@@ -133,7 +133,7 @@ def _per_element(
         vectors = None if rows.layout.kind == "plain" else context.value(op.outputs[0])
         operand = Operand(source, context, operand_value(context, name), argument, vectors)
         return lambda access: operand.at(access.coordinates)
-    declare(source, context, argument, name)
+    source.read(argument, context.operand(name))
     size = math.prod(context.tensors[name].shape)
     half = in_half(context.arch, "float32", size)
     source.define(neighbours(argument, half, rows.layout.block))

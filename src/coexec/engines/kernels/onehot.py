@@ -2,7 +2,6 @@
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.elements import each_scalar
-from coexec.engines.kernels.operands import declare
 
 __all__ = ["KERNELS"]
 
@@ -11,8 +10,8 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """Indices out of range select no element. Negative indices count from the end."""
     op = node.operator
     source = Source("onehot", context.arch)
-    declare(source, context, "indices", op.inputs[0])
-    declare(source, context, "values", op.inputs[2])
+    source.read("indices", context.operand(op.inputs[0]))
+    source.read("values", context.operand(op.inputs[2]))
     y = context.value(node.output)
     source.write("y", y)
     axis = op.int("axis", -1) % len(y.shape)

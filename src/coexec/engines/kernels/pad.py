@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, literal
 from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.parameters import numbers
 from coexec.graph.graph import Operator, Tensor
 
@@ -49,7 +48,7 @@ def _centered(source: Sequence[int], target: Sequence[int]) -> dict[int, tuple[i
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("pad", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     y = context.value(node.output)
     mode = op.text("mode", "constant")
     centered = op.op_type == "CenterCropPad"
@@ -93,7 +92,7 @@ def _mirrored(mode: str, q: str, size: int) -> str:
 def _outside(source: Source, context: Context, op: Operator) -> str:
     """The value of the border: an attribute, or an input of one element; 0 by default."""
     if len(op.inputs) > 2 and op.inputs[2]:
-        declare(source, context, "value", op.inputs[2])
+        source.read("value", context.operand(op.inputs[2]))
         return "GET_value(0)"
     return literal(op.number("value", 0.0), context.tensors[op.inputs[0]].dtype)
 

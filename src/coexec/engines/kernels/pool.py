@@ -18,7 +18,6 @@ from coexec.engines.kernels.base import (
     indented,
 )
 from coexec.engines.kernels.nan_order import in_blocks
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at
 from coexec.engines.kernels.reductions import lowest
@@ -53,7 +52,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     scalar = context.value(op.inputs[0]).block != block or bool(indices)
     in_rows = context.arch.family == "cpu" and bool(block) and not scalar
     source = Source("pool", context.arch, sized=in_rows, alone=in_rows)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     output = Output(source, context, node, scalar)
     y = output.value
     outer = (y.shape[0], y.slices if output.vector else y.shape[1])

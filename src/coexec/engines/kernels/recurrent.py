@@ -13,7 +13,6 @@ import numpy as np
 
 from coexec.engines.kernels import gemm
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.positions import at, split
 from coexec.engines.kernels.recurrent_cells import GATES, activations, phases
 from coexec.engines.kernels.recurrent_shape import Recurrence
@@ -100,7 +99,7 @@ def _start(context: Context, shape: Recurrence, states: Mapping[str, Value]) -> 
         value = "0.0f"
         if f"initial_{name}" in shape.names:
             argument = f"initial_{name}"
-            declare(source, context, argument, shape.names[argument])
+            source.read(argument, context.operand(shape.names[argument]))
             where = [n, d, "unit"] if shape.batch_first else [d, n, "unit"]
             value = f"unit < {shape.hidden} ? GET_{argument}({at(argument, where)}) : 0.0f"
         source.write(name, states[name])

@@ -10,7 +10,6 @@ from coexec.engines.kernels.nan_order import (
     in_pools_order,
     refolded,
 )
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at, neighbours
 from coexec.engines.kernels.reductions import MAXIMUM, Fold, fold, highest, lowest, total
@@ -62,7 +61,7 @@ def reduction(
 ) -> KernelLaunch:
     """The kernel for one ``kind`` over ``axes``, which stay as axes of size 1 if ``keep``."""
     source = Source("reduce", context.arch)
-    x = declare(source, context, "x", node.operator.inputs[0])
+    x = source.read("x", context.operand(node.operator.inputs[0]))
     y = context.value(node.output)
     blocked = bool(x.block) and x.block == y.block
     columns = not node.epilogue and not y.block and kind not in ("Max", "Min")

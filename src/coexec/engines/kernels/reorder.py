@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import KernelLaunch, Source, Value, ceil_div, indented
-from coexec.engines.kernels.elements import coordinates
-from coexec.engines.kernels.positions import neighbours
+from coexec.engines.kernels.positions import neighbours, split_lines
 from coexec.engines.kernels.transposing import transposed
 
 __all__ = ["reorder"]
@@ -31,7 +30,7 @@ def reorder(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
     text.write("y", target)
     if not blocked.block:
         names = ", ".join(f"p{axis}" for axis in range(len(target.shape)))
-        text.add(coordinates(target.shape))
+        text.add(split_lines("get_global_id(0)", target.shape))
         text.add(f"  PUT_y(AT_y({names}), GET_x(AT_x({names})));")
         return text.finish((target.items,))
     n, c, h, w = blocked.shape

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.operands import declare
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["KERNELS"]
@@ -22,7 +21,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """The number of repetitions follows from the shapes, in Expand and Tile alike."""
     source = Source("repeat", context.arch)
-    x = declare(source, context, "x", node.operator.inputs[0])
+    x = source.read("x", context.operand(node.operator.inputs[0]))
     y = context.value(node.output)
     new = len(y.shape) - len(x.shape)
     coordinates = [

@@ -20,7 +20,6 @@ from coexec.engines.kernels.base import (
 )
 from coexec.engines.kernels.elements import each_scalar, each_vector
 from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.parameters import numbers
 from coexec.engines.kernels.patterns import is_float
 from coexec.engines.kernels.positions import split
@@ -52,7 +51,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("resize", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     y = context.value(node.output)
     changed = taps(op, context.tensors)
     for axis, table in changed.items():
@@ -97,10 +96,7 @@ def _in_passes(
         shape[axis] = y.shape[axis]
         target = y if axis == axes[-1] else context.temporary(shape, y.block, y.half)
         source = Source("resize", context.arch)
-        if current is None:
-            current = declare(source, context, "x", name)
-        else:
-            source.read("x", current)
+        current = source.read("x", current or context.operand(name))
         source.constant(f"rows{axis}", changed[axis].rows, vector=1)
         where = [f"q{a}" if a == axis else f"p{a}" for a in range(len(shape))]
         kernels.append(_sum(source, current, target, where, {axis: changed[axis]}, ""))

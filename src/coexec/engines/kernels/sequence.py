@@ -6,7 +6,6 @@ import numpy as np
 
 from coexec.engines.kernels.base import CTYPES, Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.elements import each_scalar
-from coexec.engines.kernels.operands import declare
 from coexec.graph.graph import Operator
 
 __all__ = ["KERNELS"]
@@ -18,8 +17,8 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("sequence", context.arch)
     y = context.value(node.output)
     if op.op_type == "Range":
-        declare(source, context, "start", op.inputs[0])
-        declare(source, context, "delta", op.inputs[2])
+        source.read("start", context.operand(op.inputs[0]))
+        source.read("delta", context.operand(op.inputs[2]))
         value = "GET_start(0) + p0 * GET_delta(0)"
     elif op.op_type == "EyeLike":
         value = f"p1 == p0 + {op.int('k', 0)} ? 1 : 0"

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, ceil_div
 from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.parameters import numbers
 from coexec.graph.graph import Operator, Tensor
 
@@ -93,7 +92,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 def _cut_out(node: Node, context: Context, name: str, found: Sequence[AxisSlice]) -> KernelLaunch:
     source = Source("slice", context.arch)
-    x = declare(source, context, "x", node.operator.inputs[0])
+    x = source.read("x", context.operand(node.operator.inputs[0]))
     y = context.value(name)
     coordinates = [f"p{axis}" for axis in range(len(y.shape))]
     residue: int | None = 0

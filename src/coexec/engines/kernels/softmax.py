@@ -3,7 +3,6 @@
 from coexec.engines.kernels.arg_extremum import extremum
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, indented
 from coexec.engines.kernels.nan_order import in_eigens_order
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.reductions import MAXIMUM, fold, joined, total
 from coexec.engines.kernels.row_kernel import RowKernel
@@ -17,7 +16,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """Three passes over each row: for its maximum, the sum of exponentials, and the results."""
     op = node.operator
     source = Source("softmax", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     vectors = x.block == context.value(node.output).block and op.op_type != "Hardmax"
     columns = not node.epilogue
     rows = RowKernel(source, x, _axes(op, len(x.shape)), vectors=vectors, columns=columns)

@@ -2,7 +2,6 @@
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.operands import declare
 
 __all__ = ["KERNELS"]
 
@@ -11,7 +10,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """Whole vectors move where each pixel of a square has whole blocks of channels."""
     op = node.operator
     source = Source("space_depth", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     y = context.value(node.output)
     size = op.int("blocksize", 1)
     together = op.text("mode", "DCR") == "DCR"

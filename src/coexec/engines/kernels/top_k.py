@@ -8,7 +8,6 @@ order. NaN is above all numbers, as in ONNX Runtime. Of equal elements, the firs
 from collections.abc import Mapping
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, indented
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.patterns import is_float
 from coexec.engines.kernels.positions import at
 from coexec.engines.kernels.row_kernel import RowKernel
@@ -39,7 +38,7 @@ def _count(op: Operator) -> int:
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op, count = node.operator, _count(node.operator)
     source = Source("top_k", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     axis = op.int("axis", -1) % len(x.shape)
     rows = RowKernel(source, x, (axis,), vectors=False, shared=False)
     length = rows.layout.length

@@ -19,7 +19,6 @@ from coexec.engines.kernels.base import (
     indented,
 )
 from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.positions import at, neighbours, split
 from coexec.engines.kernels.transposing import transposed
 from coexec.graph.graph import Operator
@@ -34,7 +33,7 @@ def permutation(op: Operator, rank: int) -> tuple[int, ...]:
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("transpose", context.arch)
-    x = declare(source, context, "x", node.operator.inputs[0])
+    x = source.read("x", context.operand(node.operator.inputs[0]))
     y = context.value(node.output)
     order = permutation(node.operator, len(y.shape))
     computed = context.constant(node.operator.inputs[0]) is None
