@@ -1,6 +1,6 @@
 """`docs/operators.md`: the operators that have a kernel or can be cut.
 
-    python -m tests.helpers.operators_page    # write the page again
+    python tests/helpers/operators_page.py    # write the page again
 
 The rows come from `coexec.graph.rules` and `coexec.engines.kernels.operators`; a test compares the
 page with them (`tests/engines/kernels/test_operators.py`).
@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
 _HEAD = """# Operators
 
 What coexec knows of an operator beside its ONNX definition. This page is written by
-`python -m tests.helpers.operators_page`, and a test compares it with the code.
+`python tests/helpers/operators_page.py`, and a test compares it with the code.
 
 * **OpenCL kernel**: the types of its first input that kernels compute. "all": float32, float64,
   bool and the integers of 8 to 64 bits; "numbers": all but bool. Operators without a kernel run on

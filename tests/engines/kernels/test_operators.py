@@ -1,11 +1,14 @@
 """The registry of operators: kernel, rule, test cases and page agree. Needs no OpenCL."""
 
+import importlib
+import pkgutil
 from collections import defaultdict
 from collections.abc import Mapping
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from coexec.engines import kernels
 from coexec.engines.kernels.border import BORDERS
 from coexec.engines.kernels.operators import KERNELS, why_not
 from coexec.graph.graph import Graph
@@ -63,6 +66,12 @@ def campaign() -> set[str]:
     return {probe(1, index).op_type for index in range(2500)}
 
 
+def test_every_kernel_file_is_in_the_registry() -> None:
+    for file in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
+        rows = getattr(importlib.import_module(file.name), "KERNELS", {})
+        assert rows.items() <= KERNELS.items(), file.name
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_an_operator_with_a_kernel_can_be_cut_or_says_why_not(name: str) -> None:
     rule = RULES[name]
@@ -105,4 +114,4 @@ def test_the_words_of_a_rule_are_of_its_axes(graphs: Graphs) -> None:
 
 def test_the_page_is_of_the_registry() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert text == page(), "write it again: python -m tests.helpers.operators_page"
+    assert text == page(), "write it again: python tests/helpers/operators_page.py"

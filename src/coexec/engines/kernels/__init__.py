@@ -1,1 +1,17 @@
-"""Kernels as text and numbers: generators and the network that they compute, without a driver."""
+"""Kernels as text and numbers: the generators, and the network that they compute. No driver.
+
+A kernel file has a function ``launches(node, context)`` and the rows that it adds to the registry,
+``KERNELS``. The function builds a text with its arguments (`base.Source`):
+
+* ``source.read("x", context.operand(name))`` declares an input, `output.Output` the result with the
+  element-wise operators that are fused behind. The text reaches elements by their coordinates
+  (``AT_x``), so it is right for row-major tensors and for blocks of channels.
+* `elements` has the loops for a result that is computed element by element, `row_kernel` those for
+  kernels that iterate over rows, `window_loops` those over sliding windows.
+* `positions` has expressions of coordinates and positions.
+
+To add an operator: its kernel file, one line in `operators`, its rule in `coexec.graph.rules`, and
+random cases in ``tests/helpers/kernel_cases.py``. A test fails where one of them is missing.
+`building.build` makes the launches of a module; a driver, such as `coexec.engines.opencl`, compiles
+and runs them.
+"""

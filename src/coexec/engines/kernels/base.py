@@ -162,7 +162,7 @@ def _all_supported(op: Operator, tensors: Mapping[str, Tensor]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """The kernels for operators of one type: what a kernel file adds to the registry."""
+    """The kernels for operators of one type: a row of the registry."""
 
     launches: Callable[[Node, Context], list[KernelLaunch]]
     types: frozenset[str] = ALL
