@@ -21,9 +21,9 @@ from coexec.costs.predictor import (
 )
 from coexec.costs.table import CostTable
 from coexec.costs.workloads import plain_workload
-from coexec.graph.flops import operator_macs
 from coexec.graph.graph import Graph, Operator, Piece, Task, Tensor
 from coexec.graph.region import Region
+from coexec.graph.rules import operator_macs
 from coexec.graph.task_samples import TaskParts
 from coexec.hardware.hardware import Place
 from tests.helpers.onnx_models import model_of

@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from coexec.engines.base import OpenEngine
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.opencl import compiling, device
-from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.binaries import OPTIONS
 from coexec.engines.opencl.device import OpenClDevice
 from coexec.engines.options import parsed

@@ -217,7 +217,7 @@ def test_feature_maps_cross_between_engines_as_they_lie(cache: Cache) -> None:
     assert len(inner) == 8 and all({*m.layouts.values()} == {blocks_of(ours)} for m in inner)
     assert not any("Reorder" in kind for m in inner for kind in m.operators)
     arch = devices[1].first.arch  # type: ignore[attr-defined]
-    from coexec.engines.opencl.building import build as build_kernels
+    from coexec.engines.kernels.building import build as build_kernels
 
     kernels = [
         launch.name

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from coexec.costs.base import Workload
-from coexec.graph.flops import operator_macs
 from coexec.graph.graph import Operator, Tensor
+from coexec.graph.rules import operator_macs
 
 __all__ = ["beside", "beyond", "plain_workload", "together"]
 

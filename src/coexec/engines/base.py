@@ -1,4 +1,4 @@
-"""The narrow interface between coexec and the libraries that compute.
+"""The contract between coexec and the libraries that compute.
 
 An `Engine` drives processors. Opened on one device, it is an `OpenEngine`: it compiles small ONNX
 models and runs them on tensors in its own memory. It does not deal with plans, regions or graphs.
@@ -6,6 +6,17 @@ An engine is found through an entry point of the group "coexec.engines" that nam
 
     [project.entry-points."coexec.engines"]
     mine = "my_package:MyEngine"
+
+The docstrings of the classes list what an engine must do and what it may do:
+
+    Engine      must: name, processors, open         may: options, describe, preload, ...
+    OpenEngine  must: why_not, compile               may: lower, a memory of its own, launch ahead,
+                                                          a session of a whole model, ...
+    Program     must: bind
+    Bound       must: run, set_input, set_output     may: launch (`Launchable`)
+
+Two of them have defaults: `processors` are the CPU cores, and `why_not` refuses nothing.
+`tests/packages/thirty_lines` is an engine that does what it must, in thirty lines.
 """
 
 from abc import ABC, abstractmethod
@@ -105,7 +116,11 @@ class BoxCopy(NamedTuple):
 
 
 class Bound(Protocol):
-    """A program with the tensors that it reads and writes."""
+    """A program with the tensors that it reads and writes.
+
+    Must: all of these methods. May: `launch`, if its engine has `OpenEngine.launches_ahead`; it is
+    a `Launchable` then.
+    """
 
     def run(self) -> None:
         """Compute the outputs.
@@ -169,7 +184,7 @@ class Launchable(Bound, Protocol):
 
 
 class Program(Protocol):
-    """A compiled model."""
+    """A compiled model. Must: `bind`."""
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
         """The program bound to these tensors. It may be run any number of times."""
@@ -191,7 +206,24 @@ class OwnSession(Protocol):
 class OpenEngine(ABC):
     """An engine that is open on one device. All methods may raise DeviceError.
 
-    The default methods suit engines that compute on arrays in the host's main memory.
+    It must
+
+    * `compile` a module to a `Program`
+    * give the reason for each task that it cannot run: `why_not`, or `why_not_operator` if it
+      decides operator by operator. By default it runs all tasks that are not opaque.
+
+    It may, where the default does not suit it
+
+    * `lower` a whole model to its own operators and layouts once, which its `dialect` describes
+    * keep tensors in a memory of its own: `allocate`, `upload`, `fill`, `download`. The default
+      methods suit engines that compute on arrays in the host's main memory; `alignment` is of those
+    * compute while the launching thread continues: `launches_ahead`, with `rests`, `copier`,
+      `Launchable` programs and a clock of its own (`Timed`)
+    * run a whole model in a session of its own: `has_own_session`, `own_session`
+    * record more details in another engine on the same device: `timed`
+    * count the work of its kernels for predictors: `workload`
+    * run opaque tasks (`runs_opaque`), and programs in a forked process (`after_fork`)
+    * release resources: `close`
     """
 
     has_own_session: bool = False
@@ -363,7 +395,20 @@ class OpenEngine(ABC):
 class Engine(ABC):
     """A library that computes: ONNX Runtime, OpenCL, OpenVINO. A process has one object of each.
 
-    It must not import large modules before `processors` or `open` is called.
+    It must
+
+    * have the `name` of its entry point
+    * report `processors` that were tried, if it drives others than the CPU cores (`kinds`)
+    * `open` a device: an `OpenEngine`
+    * import no large modules before `processors` or `open` is called
+
+    It may, where the default does not suit it
+
+    * have `options` and, by `describe`, facts about a device with these options
+    * name what its results and durations depend on: `distributions`, `version`, `installed`
+    * be the one that a device gets without a name of an engine: `rank`
+    * be tried in another process before it is used (`needs_trial`), or load its library before
+      all others are loaded (`preload`)
     """
 
     name: ClassVar[str]

@@ -1,9 +1,9 @@
 """Receptive fields through the operators of a task: the regions of its inputs that a piece needs.
 
 The planners, the simulator, the executor and the extraction of pieces all use this module. Going
-backwards from a region of the task's main output, each operator's rule (`coexec.graph.rules`) gives
-the region of each input. A task that has more than one output, or an operator whose exactness under
-cutting is not certain, is only ever computed as a whole.
+backwards from a region of the task's main output, the rule of each operator (`coexec.graph.rules`)
+gives the region of each input. A task that has more than one output, or an operator whose exactness
+under cutting is not certain, is only ever computed as a whole.
 """
 
 from collections.abc import Collection

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from coexec.graph.flops import operator_macs
 from coexec.graph.graph import Graph, Operator, Task, Tensor
+from coexec.graph.rules import operator_macs
 from coexec.graph.signature import signature_of
 from coexec.model.fused import marked_groups
 from coexec.model.opaque import content_of, live, reads, united

@@ -9,7 +9,7 @@ from tests.helpers.small_models import branches
 
 pytest.importorskip("pyopencl")
 
-from coexec.engines.opencl.architecture import BlockWidth, blocks_on_cores
+from coexec.engines.kernels.architecture import BlockWidth, blocks_on_cores
 from coexec.engines.registry import check_options, describe, open_devices
 from coexec.errors import UsageError
 from coexec.model.check import plain_session, worst_difference

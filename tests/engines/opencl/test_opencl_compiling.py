@@ -13,11 +13,11 @@ from onnx import helper
 
 pytest.importorskip("pyopencl")
 
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Source
+from coexec.engines.kernels.building import Build, build
 from coexec.engines.opencl import compiling
-from coexec.engines.opencl.architecture import Architecture
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
-from coexec.engines.opencl.building import Build, build
 from coexec.engines.opencl.device import OpenClDevice
 from coexec.engines.opencl.program import OpenClProgram
 from coexec.errors import DeviceError

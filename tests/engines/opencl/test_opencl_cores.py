@@ -19,8 +19,8 @@ from tests.helpers.onnx_models import direct, run, tensor
 
 pytest.importorskip("pyopencl")
 
-from coexec.engines.kernels import why_not
-from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.operators import why_not
 from tests.helpers.opencl_programs import compute, opened
 
 Array = np.ndarray[Any, Any]

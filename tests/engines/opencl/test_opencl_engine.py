@@ -16,14 +16,14 @@ import pytest
 pytest.importorskip("pyopencl")
 
 from coexec.engines.detect import usable_cores
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import ConvTraits, KernelLaunch
+from coexec.engines.kernels.building import build
+from coexec.engines.kernels.tuner import candidates, rounded, rule
 from coexec.engines.names import whole_cpu, without_engine
-from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.building import build
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.driver_trial import unusable
 from coexec.engines.opencl.platforms import absent, devices
-from coexec.engines.opencl.tuner import candidates, rounded, rule
 from coexec.engines.options import parsed
 from coexec.engines.registry import (
     check_options,

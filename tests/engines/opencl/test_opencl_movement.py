@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from coexec.engines.base import OpenEngine
-from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.building import build
+from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.building import build
 from coexec.lowering.module import Module
 from coexec.model.model import Model
 from tests.helpers.examples import scaled

@@ -1,27 +1,19 @@
 """ArgMax and ArgMin, and the index of the extremum for other operators, over rows as in `rows`."""
 
-from collections.abc import Mapping
-
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
-from coexec.engines.kernels.operands import declare
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.reductions import joined
 from coexec.engines.kernels.row_kernel import RowKernel
-from coexec.engines.kernels.unsupported import NUMBERS, wrong_type
-from coexec.graph.graph import Operator, Tensor
+from coexec.engines.kernels.unsupported import NUMBERS
 
-__all__ = ["extremum", "launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    return wrong_type(op, tensors, NUMBERS)
+__all__ = ["KERNELS", "extremum"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """A work item, or a group, for each scalar of the result."""
     op = node.operator
     source = Source("arg_extremum", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     axis = op.int("axis", 0) % len(x.shape)
     rows = RowKernel(source, x, (axis,), vectors=False)
     output = Output(source, context, node, scalar=True)
@@ -61,3 +53,6 @@ def extremum(rows: RowKernel, largest: bool, last: bool) -> list[str]:
         "}",
     ]
     return lines + joined(rows.sharing, {"best": rows.ctype, "found": "int"}, merge)
+
+
+KERNELS = dict.fromkeys(("ArgMax", "ArgMin"), Kernel(launches, NUMBERS, takes_epilogue=True))

@@ -5,24 +5,41 @@ which grid, with which tensors. Compiling, allocating and timing are done elsewh
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
 
 from coexec.arrays import Array
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.index_check import IndexCheck
 from coexec.engines.kernels.kernel_launch import Argument, ConvTraits, Grid, KernelLaunch
 from coexec.engines.kernels.outlining import fixed_group, outlined
 from coexec.engines.kernels.parameter import Parameter
+from coexec.engines.kernels.unsupported import ALL
 from coexec.engines.kernels.value import CTYPES, Value, ceil_div, literal, row_major
-from coexec.engines.opencl.architecture import Architecture
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["CTYPES", "Argument", "Chooser", "Context", "ConvTraits", "Grid", "KernelLaunch",
-           "Node", "Source", "Value", "ceil_div", "in_half", "literal", "row_major",
-           "usual_block"]  # fmt: skip
+__all__ = [
+    "CTYPES",
+    "Argument",
+    "Chooser",
+    "Context",
+    "ConvTraits",
+    "Grid",
+    "Kernel",
+    "KernelLaunch",
+    "Node",
+    "Source",
+    "Value",
+    "ceil_div",
+    "in_half",
+    "indented",
+    "literal",
+    "row_major",
+    "usual_block",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +108,11 @@ class Context:
         """The values of a constant tensor; None for one that is computed."""
         return self.constants.get(name)
 
+    def operand(self, name: str) -> Value | Array:
+        """The values of ``name`` if it is constant, else the tensor."""
+        array = self.constant(name)
+        return self.value(name) if array is None else array
+
     def choose(
         self, key: str, variants: Mapping[str, Callable[[], list[KernelLaunch]]]
     ) -> list[KernelLaunch]:
@@ -134,6 +156,30 @@ def usual_block(tensor: Tensor, arch: Architecture) -> int:
     return arch.block if image and 2 * tensor.shape[1] > arch.block else 0
 
 
+def _all_supported(op: Operator, tensors: Mapping[str, Tensor]) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The kernels for operators of one type: a row of the registry."""
+
+    launches: Callable[[Node, Context], list[KernelLaunch]]
+    types: frozenset[str] = ALL
+    """Types of the first input that they compute."""
+    why_not: Callable[[Operator, Mapping[str, Tensor]], str | None] = _all_supported
+    """The reason, for users, why an operator of these types is not supported; None if it is."""
+    refuses: str = ""
+    """In words, the operators for which `why_not` has a reason."""
+    takes_epilogue: bool = False
+    """Whether they apply element-wise operators that are fused behind to their result."""
+
+
+def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
+    """The lines of a block ``depth`` levels further inside."""
+    return [f"{'  ' * depth}{line}" for line in lines]
+
+
 class Source:
     """Builds the text of one kernel together with its arguments.
 
@@ -163,9 +209,18 @@ class Source:
         """Integer arguments by name, in their order behind all other arguments."""
         self._body: list[str] = []
 
-    def read(self, name: str, value: Value) -> None:
-        """Declare a tensor that the kernel reads."""
-        self._parameters.append(Parameter(name, value, sizes=self._sizes_of(name, value)))
+    def read(self, name: str, operand: Value | Array) -> Value:
+        """Declare a tensor that the kernel reads, or a constant in its place; returned as a tensor.
+
+        A constant lies row-major, for ``AT_x`` and ``GET_x``; see `constant` for vectors of one.
+        """
+        if not isinstance(operand, Value):
+            self.constant(name, operand, vector=1)
+            self.define(row_major(name, operand.shape))
+            return Value(name, operand.shape, operand.dtype.name)
+        sizes = self._sizes_of(name, operand)
+        self._parameters.append(Parameter(name, operand, sizes=sizes))
+        return operand
 
     def write(self, name: str, value: Value) -> None:
         """Declare a tensor that the kernel writes."""
@@ -205,8 +260,12 @@ class Source:
             sizes = {f"{name}_slices": value.slices, f"{name}_h": height, f"{name}_w": width}
         return tuple(self.size(text, number) for text, number in sizes.items())
 
-    def lines(self, text: str) -> None:
-        """Add text to the body."""
+    def lines(self, lines: Iterable[str]) -> None:
+        """Add lines to the body, indented."""
+        self.add("\n".join(indented(lines)))
+
+    def add(self, text: str) -> None:
+        """Add text to the body as it is."""
         self._body.append(text)
 
     def define(self, text: str) -> None:

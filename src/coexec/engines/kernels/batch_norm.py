@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, literal
-from coexec.engines.kernels.operands import PerChannel, declare, given
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value, literal
 from coexec.engines.kernels.output import Output
+from coexec.engines.kernels.per_channel import PerChannel
 from coexec.engines.kernels.positions import at, split
-from coexec.engines.kernels.unsupported import wrong_type
+from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
@@ -22,16 +22,16 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
         return "BatchNormalization in training mode"
     if not op.int("spatial", 1) or scale.shape != x.shape[1:2]:
         return "BatchNormalization with other than one parameter a channel"
-    return wrong_type(op, tensors)
+    return None
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """A work item for each vector of channels, or for each scalar."""
     op = node.operator
     source = Source("batch_norm", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     epsilon = op.number("epsilon", 1e-5)
-    numbers = _folded([given(context, n) for n in op.inputs[1:5]], epsilon)
+    numbers = _folded([context.operand(n) for n in op.inputs[1:5]], epsilon)
     arguments = ("scale", "shift", "mean", "variance")
     parameters = [PerChannel(source, a, n) for a, n in zip(arguments, numbers, strict=False)]
     output = Output(source, context, node, scalar=x.block != context.value(node.output).block)
@@ -49,7 +49,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         value, scale = f"({value} - {mean})", f"{scale} / sqrt({variance} + {literal(epsilon)})"
     lines = ["const int index = get_global_id(0);"]
     lines += output.store(f"{value} * ({scale}) + {shift}", coordinates)
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return [source.finish((math.prod(shape),))]
 
 
@@ -61,3 +61,10 @@ def _folded(numbers: Sequence[Array | Value], epsilon: float) -> Sequence[Array 
     scale, shift, mean, variance = arrays
     factor = scale / np.sqrt(variance + epsilon)
     return factor, shift - mean * factor
+
+
+KERNELS = {
+    "BatchNormalization": Kernel(
+        launches, FLOAT32, why_not, "training; other than one scale a channel", takes_epilogue=True
+    )
+}

@@ -5,17 +5,15 @@ model is declared with its actual channels. If both sides have the same block, n
 (`aliasing`).
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, usual_block
+from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, usual_block
 from coexec.engines.kernels.reorder import reorder
-from coexec.engines.opencl.architecture import Architecture
-from coexec.graph.graph import Operator, Tensor
 from coexec.lowering.dialect import Dialect
 from coexec.lowering.layout import blocks_of
 
-__all__ = ["BORDERS", "ENTER", "LEAVE", "blocks_dialect", "launches", "why_not"]
+__all__ = ["BORDERS", "ENTER", "KERNELS", "LEAVE", "blocks_dialect"]
 
 ENTER, LEAVE = "EnterBlocks", "LeaveBlocks"
 BORDERS = (ENTER, LEAVE)
@@ -33,13 +31,12 @@ def blocks_dialect(arch: Architecture) -> Dialect:
     )
 
 
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    return None
-
-
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source, target = context.value(node.operator.inputs[0]), context.value(node.output)
     batch, channels, *spatial = source.shape
     shape = (batch, min(channels, target.shape[1]), *spatial)
     values = replace(source, shape=shape), replace(target, shape=shape)
     return [reorder(*values, context.arch)]
+
+
+KERNELS = dict.fromkeys(BORDERS, Kernel(launches))

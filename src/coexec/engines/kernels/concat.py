@@ -1,20 +1,14 @@
 """Concat: each input is copied to its part of the output, unless it is computed there."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
-from coexec.engines.kernels.elements import coordinates, vectors
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.elements import vectors
 from coexec.engines.kernels.gather_text import shifted
-from coexec.engines.kernels.operands import declare
-from coexec.graph.graph import Operator, Tensor
+from coexec.engines.kernels.positions import split_lines
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """None: types are checked for all operators."""
-    return None
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -26,7 +20,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     for position, name in enumerate(node.operator.inputs):
         if position not in done and 0 not in context.tensors[name].shape:
             source = Source("concat", context.arch)
-            x = declare(source, context, "x", name)
+            x = source.read("x", context.operand(name))
             source.write("y", y)
             move = _vectors if y.block else _scalars
             kernels.append(move(source, x, y, axis, start))
@@ -41,8 +35,8 @@ def _scalars(source: Source, x: Value, y: Value, axis: int, start: int) -> Kerne
         return _rows(source, x, y, axis, start)
     positions = [f"p{i}" for i in range(len(x.shape))]
     there = [f"{p} + {start}" if i == axis else p for i, p in enumerate(positions)]
-    source.lines(coordinates(x.shape))
-    source.lines(f"  PUT_y(AT_y({', '.join(there)}), GET_x(AT_x({', '.join(positions)})));")
+    source.add(split_lines("get_global_id(0)", x.shape))
+    source.add(f"  PUT_y(AT_y({', '.join(there)}), GET_x(AT_x({', '.join(positions)})));")
     return source.finish((math.prod(x.shape),))
 
 
@@ -56,7 +50,7 @@ def _rows(source: Source, x: Value, y: Value, axis: int, start: int) -> KernelLa
     row_items, whole = x.shape[axis] * inner, y.shape[axis] * inner
     rows = x.items // row_items
     band, parts = max(1, _ITEM // row_items), ceil_div(row_items, _ITEM)
-    source.lines(
+    source.add(
         f"  const int first = get_global_id(1) * {band}, last = min(first + {band}, {rows});\n"
         f"  const int from = get_global_id(0) * {_ITEM}, to = min(from + {_ITEM}, {row_items});\n"
         f"  for (int row = first; row < last; row++)\n"
@@ -91,7 +85,7 @@ def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> Kerne
         ]
         value = "v"
     at.append(f"const int c = s * {y.block} - {kept_lanes};")
-    source.lines("\n".join(f"  {line}" for line in [*at, *lines, f"STORE_y({to}, {value});"]))
+    source.lines([*at, *lines, f"STORE_y({to}, {value});"])
     return source.finish(grid)
 
 
@@ -108,3 +102,6 @@ def _vector(
     channels = [f"clamp({c} + {lane}, 0, {x.shape[1] - 1})" for lane in range(block)]
     lanes = ", ".join(f"GET_x(AT_x({n}, {channel}, {y}, {x_}))" for channel in channels)
     return [], f"(float{block})({lanes})"
+
+
+KERNELS = {"Concat": Kernel(launches)}

@@ -14,18 +14,22 @@ from coexec.engines.kernels import (
     conv_tiled,
     conv_winograd,
 )
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Value
+from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Value
 from coexec.engines.kernels.conv_shape import ConvShape
-from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.graph.graph import Operator, Tensor
+from coexec.graph.rules.windows import windows
 
-__all__ = ["launches", "ranked_on_cores", "ranked_on_gpu", "why_not"]
+__all__ = ["KERNELS", "ranked_on_cores", "ranked_on_gpu"]
 
 Variants = Mapping[str, Callable[[], list[KernelLaunch]]]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    return conv_any.why_not(op, tensors)
+    if windows(op, tensors, tensors[op.inputs[1]].shape[2:]) is None:
+        return "the padding of Conv is negative or does not fit its output"
+    return None
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -105,3 +109,10 @@ def ranked_on_cores(shape: ConvShape, x: Value, arch: Architecture) -> list[str]
     if conv_winograd.fits(shape, x, arch):
         seconds |= {f"winograd {m}": conv_winograd.seconds(shape, m) for m in (2, 4)}
     return sorted(seconds, key=seconds.__getitem__)
+
+
+KERNELS = {
+    "Conv": Kernel(
+        launches, FLOAT32, why_not, "padding that does not fit the output", takes_epilogue=True
+    )
+}

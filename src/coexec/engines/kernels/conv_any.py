@@ -5,25 +5,15 @@ are not whole blocks of channels, weights that are computed.
 """
 
 import math
-from collections.abc import Mapping
 
 from coexec.engines.kernels import conv_few
 from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at
-from coexec.engines.kernels.unsupported import wrong_type
 from coexec.engines.kernels.window_loops import grid, output_coordinates, over_taps
-from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import windows
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    if windows(op, tensors, tensors[op.inputs[1]].shape[2:]) is None:
-        return "the padding of Conv is negative or does not fit its output"
-    return wrong_type(op, tensors)
+__all__ = ["launches"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -37,7 +27,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("conv_any", context.arch)
     for argument, name in zip(("x", "w", "bias"), op.inputs, strict=False):
         if name:
-            declare(source, context, argument, name)
+            source.read(argument, context.operand(name))
     output = Output(source, context, node, scalar=True)
     shape = output.value.shape
     per_group = weight[0] // op.int("group", 1)
@@ -57,5 +47,5 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         *loops,
     ]
     lines += output.store("acc", [n, "channel", *(f"o{a}" for a in axes)])
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return [source.finish(grid(shape[2:], math.prod(shape[:2])))]

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coexec.arrays import Array
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.kernels.conv_cpu_text import Form, text
 from coexec.engines.kernels.conv_shape import (
@@ -30,7 +31,6 @@ from coexec.engines.kernels.conv_shape import (
 )
 from coexec.engines.kernels.epilogue import Epilogue
 from coexec.engines.kernels.packing import Packed
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["launches", "seconds", "steps"]
 
@@ -298,9 +298,7 @@ class _DirectConv:
             chunks_outside=split.chunks_outside,
         )
         head = self._node.operator.outputs[0]
-        source.lines(
-            "\n".join(f"  {line}" for line in text(form, partial(_finish, epilogue, head)))
-        )
+        source.lines(text(form, partial(_finish, epilogue, head)))
         grid = (ceil_div(self._groups, split.groups), split.bands, shape.batch)
         return [*weights.launches, *bias.launches, source.finish(grid, (1, 1, 1))]
 

@@ -8,6 +8,8 @@ they are literals in the text.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from coexec.engines.kernels.base import indented
+
 __all__ = ["Form", "text"]
 
 Finish = Callable[[str, Sequence[str], str], list[str]]
@@ -60,7 +62,7 @@ def text(form: Form, finish: Finish) -> list[str]:
         "  const int from = (chunks_outside ? pass / group_count : pass % chunks) * chunk;",
         "  const int to = min(from + chunk, steps);",
         f"  const int block = first_block + group * {form.blocks};",
-        *(f"  {line}" for line in _before(form)),
+        *indented(_before(form)),
         "  const int first_i = from / kernel_h, first_ky = from % kernel_h;",
         "  const long first_w = (group * steps + from) * row_vectors;",
         "  for (int row = first_row; row < last_row; row++) {",
@@ -68,7 +70,7 @@ def text(form: Form, finish: Finish) -> list[str]:
     ]
     for pixels, end in zip(form.pixels, ("larger_end", "last_px"), strict=False):
         lines.append(f"    for (; px < {end}; px += {pixels}) {{")
-        lines += [f"      {line}" for line in _tile(form, pixels, finish)]
+        lines += indented(_tile(form, pixels, finish), 3)
         lines.append("    }")
     return [*lines, "  }", "}"]
 
@@ -139,7 +141,7 @@ def _sum(form: Form, pixels: int) -> list[str]:
         "      long at = pixel, wi = tap;",
         "      int c = 0;",
         "      do {",
-        *(f"        {line}" for line in steps),
+        *indented(steps, 4),
         f"        at += {form.step} * {across}; wi += {form.step * form.blocks};",
         "      } while (++c < channel_steps);",
         "    }",

@@ -9,11 +9,19 @@ the borders, and everywhere on GPUs, one pixel is computed at a time.
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.base import (
+    Context,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    ceil_div,
+    indented,
+)
 from coexec.engines.kernels.conv_shape import ConvShape, packed_bias
 from coexec.engines.kernels.epilogue import Epilogue
 from coexec.engines.kernels.packing import Packed
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["fits", "launches", "steps"]
 
@@ -37,14 +45,14 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     lines = _Lines(node, context, shape, epilogue, source)
     if on_cores:
         rows = max(1, ceil_div(shape.out_h, 4 * context.arch.compute_units))
-        source.lines(lines.rows(rows))
+        source.add(lines.rows(rows))
         grid = (ceil_div(shape.out_h, rows), y.slices, shape.batch)
         return [*weights.launches, *bias.launches, source.finish(grid, (1, 1, 1))]
-    source.lines(
+    source.add(
         f"  const int ox = get_global_id(0), row = get_global_id(1);\n"
         f"  const int s = get_global_id(2) % {y.slices}, n = get_global_id(2) / {y.slices};"
     )
-    source.lines(lines.pixel())
+    source.add(lines.pixel())
     grid = (shape.out_w, shape.out_h, y.slices * shape.batch)
     launch = source.finish(grid, convolution=shape.traits("depthwise"))
     return [*weights.launches, *bias.launches, launch]
@@ -163,12 +171,12 @@ class _Lines:
                 text += [
                     f"      if (room >= {pixels}) {{",
                     f"        ox = min(ox, {end} - {pixels});",
-                    *(f"      {line}" for line in self._tile(pixels)),
+                    *indented(self._tile(pixels), 3),
                     f"        ox += {pixels};",
                     "        continue;",
                     "      }",
                 ]
-        text += [f"    {line}" for line in self.pixel().splitlines()]
+        text += indented(self.pixel().splitlines(), 2)
         return "\n".join([*text, "      ox++;", "    }", "  }"])
 
     def _tile(self, pixels: int) -> list[str]:
@@ -201,4 +209,4 @@ class _Lines:
 
     def _finish(self, name: str, ox: str, tag: str = "") -> list[str]:
         lines, result = self._epilogue.apply(name, self._head, ["n", "s", "row", ox], tag)
-        return [f"  {line}" for line in (*lines, f"STORE_y(VEC_y(n, s, row, {ox}), {result});")]
+        return indented((*lines, f"STORE_y(VEC_y(n, s, row, {ox}), {result});"))

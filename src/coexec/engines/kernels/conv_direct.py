@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from coexec.arrays import Array
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import (
     Context,
     Grid,
@@ -18,10 +19,10 @@ from coexec.engines.kernels.base import (
     Source,
     Value,
     ceil_div,
+    indented,
 )
 from coexec.engines.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.kernels.epilogue import Epilogue
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["launches", "steps"]
 
@@ -60,12 +61,12 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
             )
             lines += [
                 f"  if ({block} < {y.slices}) {{",
-                *(f"    {line}" for line in applied),
+                *indented(applied, 2),
                 f"    STORE_y(VEC_y({', '.join(position)}), {result});",
                 "  }",
             ]
         lines.append("}")
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return [source.finish(_grid(shape), convolution=shape.traits("convolution"))]
 
 

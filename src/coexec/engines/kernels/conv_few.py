@@ -7,7 +7,15 @@ pixels times all output channels, and adds up the lanes at the end.
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.base import (
+    Context,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    ceil_div,
+    indented,
+)
 from coexec.engines.kernels.conv_shape import ConvShape, padded_copy
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.reductions import across_lanes, total
@@ -61,7 +69,7 @@ def _launch(node: Node, context: Context, x: Value, shape: ConvShape) -> KernelL
             lines += across_lanes(f"all{tag}", f"a{tag}", total(""), context.arch.block)
             stored = output.store(f"all{tag} + GET_bias({c})", ["n", str(c), "oy", f"first + {p}"])
             lines += [f"if (first + {p} < {shape.out_w}) {{", *(f"  {s}" for s in stored), "}"]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return source.finish((ceil_div(shape.out_w, len(pixels)), shape.out_h, shape.batch))
 
 
@@ -88,7 +96,7 @@ def _sums(shape: ConvShape, x: Value, pixels: int, vector: str) -> list[str]:
         f"  const int iy = oy * {shape.stride_h} + ky * {shape.dilation_h};",
         f"  for (int kx = 0; kx < {shape.kernel_w}; kx++)",
         f"  for (int s = 0; s < {x.slices}; s++, wi += {shape.out_channels}) {{",
-        *(f"    {line}" for line in inner),
+        *indented(inner, 2),
         "  }",
         "}",
     ]

@@ -14,11 +14,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.base import (
+    Context,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    ceil_div,
+    indented,
+)
 from coexec.engines.kernels.conv_shape import ConvShape, packed_bias, padded_copy
 from coexec.engines.kernels.epilogue import Epilogue
 from coexec.engines.kernels.packing import Packed
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["launches", "steps"]
 
@@ -67,7 +75,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     epilogue = Epilogue(source, context, node, node.epilogue)
     source.write("y", y)
     rows = max(1, ceil_div(shape.out_h, 4 * context.arch.compute_units))
-    source.lines(_text(source, shape, x, rows, shared, epilogue, op.outputs[0]))
+    source.add(_text(source, shape, x, rows, shared, epilogue, op.outputs[0]))
     grid = (ceil_div(shape.out_h, rows), y.slices, shape.batch)
     return [*kernels, source.finish(grid, (1, 1, 1))]
 
@@ -167,6 +175,6 @@ def _text(
     ]
     for p in range(pixels):
         stored, result = epilogue.apply(f"a{p}", head, ["n", "s", "row", f"px + {p}"], f"_{p}")
-        lines += [f"  {line}" for line in stored]
+        lines += indented(stored)
         lines.append(f"  STORE_y(VEC_y(n, s, row, px + {p}), {result});")
-    return "\n".join(f"  {line}" for line in [*lines, "}"])
+    return "\n".join(indented([*lines, "}"]))

@@ -20,6 +20,7 @@ from coexec.engines.kernels.base import (
     Value,
     ceil_div,
     in_half,
+    indented,
 )
 from coexec.engines.kernels.output import Output
 from coexec.graph.graph import Operator, Scalars, Tensor
@@ -204,7 +205,7 @@ def _copy(context: Context, x: Value, images: Value, volumes: _Volumes) -> Kerne
         top=height.begin,
         left=width.begin,
     )
-    source.lines(f"""\
+    source.add(f"""\
   const int oy = item_0 / runs, start = item_0 % runs * {_RUN}, s = item_1;
   const int n = item_2 / depths, row = oy - top, stop = min(start + {_RUN}, columns);
   for (int lane = 0; lane < {b}; lane++) {{
@@ -235,7 +236,7 @@ def _unblock(node: Node, context: Context, made: Value) -> KernelLaunch:
     coordinates = ["n", "c", "item_2 % depths", "oy", "px"]
     place = [*coordinates[:2], *coordinates[7 - len(shape) :]]
     stored = output.store(f"GET_x(VEC_x(item_2, s, oy, px) * {b} + lane)", place)
-    source.lines(
+    source.add(
         "\n".join(
             [
                 f"  const int oy = item_0 / runs, start = item_0 % runs * {_RUN}, s = item_1;",
@@ -243,7 +244,7 @@ def _unblock(node: Node, context: Context, made: Value) -> KernelLaunch:
                 f"  for (int lane = 0; lane < min({b}, channels - s * {b}); lane++) {{",
                 f"    const int c = s * {b} + lane;",
                 "    for (int px = start; px < stop; px++) {",
-                *(f"      {line}" for line in stored),
+                *indented(stored, 3),
                 "    }",
                 "  }",
             ]

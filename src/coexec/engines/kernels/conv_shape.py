@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from coexec.arrays import Array
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import (
     Context,
     ConvTraits,
@@ -17,7 +18,6 @@ from coexec.engines.kernels.base import (
     ceil_div,
 )
 from coexec.engines.kernels.packing import Packed
-from coexec.engines.opencl.architecture import Architecture
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import windows
 
@@ -173,7 +173,7 @@ def padded_copy(
     store = "STORE" if x.block else "PUT"
     zero = f"({context.arch.vector})(0.0f)" if x.block else "0.0f"
     in_h, in_w = size("in_h", shape.in_h), size("in_w", shape.in_w)
-    source.lines(
+    source.add(
         f"  const int x0 = get_global_id(0), y0 = get_global_id(1), outer = get_global_id(2);\n"
         f"  const int ix = x0 - {size('left', shape.left)}, iy = y0 - {size('top', top)};\n"
         f"  const int to = (outer * {size('height', height)} + y0) * {size('width', width)} + x0;\n"

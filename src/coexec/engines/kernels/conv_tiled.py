@@ -14,11 +14,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.base import (
+    Context,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    ceil_div,
+    indented,
+)
 from coexec.engines.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.kernels.epilogue import Epilogue
 from coexec.engines.kernels.packing import Packed
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["TileShape", "fits", "launches", "steps", "tile_shapes"]
 
@@ -142,13 +150,13 @@ def launches(
             *lines,
             f"STORE_y(VEC_y(n, block, oy, ox), {result});",
         ]
-        source.lines(tile.text(store))
+        source.add(tile.text(store))
         kernels.append(source.finish(tile.grid, tile.group))
         return kernels
     partial = context.temporary((tile_shape.splits, y.slices, tile.all_pixels, 4))
     source.write("y", partial)
     at = f"((split * {y.slices} + block) * {tile.all_pixels} + m)"
-    source.lines(tile.text([f"((__global float4*)y)[{at}] = total;"]))
+    source.add(tile.text([f"((__global float4*)y)[{at}] = total;"]))
     kernels.append(source.finish(tile.grid, tile.group))
     kernels.append(_sum_launch(node, context, shape, partial, y, bias, tile_shape.splits))
     return kernels
@@ -171,7 +179,7 @@ def _sum_launch(
     source.write("y", y)
     plane = shape.out_h * shape.out_w
     pixels = shape.batch * plane
-    source.lines(
+    source.add(
         f"  const int m = get_global_id(0), block = get_global_id(1);\n"
         f"  const int n = m / {plane}, oy = m % {plane} / {shape.out_w}, ox = m % {shape.out_w};\n"
         f"  float4 sum = LOAD_bias(block);\n"
@@ -179,8 +187,8 @@ def _sum_launch(
         f"    sum += ((__global const float4*)p)[(i * {y.slices} + block) * {pixels} + m];"
     )
     lines, result = epilogue.apply("sum", node.operator.outputs[0], ["n", "block", "oy", "ox"])
-    source.lines("\n".join(f"  {line}" for line in lines))
-    source.lines(f"  STORE_y(VEC_y(n, block, oy, ox), {result});")
+    source.lines(lines)
+    source.add(f"  STORE_y(VEC_y(n, block, oy, ox), {result});")
     return source.finish((pixels, y.slices))
 
 
@@ -376,7 +384,7 @@ class _TiledConv:
                     f"    {{ const int block = column / 4 + {c * t.items_y} + ty;",
                     f"      if (block < {self._out_blocks}) {{",
                     f"        const float4 total = a{r}_{c};",
-                    *(f"        {line}" for line in store),
+                    *indented(store, 4),
                     "      }",
                     "    }",
                 ]

@@ -18,17 +18,26 @@ import numpy as np
 
 from coexec.arrays import Array
 from coexec.engines.kernels import conv_images
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.base import (
+    Context,
+    Kernel,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    ceil_div,
+    indented,
+)
 from coexec.engines.kernels.conv_shape import ConvShape, padded_copy
-from coexec.engines.kernels.operands import PerChannel, declare, given
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.packing import Packed
+from coexec.engines.kernels.per_channel import PerChannel
 from coexec.engines.kernels.positions import at
-from coexec.engines.kernels.unsupported import wrong_type
+from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.engines.kernels.window_loops import grid, output_coordinates
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 _PIXELS = 4
 """Pixels of a work item on a GPU: that many independent sums hide the latency of additions."""
@@ -47,10 +56,6 @@ class _TransposedAxis:
     dilation: int
     begin: int
     """Rows that are cut off in front of the result."""
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    return wrong_type(op, tensors)
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -125,7 +130,7 @@ def _gathered(axes: Sequence[_TransposedAxis], body: Sequence[str]) -> list[str]
             f"  const int {t} = o{axis} + {s.begin} - {k} * {s.dilation};",
             *([f"  if ({' || '.join(skipped)}) continue;"] if skipped else []),
             f"  const int {i} = {t} / {s.stride};",
-            *(f"  {line}" for line in lines),
+            *indented(lines),
             "}",
         ]
     return lines
@@ -136,7 +141,7 @@ def _any(node: Node, context: Context, axes: Sequence[_TransposedAxis]) -> Kerne
     source = Source("conv_transpose_any", context.arch)
     for argument, name in zip(("x", "w", "bias"), op.inputs, strict=False):
         if name:
-            declare(source, context, argument, name)
+            source.read(argument, context.operand(name))
     output = Output(source, context, node, scalar=True)
     shape = output.value.shape
     per_group = context.tensors[op.inputs[1]].shape[1]
@@ -158,7 +163,7 @@ def _any(node: Node, context: Context, axes: Sequence[_TransposedAxis]) -> Kerne
         ),
         *output.store("acc", [n, "channel", *(f"o{a}" for a in range(last + 1))]),
     ]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return source.finish(grid(shape[2:], math.prod(shape[:2])))
 
 
@@ -194,10 +199,10 @@ def _tiled(
         kernels += copy
         source.read("x", x)
     else:
-        x = declare(source, context, "x", op.inputs[0])
+        x = source.read("x", context.operand(op.inputs[0]))
     weights.declare(source, "w")
     bias = (
-        PerChannel(source, "bias", given(context, op.inputs[2]))
+        PerChannel(source, "bias", context.operand(op.inputs[2]))
         if op.inputs[2:] and op.inputs[2]
         else None
     )
@@ -217,8 +222,8 @@ def _tiled(
     for p in range(pixels):
         column = f"o1 + {p * stride}"
         stored = output.store(f"a{p}", ["n", "slice", "o0", column], f"_{p}")
-        lines += [f"if ({column} < {width}) {{", *(f"  {line}" for line in stored), "}"]
-    source.lines("\n".join(f"  {line}" for line in lines))
+        lines += [f"if ({column} < {width}) {{", *indented(stored), "}"]
+    source.lines(lines)
     grid = (tiles * stride, height, output.value.shape[0] * slices)
     return [*kernels, source.finish(grid, (1, 1, 1) if on_cores else None)]
 
@@ -323,3 +328,6 @@ def _packed_lanes(weights: Array, block: int) -> Array:
     full[:channels] = weights[:, 0]
     blocks = full.reshape(-1, block, kernel_h, kernel_w)
     return np.ascontiguousarray(blocks.transpose(0, 2, 3, 1))
+
+
+KERNELS = {"ConvTranspose": Kernel(launches, FLOAT32, takes_epilogue=True)}

@@ -15,11 +15,11 @@ import numpy as np
 
 from coexec.arrays import Array
 from coexec.costs.workloads import beyond
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.kernels.conv_shape import ConvShape, packed_bias, tile_cycles
 from coexec.engines.kernels.conv_winograd_text import ROWS, Matrix, products_of, text
 from coexec.engines.kernels.epilogue import Epilogue
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["fits", "launches", "seconds", "steps"]
 
@@ -137,7 +137,7 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     position = ["n", "s", "oy", "ox"]
     applied, result = epilogue.apply("a", node.operator.outputs[0], position)
     finish = [*applied, f"STORE_y(VEC_y({', '.join(position)}), {result});"]
-    source.lines(text(m, geometry.blocks, context.arch.vector, b, finish))
+    source.add(text(m, geometry.blocks, context.arch.vector, b, finish))
     return [*bias.launches, source.finish((geometry.items,), (1, 1, 1))]
 
 

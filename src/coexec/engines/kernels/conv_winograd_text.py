@@ -7,6 +7,8 @@ epilogue.
 
 from collections.abc import Sequence
 
+from coexec.engines.kernels.base import indented
+
 __all__ = ["ROWS", "Matrix", "products_of", "text"]
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -100,10 +102,7 @@ def _transform_input(m: int, v: str) -> str:
                 for i in range(size)
             ),
             "          }",
-            *(
-                f"          {line}"
-                for line in _products(_INPUT[m], "d{k}", f"e[{{i}} * {size} + j]")
-            ),
+            *indented(_products(_INPUT[m], "d{k}", f"e[{{i}} * {size} + j]"), 5),
             "        }",
             f"        for (int j = 0; j < {size}; j++) {{",
             *(
@@ -133,7 +132,7 @@ def _multiply(m: int, blocks: int, v: str, b: int) -> str:
     ]
     for rows, last in ((ROWS, "larger"), (ROWS - 1, "parts")):
         lines.append(f"        for (; part < {last}; part++, t += {rows}) {{")
-        lines += [f"          {line}" for line in _product(blocks, rows, v)]
+        lines += indented(_product(blocks, rows, v), 5)
         lines.append("        }")
     return "\n".join([*lines, "      }", "    }"])
 
@@ -181,18 +180,18 @@ def _transform_output(m: int, blocks: int, v: str, finish: Sequence[str]) -> str
             "        const long across = (long)lines * vectors;",
             f"        for (int j = 0; j < {size}; j++, from += across) {{",
             *(f"          const {v} d{k} = from[{k * size} * across];" for k in range(size)),
-            *(f"          {line}" for line in columns),
+            *indented(columns, 5),
             "        }",
             f"        const {v} b = LOAD_bias(s);",
             f"        for (int j = 0; j < {m}; j++) {{",
             f"          const int oy = ty * {m} + j;",
             "          if (oy >= y_h) break;",
-            *(f"          {line}" for line in rows),
+            *indented(rows, 5),
             f"          for (int i = 0; i < {m}; i++) {{",
             f"            const int ox = tx * {m} + i;",
             "            if (ox >= y_w) break;",
             f"            const {v} a = out[i] + b;",
-            *(f"            {line}" for line in finish),
+            *indented(finish, 6),
             "          }",
             "        }",
             "      }",

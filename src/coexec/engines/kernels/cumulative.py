@@ -2,25 +2,24 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
-from coexec.engines.kernels.operands import declare
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, indented
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import neighbours
 from coexec.engines.kernels.row_kernel import RowKernel
-from coexec.engines.kernels.unsupported import NUMBERS, computed, wrong_type
+from coexec.engines.kernels.unsupported import NUMBERS, computed
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    return wrong_type(op, tensors, NUMBERS) or computed(op, 1, "axis")
+    return computed(op, 1, "axis")
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("cumulative", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     axis = int(op.constants[1][0]) % len(x.shape)
     vectors = x.block == context.value(node.output).block and not node.epilogue
     rows = RowKernel(source, x, (axis,), vectors=vectors, columns=vectors, shared=False)
@@ -42,8 +41,13 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
                 f"for (int step = 0; step < {rows.layout.length}; step++) {{",
                 f"  const int k = {last};",
                 f"  const {rows.ctype} v = {part.load.format(access.at)};",
-                *(f"  {line}" for line in (store + add if op.int("exclusive", 0) else add + store)),
+                *indented(store + add if op.int("exclusive", 0) else add + store),
                 "}",
             ]
         )
     ]
+
+
+KERNELS = dict.fromkeys(
+    ("CumProd", "CumSum"), Kernel(launches, NUMBERS, why_not, "a computed axis")
+)

@@ -17,20 +17,20 @@ from coexec.engines.kernels import gemm_cpu, transpose
 from coexec.engines.kernels.base import (
     CTYPES,
     Context,
+    Kernel,
     KernelLaunch,
     Node,
     Source,
     Value,
     in_half,
 )
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at, split
 from coexec.engines.kernels.product import Product
-from coexec.engines.kernels.unsupported import wrong_type
+from coexec.engines.kernels.unsupported import FLOATS
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "sums", "why_not"]
+__all__ = ["KERNELS", "sums"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,6 @@ def _labels(term: str, rank: int, more: int) -> tuple[str, ...]:
     before, dots, behind = term.partition("...")
     unnamed = [str(i) for i in range(more - rank, more)] if dots else []
     return (*before, *unnamed, *behind)
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    # ONNX Runtime limits some sums of integers to the type's range, and lets others overflow.
-    return wrong_type(op, tensors, {"float32", "float64"})
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -234,7 +229,7 @@ def _scalars(
     source = Source("einsum", context.arch)
     factors = []
     for number, (name, labels) in enumerate(zip(op.inputs, equation.inputs, strict=True)):
-        declare(source, context, f"x{number}", name)
+        source.read(f"x{number}", context.operand(name))
         where = [
             f"l{label}" if size > 1 else "0"
             for label, size in zip(labels, shapes[number], strict=True)
@@ -252,5 +247,9 @@ def _scalars(
         f"  all += {' * '.join(factors)};",
         *output.store("all", [f"l{label}" for label in equation.output]),
     ]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return source.finish((math.prod(output.value.shape),))
+
+
+# ONNX Runtime limits some sums of integers to the type's range, and lets others overflow.
+KERNELS = {"Einsum": Kernel(launches, FLOATS)}

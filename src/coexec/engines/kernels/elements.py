@@ -2,20 +2,11 @@
 
 from collections.abc import Sequence
 
-from coexec.engines.kernels.base import Grid, KernelLaunch, Source, Value, ceil_div
-from coexec.engines.kernels.positions import neighbours
-from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.base import Grid, KernelLaunch, Source, Value, ceil_div, indented
+from coexec.engines.kernels.positions import neighbours, split_lines
 
-__all__ = ["coordinates", "each_run", "each_scalar", "each_vector", "vectors"]
-
-
-def coordinates(shape: Sequence[int], index: str = "get_global_id(0)", name: str = "p") -> str:
-    """Lines that split the flat ``index`` of a work item into coordinates p0, p1, ..."""
-    lines = [f"  int rest_{name} = {index};"]
-    for axis in reversed(range(1, len(shape))):
-        size = shape[axis]
-        lines.append(f"  const int {name}{axis} = rest_{name} % {size}; rest_{name} /= {size};")
-    return "\n".join([*lines, f"  const int {name}0 = rest_{name};"] if shape else lines)
+__all__ = ["each_run", "each_scalar", "each_vector", "vectors"]
 
 
 def each_scalar(source: Source, y: Value, lines: Sequence[str], value: str) -> KernelLaunch:
@@ -35,7 +26,7 @@ def each_scalar(source: Source, y: Value, lines: Sequence[str], value: str) -> K
         return _vectors(source, y, [loop, *body, "}"])
     if source.arch.family == "cpu" and y.shape and y.shape[-1] >= _ROW:
         return _rows(source, y, lines, f"PUT_y({_in_row(y)}, {value});")
-    source.lines(coordinates(y.shape))
+    source.add(split_lines("get_global_id(0)", y.shape))
     return _finished(source, [*lines, f"PUT_y(get_global_id(0), {value});"], (y.items,))
 
 
@@ -60,10 +51,10 @@ def _rows(
         f"const int first = get_global_id(0) / {parts} * {band};",
         f"const int last_row = min(first + {band}, {rows}), stop = min(part + {part}, {width});",
         "for (int y_row = first; y_row < last_row; y_row++) {",
-        coordinates(y.shape[:-1], "y_row"),
+        split_lines("y_row", y.shape[:-1]),
         f"  for (int next = part; next < stop; next += {together}) {{",
         f"    const int {position}",
-        *(f"    {line}" for line in [*lines, put]),
+        *indented([*lines, put], 2),
         "  }",
         "}",
     ]
@@ -128,5 +119,5 @@ def vectors(arch: Architecture, sizes: tuple[int, int, int, int]) -> tuple[list[
 def _finished(
     source: Source, lines: Sequence[str], grid: Sequence[int], group: Grid | None = None
 ) -> KernelLaunch:
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return source.finish(grid, group)

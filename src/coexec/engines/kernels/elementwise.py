@@ -2,27 +2,23 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
-from coexec.engines.kernels.elements import coordinates, each_run, each_scalar, each_vector
+from coexec.engines.kernels.base import CTYPES, Context, Kernel, KernelLaunch, Node, Source
+from coexec.engines.kernels.elements import each_run, each_scalar, each_vector
 from coexec.engines.kernels.epilogue import Epilogue
 from coexec.engines.kernels.expressions import FLOAT_ONLY, OPERATORS
-from coexec.engines.kernels.patterns import is_float
+from coexec.engines.kernels.unsupported import ALL, FLOATS
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.base import broadcast_axes
 
-__all__ = ["OPERATORS", "coordinates", "launches", "why_not"]
+__all__ = ["KERNELS"]
 
 _RIGHT_ALIGNED = 7
 """First opset in which operands broadcast as in numpy; before, an attribute was the axis."""
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """Refuses float functions of integers, old kinds of broadcasting, and training."""
     kind = op.op_type
     used = [tensors[name] for name in op.inputs if name]
-    wrong = next((t.dtype for t in used if not is_float(t.dtype)), None)
-    if kind in FLOAT_ONLY and wrong:
-        return f"{kind} of {wrong}: only of float32 and float64"
     if kind == "Shrink" and used[0].dtype != "float32":
         return f"Shrink of {used[0].dtype}: ONNX Runtime computes it in float32"
     if kind == "Dropout":
@@ -63,3 +59,12 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     if epilogue.run:
         return [each_run(source, epilogue.out, lines, result)]
     return [each_scalar(source, epilogue.out, lines, f"({CTYPES[epilogue.out.dtype]}){result}")]
+
+
+def _kernel(kind: str) -> Kernel:
+    special = {"BitCast": "elements of another size", "Dropout": "training; a mask that is read"}
+    refuses = special.get(kind, "alignment of axes other than numpy's")
+    return Kernel(launches, FLOATS if kind in FLOAT_ONLY else ALL, why_not, refuses)
+
+
+KERNELS = {kind: _kernel(kind) for kind in OPERATORS}

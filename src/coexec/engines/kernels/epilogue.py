@@ -188,7 +188,7 @@ class Operand:
         elif out is not None and _per_channel(value.shape, out):
             source.constant(argument, _packed(array, out))
         else:
-            self._value = value
+            self._value = value  # perhaps with fewer axes than the array
             source.constant(argument, array, vector=1)
             source.define(row_major(argument, value.shape))
         if run and self._value is not None and math.prod(value.shape[-1:]) > 1:

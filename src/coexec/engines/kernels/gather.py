@@ -3,28 +3,19 @@
 Negative positions count from the end. See `indices` for positions out of range.
 """
 
-from collections.abc import Mapping
-
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.gather_text import moved
 from coexec.engines.kernels.indices import Indices
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.positions import at
-from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """None: types are checked for all operators."""
-    return None
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("gather", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
-    indices = declare(source, context, "indices", op.inputs[1])
+    x = source.read("x", context.operand(op.inputs[0]))
+    indices = source.read("indices", context.operand(op.inputs[1]))
     index = Indices(source, context, op, 1)
     y = context.value(node.output)
     rank = len(indices.shape)
@@ -47,3 +38,6 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     coordinates = [*p[:axis], f"q{axis}", *p[axis + rank :]]
     residue = None if axis == 1 else 0  # a channel stays where it is in its block
     return [moved(source, x, y, coordinates, lines=lines, residue=residue)]
+
+
+KERNELS = dict.fromkeys(("Gather", "GatherElements", "GatherND"), Kernel(launches))

@@ -1,20 +1,11 @@
 """Gemm and MatMul: selects the variant for this processor."""
 
-from collections.abc import Mapping
-
 from coexec.engines.kernels import gemm_cpu, gemm_lanes, gemm_tiled, gemv
-from coexec.engines.kernels.base import Context, KernelLaunch, Node
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node
 from coexec.engines.kernels.product import Product
-from coexec.graph.graph import Operator, Tensor
+from coexec.engines.kernels.unsupported import FLOAT32
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    for name in op.inputs[:2]:
-        if tensors[name].dtype != "float32":
-            return f"{op.op_type} of {tensors[name].dtype}: only of float32"
-    return None
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -26,3 +17,6 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     if gemv.fits(node, context, product):
         return gemv.launches(node, context, product)
     return gemm_tiled.launches(node, context, product)
+
+
+KERNELS = dict.fromkeys(("Gemm", "MatMul"), Kernel(launches, FLOAT32, takes_epilogue=True))

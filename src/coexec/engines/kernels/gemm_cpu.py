@@ -16,10 +16,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.base import (
+    Context,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    ceil_div,
+    indented,
+)
 from coexec.engines.kernels.positions import at, neighbours, split
 from coexec.engines.kernels.product import Operands, Product
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["launches", "steps"]
 
@@ -69,23 +77,23 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
     operands = Operands(source, context, node, product)
     operands.declare_result(runs=True)
     kernels, load = _right(node, context, product, cut, operands, source)
-    source.lines(f"  const int group = item_1, first = item_0 * {cut.rows}, left = {cut.left};")
-    source.lines("\n".join(f"  {line}" for line in operands.batch_lines("item_2")))
+    source.add(f"  const int group = item_1, first = item_0 * {cut.rows}, left = {cut.left};")
+    source.lines(operands.batch_lines("item_2"))
     for r in range(cut.rows):
-        source.lines(f"  const int r{r} = min(first + {r}, m - 1);")
+        source.add(f"  const int r{r} = min(first + {r}, m - 1);")
         sums = (f"  {vector} a{r}_{g} = ({vector})(0.0f);" for g in range(cut.vectors))
-        source.lines("\n".join(sums))
-    source.lines("  for (int i = 0; i < k; i++) {")
+        source.add("\n".join(sums))
+    source.add("  for (int i = 0; i < k; i++) {")
     for g in range(cut.vectors):
-        source.lines(f"    const {vector} w{g} = {load(g)};")
+        source.add(f"    const {vector} w{g} = {load(g)};")
     for r in range(cut.rows):
-        source.lines(f"    {{ const float s = {operands.left(f'r{r}', 'i')};")
-        source.lines("\n".join(f"      a{r}_{g} += w{g} * s;" for g in range(cut.vectors)))
-        source.lines("    }")
-    source.lines("  }")
+        source.add(f"    {{ const float s = {operands.left(f'r{r}', 'i')};")
+        source.add("\n".join(f"      a{r}_{g} += w{g} * s;" for g in range(cut.vectors)))
+        source.add("    }")
+    source.add("  }")
     finish = _finish_vectors if operands.runs else _finish_scalars
     for r in range(cut.rows):
-        source.lines("\n".join(f"  {line}" for line in finish(operands, r, cut.vectors, width)))
+        source.lines(finish(operands, r, cut.vectors, width))
     # Rows vary first: the packed columns of a group are in the cache for its next rows.
     grid = (cut.tiles, cut.groups, math.prod(product.batch))
     return [*kernels, source.finish(grid, (1, 1, 1))]
@@ -169,7 +177,7 @@ def _pack(
     value = (
         f"GET_b({where})" if cut.columns <= product.n else (f"left + j < n ? GET_b({where}) : 0.0f")
     )
-    source.lines(
+    source.add(
         "\n".join(
             [
                 f"  const int group = item_1, left = {cut.left};",
@@ -187,7 +195,7 @@ def _finish_vectors(operands: Operands, r: int, vectors: int, width: int) -> lis
     for g in range(vectors):
         column = f"left + {g * width}"
         stored = operands.store(f"a{r}_{g}", f"r{r}", column, f"_{g}")
-        lines += [f"  {line}" for line in stored]
+        lines += indented(stored)
     return [*lines, "}"]
 
 
@@ -201,7 +209,7 @@ def _finish_scalars(operands: Operands, r: int, vectors: int, width: int) -> lis
         f"  for (int i = 0; i < {columns}; i++) {{",
         f"    const int row = first + {r}, column = left + i;",
         "    if (column >= n) break;",
-        *(f"    {line}" for line in operands.store("out[i]", "row", "column")),
+        *indented(operands.store("out[i]", "row", "column"), 2),
         "  }",
         "}",
     ]

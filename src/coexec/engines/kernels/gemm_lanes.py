@@ -58,6 +58,6 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
     for r, c in tile:
         position = ["image", "s", f"row + {r}", f"column + {c}"]
         lines += output.store(f"a{r}_{c}", position, f"_{r}_{c}")
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     grid = (ceil_div(product.m, rows), ceil_div(product.n, columns), a.shape[0] * a.slices)
     return [source.finish(grid, (1, 1, 1))]

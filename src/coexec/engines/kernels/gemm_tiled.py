@@ -6,7 +6,7 @@ A group of 256 work items computes 64 rows times 64 columns, each item 4 x 4 of 
 
 import math
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, ceil_div
+from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, ceil_div, indented
 from coexec.engines.kernels.product import Operands, Product
 
 __all__ = ["launches"]
@@ -30,7 +30,7 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
         "float sum[4][4];",
         "for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) sum[i][j] = 0.0f;",
         f"for (int from = 0; from < {product.k}; from += {_DEPTH}) {{",
-        *(f"  {line}" for line in _loads(operands, product, items)),
+        *indented(_loads(operands, product, items)),
         "  barrier(CLK_LOCAL_MEM_FENCE);",
         f"  for (int k = 0; k < {_DEPTH}; k++)",
         "    for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++)",
@@ -39,7 +39,7 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
         "}",
         *_stores(operands, product, items),
     ]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     grid = (
         ceil_div(product.n, edge) * items * items,
         ceil_div(product.m, edge),
@@ -75,6 +75,6 @@ def _stores(operands: Operands, product: Product, items: int) -> list[str]:
         "for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) {",
         f"  const int row = top + ty + i * {items}, column = left + tx + j * {items};",
         f"  if (row >= {product.m} || column >= {product.n}) continue;",
-        *(f"  {line}" for line in operands.store("sum[i][j]", "row", "column")),
+        *indented(operands.store("sum[i][j]", "row", "column")),
         "}",
     ]

@@ -7,7 +7,15 @@ few columns, groups along z also share it.
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.base import (
+    Context,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    ceil_div,
+    indented,
+)
 from coexec.engines.kernels.product import Operands, Product
 
 __all__ = ["fits", "launches"]
@@ -45,7 +53,7 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
         store = [f"  ((__global float4*)p)[{at}] = total;"]
     depth = ceil_div(product.k, splits * _PARTS)
     lines = [*_totals(operands, product, depth, vectors), *store, "}"]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     kernels = [source.finish((vectors, _PARTS, splits), (_ITEMS, _PARTS, 1))]
     if splits > 1:
         kernels.append(_sum(node, context, product, partial, splits, vectors))
@@ -91,7 +99,7 @@ def _store(operands: Operands, product: Product) -> list[str]:
     for lane in range(4):
         text.append(f"  if (column + {lane} < {product.n}) {{")
         stored = operands.store(f"total.s{lane}", "row", f"(column + {lane})", f"_{lane}")
-        text += [*(f"    {line}" for line in stored), "  }"]
+        text += [*indented(stored, 2), "  }"]
     return text
 
 
@@ -110,5 +118,5 @@ def _sum(
         f"  total += ((__global const float4*)p)[(i * {product.m} + row) * {vectors} + vector];",
         *_store(operands, product),
     ]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return source.finish((ceil_div(product.n, 4), product.m))

@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node
 from coexec.engines.kernels.reduce import reduction
-from coexec.engines.kernels.unsupported import wrong_type
+from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    if op.op_type == "GlobalLpPool" and op.int("p", 2) not in (1, 2):
+    if op.int("p", 2) not in (1, 2):
         return f"GlobalLpPool of order {op.int('p', 2)}: only of 1 and 2"
-    return wrong_type(op, tensors)
+    return None
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -22,3 +22,13 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     kind = kinds.get(op.op_type, f"L{op.int('p', 2)}")
     rank = len(context.tensors[op.inputs[0]].shape)
     return [reduction(node, context, kind, range(2, rank), keep=True)]
+
+
+KERNELS = {
+    **dict.fromkeys(
+        ("GlobalAveragePool", "GlobalMaxPool"), Kernel(launches, FLOAT32, takes_epilogue=True)
+    ),
+    "GlobalLpPool": Kernel(
+        launches, FLOAT32, why_not, "orders other than 1 and 2", takes_epilogue=True
+    ),
+}

@@ -4,26 +4,19 @@ A work item computes a vector of channels of a pixel, or a scalar in other layou
 """
 
 import math
-from collections.abc import Mapping
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, literal
-from coexec.engines.kernels.operands import declare
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value, literal
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at, split
-from coexec.engines.kernels.unsupported import wrong_type
-from coexec.graph.graph import Operator, Tensor
+from coexec.engines.kernels.unsupported import FLOAT32
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    return wrong_type(op, tensors)
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("lrn", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     output = Output(source, context, node, scalar=x.block != context.value(node.output).block)
     lanes = x.block if output.vector else 1
     shape = (x.shape[0], x.slices if output.vector else x.shape[1], *x.shape[2:])
@@ -43,7 +36,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         f"const {kind} base = {literal(op.number('bias', 1.0))} + {scale} * sum;",
         *output.store(f"{value} / {_power(op.number('beta', 0.75), kind)}", where),
     ]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return [source.finish((math.prod(shape),))]
 
 
@@ -72,3 +65,6 @@ def _power(beta: float, kind: str) -> str:
     if beta == 0.75:
         return "(sqrt(base) * sqrt(sqrt(base)))"
     return f"pow(base, ({kind})({literal(beta)}))"
+
+
+KERNELS = {"LRN": Kernel(launches, FLOAT32, takes_epilogue=True)}

@@ -1,38 +1,29 @@
 """Trilu and ReverseSequence: another tensor decides which elements stay and which move."""
 
-from collections.abc import Mapping
-
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, literal
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, literal
 from coexec.engines.kernels.gather_text import moved
 from coexec.engines.kernels.indices import Indices
-from coexec.engines.kernels.operands import declare
-from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """None: types are checked for all operators."""
-    return None
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("masked", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     y = context.value(node.output)
     coordinates = [f"p{axis}" for axis in range(len(y.shape))]
     if op.op_type == "Trilu":
         shift = "0"
         if len(op.inputs) > 1 and op.inputs[1]:
-            declare(source, context, "k", op.inputs[1])
+            source.read("k", context.operand(op.inputs[1]))
             shift = "GET_k(0)"
         side = ">=" if op.int("upper", 1) else "<="
         inside = f"({coordinates[-1]} - {coordinates[-2]} {side} {shift})"
         zero = literal(0, x.dtype)
         return [moved(source, x, y, coordinates, residue=0, inside=inside, outside=zero)]
     batch, time = op.int("batch_axis", 1), op.int("time_axis", 0)
-    declare(source, context, "lengths", op.inputs[1])
+    source.read("lengths", context.operand(op.inputs[1]))
     lengths = Indices(source, context, op, 1, "lengths")
     most = x.shape[time]
     lines = [
@@ -42,3 +33,6 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     ]
     coordinates[time] = f"(p{time} <= last ? last - p{time} : p{time})"
     return [moved(source, x, y, coordinates, lines=lines)]
+
+
+KERNELS = dict.fromkeys(("ReverseSequence", "Trilu"), Kernel(launches))

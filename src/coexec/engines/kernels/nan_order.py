@@ -13,8 +13,9 @@ there the result stays NaN.
 
 from collections.abc import Callable, Sequence
 
+from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.base import indented
 from coexec.engines.kernels.row_kernel import RowKernel
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["in_blocks", "in_eigens_order", "in_pools_order", "refolded"]
 
@@ -37,7 +38,7 @@ def refolded(rows: RowKernel, name: str, lines: Callable[[Load], Sequence[str]])
         f"  for (int lane = 0; lane < {block}; lane++) {{",
         f"    const int c = p1 * {block} + lane;",
         f"    if (lanes[lane] == lanes[lane] || c >= {layout.channels}) continue;",
-        *(f"    {line}" for line in lines(lambda index: layout.element(index, "c"))),
+        *indented(lines(lambda index: layout.element(index, "c")), 2),
         "    lanes[lane] = exact;",
         "  }",
         *(f"  {text} = lanes[{lane}];" for lane, text in enumerate(lane_names)),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from coexec.engines.kernels.base import (
     Context,
+    Kernel,
     KernelLaunch,
     Node,
     Source,
@@ -17,40 +18,31 @@ from coexec.engines.kernels.base import (
     literal,
 )
 from coexec.engines.kernels.epilogue import Operand, operand_value
-from coexec.engines.kernels.operands import PerChannel, declare, given
 from coexec.engines.kernels.output import Output
+from coexec.engines.kernels.per_channel import PerChannel
 from coexec.engines.kernels.positions import at, neighbours
 from coexec.engines.kernels.reductions import fold, total
 from coexec.engines.kernels.row_kernel import RowKernel
 from coexec.engines.kernels.rows import Access
-from coexec.engines.kernels.unsupported import wrong_type
+from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["OPERATORS", "launches", "why_not"]
-
-OPERATORS = (
-    "GroupNormalization",
-    "InstanceNormalization",
-    "LayerNormalization",
-    "LpNormalization",
-    "MeanVarianceNormalization",
-    "RMSNormalization",
-)
+__all__ = ["KERNELS"]
 
 _Parameter = Callable[[Access], str]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    if op.op_type == "LpNormalization" and op.int("p", 2) not in (1, 2):
+    if op.int("p", 2) not in (1, 2):
         return f"LpNormalization of order {op.int('p', 2)}: only of 1 and 2"
-    return wrong_type(op, tensors)
+    return None
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One kernel that iterates over each row for its statistics, then for the results."""
     op = node.operator
     source = Source("norm", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     rows = _rows(op, source, x, context)
     parameters = _parameters(op, source, context, rows, x)
     output = Output(source, context, node, scalar=rows.layout.kind == "plain")
@@ -119,7 +111,7 @@ def _parameters(
     if op.op_type in ("GroupNormalization", "InstanceNormalization"):
         repeats = [x.shape[1] // context.tensors[n].shape[0] for n in names]
         return [
-            _per_channel(PerChannel(source, argument, given(context, name), repeat), rows)
+            _per_channel(PerChannel(source, argument, context.operand(name), repeat), rows)
             for argument, name, repeat in zip(arguments, names, repeats, strict=True)
         ]
     return [
@@ -141,7 +133,7 @@ def _per_element(
         vectors = None if rows.layout.kind == "plain" else context.value(op.outputs[0])
         operand = Operand(source, context, operand_value(context, name), argument, vectors)
         return lambda access: operand.at(access.coordinates)
-    declare(source, context, argument, name)
+    source.read(argument, context.operand(name))
     size = math.prod(context.tensors[name].shape)
     half = in_half(context.arch, "float32", size)
     source.define(neighbours(argument, half, rows.layout.block))
@@ -196,3 +188,20 @@ def _further_outputs(op: Operator, source: Source, context: Context, rows: RowKe
         source.write(f"{variable}_out", context.value(name))
         lines.append(f"PUT_{variable}_out({at(f'{variable}_out', coordinates)}, {variable});")
     return lines
+
+
+KERNELS = {
+    **dict.fromkeys(
+        (
+            "GroupNormalization",
+            "InstanceNormalization",
+            "LayerNormalization",
+            "MeanVarianceNormalization",
+            "RMSNormalization",
+        ),
+        Kernel(launches, FLOAT32, takes_epilogue=True),
+    ),
+    "LpNormalization": Kernel(
+        launches, FLOAT32, why_not, "orders other than 1 and 2", takes_epilogue=True
+    ),
+}

@@ -1,26 +1,17 @@
 """OneHot: one work item for each element, which tests whether its index selects it."""
 
-from collections.abc import Mapping
-
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.elements import each_scalar
-from coexec.engines.kernels.operands import declare
-from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """None: types are checked for all operators, and the depth follows from the output's shape."""
-    return None
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """Indices out of range select no element. Negative indices count from the end."""
     op = node.operator
     source = Source("onehot", context.arch)
-    declare(source, context, "indices", op.inputs[0])
-    declare(source, context, "values", op.inputs[2])
+    source.read("indices", context.operand(op.inputs[0]))
+    source.read("values", context.operand(op.inputs[2]))
     y = context.value(node.output)
     source.write("y", y)
     axis = op.int("axis", -1) % len(y.shape)
@@ -28,3 +19,6 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     lines = [f"const long index = GET_indices(AT_indices({', '.join(coordinates)}));"]
     condition = f"index == p{axis} || index + {y.shape[axis]} == p{axis}"
     return [each_scalar(source, y, lines, f"GET_values({condition} ? 1 : 0)")]
+
+
+KERNELS = {"OneHot": Kernel(launches)}

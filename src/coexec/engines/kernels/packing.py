@@ -66,7 +66,7 @@ def _moved(context: Context, given: Value, packed: Value, table: Array) -> Kerne
     source.read("x", given)
     source.constant("table", table, vector=1)
     source.write("y", packed)
-    source.lines(
+    source.add(
         "  const int index = get_global_id(0), from = GET_table(index);\n"
         "  PUT_y(index, from ? GET_x(max(from - 1, 0)) : 0.0f);"
     )

@@ -2,20 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, literal
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, literal
 from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.parameters import numbers
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 _MODES = ("constant", "edge", "reflect", "wrap")
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    if op.op_type == "CenterCropPad":
-        return None  # everything follows from the shapes
     shape, mode = tensors[op.inputs[0]].shape, op.text("mode", "constant")
     if mode not in _MODES:
         return f"Pad with the mode {mode!r}"
@@ -51,7 +48,7 @@ def _centered(source: Sequence[int], target: Sequence[int]) -> dict[int, tuple[i
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("pad", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     y = context.value(node.output)
     mode = op.text("mode", "constant")
     centered = op.op_type == "CenterCropPad"
@@ -95,6 +92,12 @@ def _mirrored(mode: str, q: str, size: int) -> str:
 def _outside(source: Source, context: Context, op: Operator) -> str:
     """The value of the border: an attribute, or an input of one element; 0 by default."""
     if len(op.inputs) > 2 and op.inputs[2]:
-        declare(source, context, "value", op.inputs[2])
+        source.read("value", context.operand(op.inputs[2]))
         return "GET_value(0)"
     return literal(op.number("value", 0.0), context.tensors[op.inputs[0]].dtype)
+
+
+KERNELS = {
+    "CenterCropPad": Kernel(launches),
+    "Pad": Kernel(launches, why_not=why_not, refuses="unknown modes; computed pads or axes"),
+}

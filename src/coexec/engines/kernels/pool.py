@@ -10,17 +10,18 @@ from collections.abc import Mapping, Sequence
 from coexec.engines.kernels.base import (
     CTYPES,
     Context,
+    Kernel,
     KernelLaunch,
     Node,
     Source,
     ceil_div,
+    indented,
 )
 from coexec.engines.kernels.nan_order import in_blocks
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at
 from coexec.engines.kernels.reductions import lowest
-from coexec.engines.kernels.unsupported import NUMBERS, wrong_type
+from coexec.engines.kernels.unsupported import FLOAT32, NUMBERS
 from coexec.engines.kernels.window_loops import (
     Size,
     grid,
@@ -32,13 +33,13 @@ from coexec.engines.kernels.window_loops import (
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import Window, windows
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     if windows(op, tensors, op.ints("kernel_shape", ())) is None:
         return f"the padding of {op.op_type} is negative or does not fit its output"
-    return wrong_type(op, tensors, NUMBERS if op.op_type == "MaxPool" else {"float32"})
+    return None
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -51,7 +52,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     scalar = context.value(op.inputs[0]).block != block or bool(indices)
     in_rows = context.arch.family == "cpu" and bool(block) and not scalar
     source = Source("pool", context.arch, sized=in_rows, alone=in_rows)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     output = Output(source, context, node, scalar)
     y = output.value
     outer = (y.shape[0], y.slices if output.vector else y.shape[1])
@@ -82,7 +83,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     sizes = grid(y.shape[2:], math.prod(outer))
     if in_rows:
         return [_of_rows(source, lines, sizes)]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return [source.finish(sizes)]
 
 
@@ -93,13 +94,13 @@ def _of_rows(source: Source, lines: Sequence[str], sizes: tuple[int, int, int]) 
     units = source.arch.compute_units
     bands = 1 if units == 1 else min(rows, ceil_div(4 * units, items))
     source.sizes(columns=columns, rows=rows, rows_each=ceil_div(rows, bands))
-    source.lines(
+    source.add(
         "\n".join(
             [
                 "  const int first = item_0 * rows_each, end = first + rows_each;",
                 "  for (int row = first; row < end && row < rows; row++) {",
                 "    for (int column = 0; column < columns; column++) {",
-                *(f"      {line}" for line in lines),
+                *indented(lines, 3),
                 "    }",
                 "  }",
             ]
@@ -165,3 +166,12 @@ def _counted(axis: int, window: Window, dilation: int, padding: bool, size: Size
         for k in range(count)
     )
     return f"({' + '.join(terms)})"
+
+
+_UNFIT = "padding that does not fit the output"
+KERNELS = {
+    "MaxPool": Kernel(launches, NUMBERS, why_not, _UNFIT, takes_epilogue=True),
+    **dict.fromkeys(
+        ("AveragePool", "LpPool"), Kernel(launches, FLOAT32, why_not, _UNFIT, takes_epilogue=True)
+    ),
+}

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-__all__ = ["at", "neighbours", "split", "step"]
+__all__ = ["at", "neighbours", "split", "split_lines", "step"]
 
 
 def at(name: str, coordinates: Sequence[str]) -> str:
@@ -12,7 +12,7 @@ def at(name: str, coordinates: Sequence[str]) -> str:
 
 
 def split(index: str, sizes: Sequence[int]) -> list[str]:
-    """Coordinates of the flat ``index``, in row-major order of ``sizes``."""
+    """Coordinates of the flat ``index``, in row-major order of ``sizes``, as expressions."""
     coordinates = []
     for axis, size in enumerate(sizes):
         if size == 1:
@@ -23,6 +23,16 @@ def split(index: str, sizes: Sequence[int]) -> list[str]:
         outermost = math.prod(sizes[:axis]) == 1
         coordinates.append(f"({text})" if outermost else f"(({text}) % {size})")
     return coordinates
+
+
+def split_lines(index: str, sizes: Sequence[int], name: str = "p") -> str:
+    """Lines that declare the coordinates of ``index`` as p0, p1, ...: fewer divisions than `split`
+    if a kernel uses them several times."""
+    lines = [f"  int rest_{name} = {index};"]
+    for axis in reversed(range(1, len(sizes))):
+        size = sizes[axis]
+        lines.append(f"  const int {name}{axis} = rest_{name} % {size}; rest_{name} /= {size};")
+    return "\n".join([*lines, f"  const int {name}0 = rest_{name};"] if sizes else lines)
 
 
 def step(sizes: Sequence[int], axes: Sequence[int]) -> int | None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coexec.engines.kernels.base import Context, Node, Source, in_half, literal, row_major
+from coexec.engines.kernels.base import Context, Node, Source, in_half, literal
 from coexec.engines.kernels.epilogue import Epilogue
 from coexec.engines.kernels.positions import at, neighbours
 from coexec.graph.graph import Operator
@@ -55,16 +55,16 @@ class Operands:
         self._ranks = tuple(len(context.tensors[n].shape) for n in op.inputs[:2])
         biased = op.op_type == "Gemm" and len(op.inputs) > 2 and product.beta != 0
         self._bias = op.inputs[2] if biased else ""
-        self._declare("a", op.inputs[0])
+        self._source.read("a", self._context.operand(op.inputs[0]))
 
     def declare_right(self) -> None:
         """Declare the right side without packing it."""
-        self._declare("b", self._node.operator.inputs[1])
+        self._source.read("b", self._context.operand(self._node.operator.inputs[1]))
 
     def declare_result(self, runs: bool = False) -> None:
         """Declare bias, epilogue and result; ``runs``: for vectors of neighbours, if possible."""
         if self._bias:
-            self._declare("c", self._bias)
+            self._source.read("c", self._context.operand(self._bias))
         self._epilogue = Epilogue(
             self._source, self._context, self._node, self._node.epilogue, scalar=True, runs=runs
         )
@@ -84,14 +84,6 @@ class Operands:
     @property
     def _bias_shape(self) -> tuple[int, ...]:
         return self._context.tensors[self._bias].shape
-
-    def _declare(self, name: str, tensor: str) -> None:
-        array = self._context.constant(tensor)
-        if array is None:
-            self._source.read(name, self._context.value(tensor))
-        else:
-            self._source.constant(name, array, vector=1)
-            self._source.define(row_major(name, array.shape))
 
     def batch_lines(self, index: str) -> list[str]:
         """Lines that split ``index``, the number of a product in the batch, into b0, b1, ..."""

@@ -12,18 +12,15 @@ from dataclasses import replace
 import numpy as np
 
 from coexec.engines.kernels import gemm
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value
-from coexec.engines.kernels.operands import declare
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value
 from coexec.engines.kernels.positions import at, split
 from coexec.engines.kernels.recurrent_cells import GATES, activations, phases
 from coexec.engines.kernels.recurrent_shape import Recurrence
 from coexec.engines.kernels.recurrent_steps import TIME, RecurrentStep
-from coexec.engines.kernels.unsupported import wrong_type
+from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["OPERATORS", "launches", "why_not"]
-
-OPERATORS = tuple(GATES)
+__all__ = ["KERNELS"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
@@ -33,7 +30,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
             f"the activations {names} of {op.op_type}: only of Sigmoid, Tanh and Relu, "
             f"the same in both directions"
         )
-    return wrong_type(op, tensors)
+    return None
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -102,10 +99,15 @@ def _start(context: Context, shape: Recurrence, states: Mapping[str, Value]) -> 
         value = "0.0f"
         if f"initial_{name}" in shape.names:
             argument = f"initial_{name}"
-            declare(source, context, argument, shape.names[argument])
+            source.read(argument, context.operand(shape.names[argument]))
             where = [n, d, "unit"] if shape.batch_first else [d, n, "unit"]
             value = f"unit < {shape.hidden} ? GET_{argument}({at(argument, where)}) : 0.0f"
         source.write(name, states[name])
         lines.append(f"PUT_{name}(index, {value});")
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return source.finish((count,))
+
+
+KERNELS = dict.fromkeys(
+    GATES, Kernel(launches, FLOAT32, why_not, "activations other than Sigmoid, Tanh and Relu")
+)

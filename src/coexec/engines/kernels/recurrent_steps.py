@@ -13,9 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.engines.kernels.base import Context, KernelLaunch, Source, Value, ceil_div
+from coexec.engines.kernels.base import Context, KernelLaunch, Source, Value, ceil_div, indented
 from coexec.engines.kernels.indices import Indices
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.recurrent_cells import Phase
 from coexec.engines.kernels.recurrent_shape import Recurrence
 from coexec.engines.kernels.recurrent_text import TIME_LINE, CellText
@@ -59,7 +58,7 @@ class RecurrentStep:
         self._weights()
         lengths = None
         if "lengths" in shape.names:
-            declare(source, context, "lengths", shape.names["lengths"])
+            source.read("lengths", context.operand(shape.names["lengths"]))
             lengths = Indices(source, context, op, _LENGTHS, "lengths")
         outputs = [n for n in ("y", "y_h", "y_c") if n in shape.names and "h" in phase.new]
         for name in outputs:
@@ -75,7 +74,7 @@ class RecurrentStep:
             if name is None:
                 continue
             if not self._shape.block:
-                declare(self._source, self._context, argument, name)
+                self._source.read(argument, self._context.operand(name))
                 continue
             array = self._context.constant(name)
             assert array is not None
@@ -115,8 +114,8 @@ class RecurrentStep:
         for j in samples:
             sums = [f"{ctype} d{g} = {' + '.join(f'a{g}_{j}_{w}' for w in slots)};" for g in gates]
             inner = [f"const int n = first + {j};", *sums, *self._cell.lines()]
-            lines += [f"if (first + {j} < {s.batch}) {{", *(f"  {line}" for line in inner), "}"]
-        self._source.lines("\n".join(f"  {line}" for line in lines))
+            lines += [f"if (first + {j} < {s.batch}) {{", *indented(inner), "}"]
+        self._source.lines(lines)
         grid = (s.units, ceil_div(s.batch, len(samples)), s.directions)
         return self._source.finish(grid, (1, 1, 1))
 
@@ -155,6 +154,6 @@ class RecurrentStep:
             "if (item > 0) return;",
             *self._cell.lines(),
         ]
-        self._source.lines("\n".join(f"  {line}" for line in lines))
+        self._source.lines(lines)
         grid = (items, s.hidden, s.batch * s.directions)
         return self._source.finish(grid, (items, 1, 1))

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from coexec.engines.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import CTYPES, Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.nan_order import (
     Load,
     in_blocks,
@@ -10,17 +10,14 @@ from coexec.engines.kernels.nan_order import (
     in_pools_order,
     refolded,
 )
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at, neighbours
 from coexec.engines.kernels.reductions import MAXIMUM, Fold, fold, highest, lowest, total
 from coexec.engines.kernels.row_kernel import RowKernel
-from coexec.engines.kernels.unsupported import INTEGERS, NUMBERS, computed, wrong_type
+from coexec.engines.kernels.unsupported import FLOATS, INTEGERS, NUMBERS, computed
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["KINDS", "launches", "reduction", "why_not"]
-
-_FLOATS = frozenset({"float32", "float64"})
+__all__ = ["KERNELS", "reduction"]
 
 _NAN_OR = "((({{a}} {better} {{b}}) | ({{a}} != {{a}})) ? {{a}} : {{b}})"
 
@@ -38,16 +35,9 @@ _FOLDS: Mapping[str, tuple[Fold, str]] = {
 }
 """The fold, and the expression of the output from its result ``{a}``."""
 
-KINDS = tuple(f"Reduce{kind}" for kind in _FOLDS)
-
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    kind = op.op_type.removeprefix("Reduce")
-    # ONNX Runtime multiplies integers as 64-bit floats, so rounding depends on the order.
-    allowed = _FLOATS if kind in ("L2", "LogSum", "LogSumExp", "Prod") else NUMBERS
-    if kind in ("Max", "Min"):
-        allowed = NUMBERS | {"bool"}
-    return wrong_type(op, tensors, allowed) or computed(op, 1, "list of axes")
+    return computed(op, 1, "list of axes")
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -71,7 +61,7 @@ def reduction(
 ) -> KernelLaunch:
     """The kernel for one ``kind`` over ``axes``, which stay as axes of size 1 if ``keep``."""
     source = Source("reduce", context.arch)
-    x = declare(source, context, "x", node.operator.inputs[0])
+    x = source.read("x", context.operand(node.operator.inputs[0]))
     y = context.value(node.output)
     blocked = bool(x.block) and x.block == y.block
     columns = not node.epilogue and not y.block and kind not in ("Max", "Min")
@@ -87,7 +77,7 @@ def reduction(
         zero = f"({rows.ctype})(0.0f)"  # infinity - infinity would be NaN
         lines.append(f"top = fabs(top) == ({rows.ctype})(INFINITY) ? {zero} : top;")
     lines += fold(rows, "all", operation)
-    if kind in ("Max", "Min") and x.dtype in _FLOATS and length > 1:
+    if kind in ("Max", "Min") and x.dtype in FLOATS and length > 1:
         if node.operator.op_type == "GlobalMaxPool":
             if in_blocks(x.shape, context.arch):
                 lines += refolded(rows, "all", lambda load: in_pools_order(load, length))
@@ -107,7 +97,7 @@ def _in_order(load: Load, kind: str, rows: RowKernel) -> Sequence[str]:
 
 def _operation(kind: str, dtype: str) -> tuple[Fold, str]:
     operation, finish = _FOLDS[kind]
-    if dtype in _FLOATS:
+    if dtype in FLOATS:
         return operation, finish
     if kind in ("Max", "Min"):
         start = lowest(dtype) if kind == "Max" else highest(dtype)
@@ -156,3 +146,16 @@ def _store(
             ]
         lines.insert(0, f"const int channel = p1 * {block};")
     return ["if (item == 0) {", *lines, "}"] if rows.sharing > 1 else lines
+
+
+def _types(kind: str) -> frozenset[str]:
+    # ONNX Runtime multiplies integers as 64-bit floats, so rounding depends on the order.
+    if kind in ("L2", "LogSum", "LogSumExp", "Prod"):
+        return FLOATS
+    return NUMBERS | {"bool"} if kind in ("Max", "Min") else NUMBERS
+
+
+KERNELS = {
+    f"Reduce{kind}": Kernel(launches, _types(kind), why_not, "computed axes", takes_epilogue=True)
+    for kind in _FOLDS
+}

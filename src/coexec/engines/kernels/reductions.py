@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from coexec.engines.kernels.base import indented
 from coexec.engines.kernels.row_kernel import RowKernel
 from coexec.engines.kernels.rows import RowPart
 
@@ -129,7 +130,7 @@ def joined(sharing: int, variables: Mapping[str, str], merge: Sequence[str]) -> 
         f"for (int span = {sharing // 2}; span > 0; span /= 2) {{",
         "  barrier(CLK_LOCAL_MEM_FENCE);",
         "  if (item < span) {",
-        *(f"    {line}" for line in (*loads, *merge)),
+        *indented((*loads, *merge), 2),
         *(f"    {name}_all[item] = {name};" for name in variables),
         "  }",
         "}",

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from coexec.engines.kernels.base import KernelLaunch, Source, Value, ceil_div
-from coexec.engines.kernels.elementwise import coordinates
-from coexec.engines.kernels.positions import neighbours
+from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.base import KernelLaunch, Source, Value, ceil_div, indented
+from coexec.engines.kernels.positions import neighbours, split_lines
 from coexec.engines.kernels.transposing import transposed
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["reorder"]
 
@@ -31,13 +30,13 @@ def reorder(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
     text.write("y", target)
     if not blocked.block:
         names = ", ".join(f"p{axis}" for axis in range(len(target.shape)))
-        text.lines(coordinates(target.shape))
-        text.lines(f"  PUT_y(AT_y({names}), GET_x(AT_x({names})));")
+        text.add(split_lines("get_global_id(0)", target.shape))
+        text.add(f"  PUT_y(AT_y({names}), GET_x(AT_x({names})));")
         return text.finish((target.items,))
     n, c, h, w = blocked.shape
     b, slices = blocked.block, text.size("slices", blocked.slices)
     channels = text.size("channels", c)
-    text.lines(
+    text.add(
         f"  const int px = get_global_id(0), py = get_global_id(1);\n"
         f"  const int s = get_global_id(2) % {slices}, n = get_global_id(2) / {slices};\n"
         f"  for (int lane = 0; lane < {b}; lane++) {{\n"
@@ -45,11 +44,11 @@ def reorder(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
     )
     if target.block:
         value = f"c < {channels} ? GET_x(AT_x(n, c, py, px)) : 0.0f"
-        text.lines(f"    PUT_y(VEC_y(n, s, py, px) * {b} + lane, {value});")
+        text.add(f"    PUT_y(VEC_y(n, s, py, px) * {b} + lane, {value});")
     else:
         value = f"GET_x(VEC_x(n, s, py, px) * {b} + lane)"
-        text.lines(f"    if (c < {channels}) PUT_y(AT_y(n, c, py, px), {value});")
-    text.lines("  }")
+        text.add(f"    if (c < {channels}) PUT_y(AT_y(n, c, py, px), {value});")
+    text.add("  }")
     return text.finish((w, h, n * blocked.slices))
 
 
@@ -75,10 +74,10 @@ def _in_runs(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
         f"  const int p = min(next, plane - {b});",
         f"  const int near = VEC_{'y' if target.block else 'x'}(n, s, 0, 0) + p;",
         f"  const int far = AT_{plain}(n, s * {b}, 0, 0) + p;",
-        *(f"  {line}" for line in (_enter if target.block else _leave)(b, vector)),
+        *indented((_enter if target.block else _leave)(b, vector)),
         "}",
     ]
-    text.lines("\n".join(f"  {line}" for line in lines))
+    text.lines(lines)
     grid = (ceil_div(h * w, _RUN), blocked.slices, n)
     return text.finish(grid, (1, 1, 1))
 

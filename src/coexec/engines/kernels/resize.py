@@ -10,22 +10,23 @@ from collections.abc import Mapping, Sequence
 from coexec.engines.kernels.base import (
     CTYPES,
     Context,
+    Kernel,
     KernelLaunch,
     Node,
     Source,
     Value,
+    indented,
     literal,
 )
 from coexec.engines.kernels.elements import each_scalar, each_vector
 from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.parameters import numbers
 from coexec.engines.kernels.patterns import is_float
 from coexec.engines.kernels.positions import split
 from coexec.engines.kernels.resize_taps import COORDINATES, MODES, Taps, given_scales, taps
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS", "why_not"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
@@ -50,7 +51,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("resize", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     y = context.value(node.output)
     changed = taps(op, context.tensors)
     for axis, table in changed.items():
@@ -95,10 +96,7 @@ def _in_passes(
         shape[axis] = y.shape[axis]
         target = y if axis == axes[-1] else context.temporary(shape, y.block, y.half)
         source = Source("resize", context.arch)
-        if current is None:
-            current = declare(source, context, "x", name)
-        else:
-            source.read("x", current)
+        current = source.read("x", current or context.operand(name))
         source.constant(f"rows{axis}", changed[axis].rows, vector=1)
         where = [f"q{a}" if a == axis else f"p{a}" for a in range(len(shape))]
         kernels.append(_sum(source, current, target, where, {axis: changed[axis]}, ""))
@@ -178,11 +176,11 @@ def _by_rows(
     put = "STORE" if y.block else "PUT"
     lines += [
         f"for (int p{last} = 0; p{last} < {y.shape[-1]}; p{last}++) {{",
-        *(f"  {line}" for line in sums),
+        *indented(sums),
         f"  {put}_y({where}, {value});",
         "}",
     ]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return source.finish((math.prod(outer),), (1, 1, 1))
 
 
@@ -212,3 +210,13 @@ def _summed(counts: Mapping[int, int], last: int, load: str, weight: str = "") -
             tap_lines = _tap(axis, f"p{axis} * {count} + {tap}", "", weight)
         lines += ["{", *tap_lines, *inner, "}"]
     return lines
+
+
+KERNELS = dict.fromkeys(
+    ("Resize", "Upsample"),
+    Kernel(
+        launches,
+        why_not=why_not,
+        refuses="computed scales, sizes or region of interest; interpolation of integers",
+    ),
+)

@@ -6,11 +6,11 @@ local memory (on GPUs, where rows are long).
 
 from collections.abc import Callable, Sequence
 
-from coexec.engines.kernels.base import CTYPES, KernelLaunch, Source, Value, ceil_div
+from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.base import CTYPES, KernelLaunch, Source, Value, ceil_div, indented
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import neighbours, split
 from coexec.engines.kernels.rows import Access, IndexMap, RowLayout, RowPart
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["RowKernel", "sharing"]
 
@@ -76,7 +76,7 @@ class RowKernel:
         return [
             f"for (int k = {start}; k < {part.count}; k += {self.sharing}) {{",
             f"  const {part.ctype} v = {part.load.format(access.at)};",
-            *(f"  {line}" for line in body(access)),
+            *indented(body(access)),
             "}",
         ]
 
@@ -94,7 +94,7 @@ class RowKernel:
 
     def finish(self, lines: Sequence[str]) -> KernelLaunch:
         """The launch of the kernel with these lines."""
-        self._source.lines("\n".join(f"  {line}" for line in (*self._start(), *lines)))
+        self._source.lines((*self._start(), *lines))
         if self.sharing > 1:
             return self._source.finish((self.sharing, self.layout.count), (self.sharing, 1, 1))
         return self._source.finish(self._grid())

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import CTYPES, Value, ceil_div
 from coexec.engines.kernels.positions import at, split, step
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["Access", "IndexMap", "RowLayout", "RowPart"]
 

@@ -7,15 +7,13 @@ the other, so that sums need no atomics and the last update wins.
 import math
 from collections.abc import Mapping
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
-from coexec.engines.kernels.elements import coordinates
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, indented
 from coexec.engines.kernels.gather_text import moved
 from coexec.engines.kernels.indices import Indices
-from coexec.engines.kernels.operands import declare
-from coexec.engines.kernels.positions import at
+from coexec.engines.kernels.positions import at, split_lines
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 _REDUCTIONS = {
     "none": "{b}",
@@ -33,7 +31,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("copy", context.arch)
-    x = declare(source, context, "x", node.operator.inputs[0])
+    x = source.read("x", context.operand(node.operator.inputs[0]))
     y = context.value(node.output)
     target = [f"p{axis}" for axis in range(len(y.shape))]
     copy = moved(source, x, y, target, residue=0)
@@ -44,8 +42,8 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 def _declared(node: Node, context: Context) -> tuple[Source, Indices, tuple[int, ...]]:
     """A kernel with "indices", "updates" and "y", the indices, and their shape."""
     source = Source("scatter", context.arch)
-    indices = declare(source, context, "indices", node.operator.inputs[1])
-    declare(source, context, "updates", node.operator.inputs[2])
+    indices = source.read("indices", context.operand(node.operator.inputs[1]))
+    source.read("updates", context.operand(node.operator.inputs[2]))
     source.write("y", context.value(node.output))
     return source, Indices(source, context, node.operator, 1), indices.shape
 
@@ -64,10 +62,10 @@ def _by_elements(node: Node, context: Context) -> KernelLaunch:
     target = [f"q{a}" if a == axis else f"p{a}" for a in range(len(shape))]
     outer_sizes = [1 if a == axis else size for a, size in enumerate(shape)]
     size = context.tensors[node.output].shape[axis]
-    source.lines(coordinates(outer_sizes))
-    source.lines(f"  for (int k = 0; k < {shape[axis]}; k++) {{")
+    source.add(split_lines("get_global_id(0)", outer_sizes))
+    source.add(f"  for (int k = 0; k < {shape[axis]}; k++) {{")
     position = index.position(f"q{axis}", at("indices", update), axis, size)
-    source.lines(f"    {position}\n    {_store(node, target, update)}\n  }}")
+    source.add(f"    {position}\n    {_store(node, target, update)}\n  }}")
     return source.finish((math.prod(outer_sizes),))
 
 
@@ -81,12 +79,18 @@ def _by_tuples(node: Node, context: Context) -> KernelLaunch:
     data = context.tensors[node.output].shape
     inside = [f"i{a}" for a in range(len(data) - count)]
     updated = [f"p{a}" for a in range(len(outer))]
-    source.lines(coordinates(data[count:], name="i"))
-    source.lines(f"  for (int u = 0; u < {math.prod(outer)}; u++) {{")
-    source.lines(coordinates(outer, "u"))
+    source.add(split_lines("get_global_id(0)", data[count:], "i"))
+    source.add(f"  for (int u = 0; u < {math.prod(outer)}; u++) {{")
+    source.add(split_lines("u", outer))
     lines = [
         index.position(f"q{a}", at("indices", [*updated, str(a)]), a, data[a]) for a in range(count)
     ]
     lines.append(_store(node, [*(f"q{a}" for a in range(count)), *inside], updated + inside))
-    source.lines("\n".join(f"    {line}" for line in lines) + "\n  }")
+    source.add("\n".join(indented(lines, 2)) + "\n  }")
     return source.finish((math.prod(data[count:]),))
+
+
+KERNELS = dict.fromkeys(
+    ("Scatter", "ScatterElements", "ScatterND"),
+    Kernel(launches, why_not=why_not, refuses="unknown reductions"),
+)

@@ -1,21 +1,14 @@
 """Range, EyeLike, Shape and Size: elements follow from their position and a few numbers."""
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 
-from coexec.engines.kernels.base import CTYPES, Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import CTYPES, Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.elements import each_scalar
-from coexec.engines.kernels.operands import declare
-from coexec.graph.graph import Operator, Tensor
+from coexec.graph.graph import Operator
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """None: types are checked for all operators, and the length follows from the output's shape."""
-    return None
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -24,8 +17,8 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("sequence", context.arch)
     y = context.value(node.output)
     if op.op_type == "Range":
-        declare(source, context, "start", op.inputs[0])
-        declare(source, context, "delta", op.inputs[2])
+        source.read("start", context.operand(op.inputs[0]))
+        source.read("delta", context.operand(op.inputs[2]))
         value = "GET_start(0) + p0 * GET_delta(0)"
     elif op.op_type == "EyeLike":
         value = f"p1 == p0 + {op.int('k', 0)} ? 1 : 0"
@@ -42,3 +35,6 @@ def _sizes(op: Operator, context: Context) -> np.ndarray:
         return np.array([math.prod(shape)], np.int64)
     end = op.int("end", len(shape))
     return np.array(shape[op.int("start", 0) : end], np.int64)
+
+
+KERNELS = dict.fromkeys(("EyeLike", "Range", "Shape", "Size"), Kernel(launches))

@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, ceil_div
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, ceil_div
 from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.parameters import numbers
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["AxisSlice", "axis_slices", "launches", "why_not"]
+__all__ = ["KERNELS", "AxisSlice", "axis_slices"]
 
 
 class AxisSlice(NamedTuple):
@@ -93,7 +92,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 def _cut_out(node: Node, context: Context, name: str, found: Sequence[AxisSlice]) -> KernelLaunch:
     source = Source("slice", context.arch)
-    x = declare(source, context, "x", node.operator.inputs[0])
+    x = source.read("x", context.operand(node.operator.inputs[0]))
     y = context.value(name)
     coordinates = [f"p{axis}" for axis in range(len(y.shape))]
     residue: int | None = 0
@@ -102,3 +101,8 @@ def _cut_out(node: Node, context: Context, name: str, found: Sequence[AxisSlice]
         if axis == 1 and context.arch.block:
             residue = start % context.arch.block if step == 1 else None
     return moved(source, x, y, coordinates, residue=residue)
+
+
+KERNELS = dict.fromkeys(
+    ("Slice", "Split"), Kernel(launches, why_not=why_not, refuses="computed bounds or sizes")
+)

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 
 from coexec.engines.kernels import conv_images, conv_transpose, einsum
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context
-from coexec.engines.opencl.architecture import Architecture
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["why_slow"]

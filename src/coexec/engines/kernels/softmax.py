@@ -1,29 +1,22 @@
 """Softmax, LogSoftmax and Hardmax; `rows` describes how a work item iterates over an axis."""
 
-from collections.abc import Mapping
-
 from coexec.engines.kernels.arg_extremum import extremum
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, indented
 from coexec.engines.kernels.nan_order import in_eigens_order
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.reductions import MAXIMUM, fold, joined, total
 from coexec.engines.kernels.row_kernel import RowKernel
-from coexec.engines.kernels.unsupported import wrong_type
-from coexec.graph.graph import Operator, Tensor
+from coexec.engines.kernels.unsupported import FLOAT32
+from coexec.graph.graph import Operator
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    return wrong_type(op, tensors)
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """Three passes over each row: for its maximum, the sum of exponentials, and the results."""
     op = node.operator
     source = Source("softmax", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     vectors = x.block == context.value(node.output).block and op.op_type != "Hardmax"
     columns = not node.epilogue
     rows = RowKernel(source, x, _axes(op, len(x.shape)), vectors=vectors, columns=columns)
@@ -53,7 +46,7 @@ def _of_rows_with_nan(rows: RowKernel, axes: tuple[int, ...]) -> list[str]:
     return [
         *lines,
         "if (broken) {",
-        *(f"  {line}" for line in in_eigens_order(layout.element, layout.length, ">", start)),
+        *indented(in_eigens_order(layout.element, layout.length, ">", start)),
         "  found = -1;",
         f"  for (int k = {layout.length - 1}; k >= 0; k--) "
         f"if ({layout.element('k')} == exact) found = k;",
@@ -76,3 +69,8 @@ def _axes(op: Operator, rank: int) -> tuple[int, ...]:
     if op.version and op.version < 13:
         return tuple(range(op.int("axis", 1) % rank, rank))
     return (op.int("axis", -1) % rank,)
+
+
+KERNELS = dict.fromkeys(
+    ("Hardmax", "LogSoftmax", "Softmax"), Kernel(launches, FLOAT32, takes_epilogue=True)
+)

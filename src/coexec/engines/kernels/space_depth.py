@@ -1,25 +1,16 @@
 """DepthToSpace and SpaceToDepth: squares of pixels become channels, or the reverse."""
 
-from collections.abc import Mapping
-
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.operands import declare
-from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """None: types are checked for all operators."""
-    return None
+__all__ = ["KERNELS"]
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """Whole vectors move where each pixel of a square has whole blocks of channels."""
     op = node.operator
     source = Source("space_depth", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     y = context.value(node.output)
     size = op.int("blocksize", 1)
     together = op.text("mode", "DCR") == "DCR"
@@ -37,3 +28,6 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         coordinates = ["p0", channel, f"p2 / {size}", f"p3 / {size}"]
     residue = 0 if together and channels % context.arch.block == 0 else None
     return [moved(source, x, y, coordinates, residue=residue)]
+
+
+KERNELS = dict.fromkeys(("DepthToSpace", "SpaceToDepth"), Kernel(launches))

@@ -7,22 +7,21 @@ order. NaN is above all numbers, as in ONNX Runtime. Of equal elements, the firs
 
 from collections.abc import Mapping
 
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source
-from coexec.engines.kernels.operands import declare
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, indented
 from coexec.engines.kernels.patterns import is_float
 from coexec.engines.kernels.positions import at
 from coexec.engines.kernels.row_kernel import RowKernel
-from coexec.engines.kernels.unsupported import NUMBERS, computed, wrong_type
+from coexec.engines.kernels.unsupported import NUMBERS, computed
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["launches", "why_not"]
+__all__ = ["KERNELS"]
 
 _MOST_STEPS = 2**26
 """Most steps of a work item, if all elements of a row sink to the bottom: about 0.1 s."""
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    reason = wrong_type(op, tensors, NUMBERS) or computed(op, 1, "K")
+    reason = computed(op, 1, "K")
     if reason is not None:
         return reason
     shape = tensors[op.inputs[0]].shape
@@ -39,7 +38,7 @@ def _count(op: Operator) -> int:
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op, count = node.operator, _count(node.operator)
     source = Source("top_k", context.arch)
-    x = declare(source, context, "x", op.inputs[0])
+    x = source.read("x", context.operand(op.inputs[0]))
     axis = op.int("axis", -1) % len(x.shape)
     rows = RowKernel(source, x, (axis,), vectors=False, shared=False)
     length = rows.layout.length
@@ -64,13 +63,13 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         f"__global int* kept = (__global int*)heap + row * {count};",
         f"for (int start = {count} - 1; start >= 0; start--) {{",
         f"  kept[start] = {count} - 1 - start;",
-        *(f"  {line}" for line in _sink("start", str(count))),
+        *indented(_sink("start", str(count))),
         "}",
         f"{rows.ctype} worst = VALUE(kept[0]);",
         f"for (int i = {count}; i < {length}; i++) {{",
         "  if (!BETTER(VALUE(i), worst)) continue;",
         "  kept[0] = i;",
-        *(f"  {line}" for line in _sink("0", str(count))),
+        *indented(_sink("0", str(count))),
         "  worst = VALUE(kept[0]);",
         "}",
         *_taken_off(count, stores, ordered=bool(op.int("sorted", 1))),
@@ -111,14 +110,17 @@ def _taken_off(count: int, stores: list[str], ordered: bool) -> list[str]:
         return [
             f"for (int rank = 0; rank < {count}; rank++) {{",
             "  const int found = kept[rank];",
-            *(f"  {line}" for line in stores),
+            *indented(stores),
             "}",
         ]
     return [
         f"for (int rank = {count} - 1; rank >= 0; rank--) {{",
         "  const int found = kept[0];",
-        *(f"  {line}" for line in stores),
+        *indented(stores),
         "  kept[0] = kept[rank];",
-        *(f"  {line}" for line in _sink("0", "rank")),
+        *indented(_sink("0", "rank")),
         "}",
     ]
+
+
+KERNELS = {"TopK": Kernel(launches, NUMBERS, why_not, "a computed K; a large K of many elements")}

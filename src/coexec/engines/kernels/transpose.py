@@ -10,24 +10,20 @@ from collections.abc import Mapping, Sequence
 
 from coexec.engines.kernels.base import (
     Context,
+    Kernel,
     KernelLaunch,
     Node,
     Source,
     Value,
     ceil_div,
+    indented,
 )
 from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.operands import declare
 from coexec.engines.kernels.positions import at, neighbours, split
 from coexec.engines.kernels.transposing import transposed
-from coexec.graph.graph import Operator, Tensor
+from coexec.graph.graph import Operator
 
-__all__ = ["launches", "permutation", "why_not"]
-
-
-def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    """None: types are checked for all operators."""
-    return None
+__all__ = ["KERNELS", "permutation"]
 
 
 def permutation(op: Operator, rank: int) -> tuple[int, ...]:
@@ -37,7 +33,7 @@ def permutation(op: Operator, rank: int) -> tuple[int, ...]:
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     source = Source("transpose", context.arch)
-    x = declare(source, context, "x", node.operator.inputs[0])
+    x = source.read("x", context.operand(node.operator.inputs[0]))
     y = context.value(node.output)
     order = permutation(node.operator, len(y.shape))
     computed = context.constant(node.operator.inputs[0]) is None
@@ -97,10 +93,10 @@ def _squares(source: Source, x: Value, y: Value, order: Sequence[int]) -> Kernel
         f"const int u = {first};",
         f"for (int next = 0; next < {x.shape[v]}; next += {b}) {{",
         f"  const int v = {next_v};",
-        *(f"  {line}" for line in (*loads, *turned, *stores)),
+        *indented((*loads, *turned, *stores)),
         "}",
     ]
-    source.lines("\n".join(f"  {line}" for line in lines))
+    source.lines(lines)
     return source.finish((math.prod(sizes),), (1, 1, 1))
 
 
@@ -118,3 +114,6 @@ def _vector(name: str, value: Value, place: Mapping[int, str], axes: Sequence[in
         return f"LOAD_x({position})" if name == "x" else position
     position = at(name, coordinates)
     return f"NEAR_x({position})" if name == "x" else position
+
+
+KERNELS = {"Transpose": Kernel(launches)}

@@ -4,28 +4,38 @@ from collections.abc import Collection, Mapping
 
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["INTEGERS", "NUMBERS", "computed", "wrong_type"]
+__all__ = [
+    "ALL",
+    "FLOAT32",
+    "FLOATS",
+    "INTEGERS",
+    "NUMBERS",
+    "computed",
+    "type_names",
+    "wrong_type",
+]
+
+FLOAT32 = frozenset({"float32"})
+
+FLOATS = FLOAT32 | {"float64"}
 
 INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 
-NUMBERS = INTEGERS | {"float32", "float64"}
+NUMBERS = INTEGERS | FLOATS
+
+ALL = NUMBERS | {"bool"}
+"""All types that a tensor on the device may have."""
 
 
-def wrong_type(
-    op: Operator, tensors: Mapping[str, Tensor], allowed: Collection[str] = ("float32",)
-) -> str | None:
-    """Why the type of the first input is not ``allowed``, or None. The default is "float32"."""
+def type_names(types: Collection[str]) -> str:
+    """Some of the sets of types above in words."""
+    return "numbers" if "int64" in types else " and ".join(sorted(types))
+
+
+def wrong_type(op: Operator, tensors: Mapping[str, Tensor], allowed: Collection[str]) -> str | None:
+    """Why the type of the first input is not ``allowed``, or None."""
     dtype = tensors[op.inputs[0]].dtype
-    if dtype in allowed:
-        return None
-    only = (
-        "float32"
-        if set(allowed) == {"float32"}
-        else "numbers"
-        if "int64" in allowed
-        else (" and ".join(sorted(allowed)))
-    )
-    return f"{op.op_type} of {dtype}: only of {only}"
+    return None if dtype in allowed else f"{op.op_type} of {dtype}: only of {type_names(allowed)}"
 
 
 def computed(op: Operator, index: int, what: str) -> str | None:

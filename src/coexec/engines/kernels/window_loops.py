@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from coexec.engines.kernels.base import indented
 from coexec.engines.kernels.positions import split
 from coexec.graph.rules.windows import Window
 
@@ -59,7 +60,7 @@ def over_taps(
         inner = [
             f"  const int {i} = o{axis} * {window.stride} - {begin} + {k} * {dilation};",
             *checks,
-            *(f"  {line}" for line in lines),
+            *indented(lines),
             "}",
         ]
         lines = [f"for (int {k} = {start}; {k} < {end}; {k}++) {{", *inner]

@@ -1,1 +1,1 @@
-"""A neural-network engine on OpenCL: kernels generated for one model and one processor."""
+"""The OpenCL driver: compiles and runs the kernels that `coexec.engines.kernels` generates."""

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 from coexec import processes
 from coexec.engines import detect
-from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.opencl.binaries import Binaries
 from coexec.engines.opencl.platforms import devices
 

@@ -10,12 +10,14 @@ import numpy as np
 from coexec.arrays import Array
 from coexec.costs.base import Workload
 from coexec.engines.base import AfterFork, BoxCopy, OpenEngine
-from coexec.engines.kernels import why_not
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Chooser, Context, Grid, KernelLaunch
 from coexec.engines.kernels.border import blocks_dialect
-from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.kernels.building import build
+from coexec.engines.kernels.operators import why_not
+from coexec.engines.kernels.tuner import rule
+from coexec.engines.kernels.workloads import workload
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
-from coexec.engines.opencl.building import build
 from coexec.engines.opencl.copying import ArrayCopies, rectangles
 from coexec.engines.opencl.cpu_runtime import CoreBinding
 from coexec.engines.opencl.device_queue import DeviceQueue
@@ -27,9 +29,7 @@ from coexec.engines.opencl.options import Options
 from coexec.engines.opencl.platforms import DeviceHandle
 from coexec.engines.opencl.program import OpenClProgram
 from coexec.engines.opencl.tensors import DeviceMemory, DeviceTensor
-from coexec.engines.opencl.tuner import rule
 from coexec.engines.opencl.tuning_cache import Choices
-from coexec.engines.opencl.workloads import workload
 from coexec.errors import DeviceError, ExecutionError, first_line
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.region import Region

@@ -9,7 +9,7 @@ import numpy as np
 import pyopencl as cl
 
 from coexec.arrays import Array
-from coexec.engines.opencl.architecture import Architecture
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.opencl.binaries import Binaries
 from coexec.engines.opencl.timing import Timer
 from coexec.timing.trace import Detail

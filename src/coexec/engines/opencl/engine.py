@@ -54,8 +54,10 @@ class OpenCl(Engine):
         handle = find(device, options.runtime)
         on_arrays = handle.on_cpu and options.memory == "auto" and options.precision == "fp32"
         memory = MAIN if on_arrays else f"{self.name} on {device.name}"
-        kernels = source_digest(Path(__file__).parent)  # profiles depend on them
-        version = f"{super().installed}-{kernels}, {handle.driver}"
+        driver = Path(__file__).parent
+        digests = source_digest(driver.parent / "kernels"), source_digest(driver)
+        # Profiles depend on the text of the kernels and on how they are launched.
+        version = f"{super().installed}-{'-'.join(digests)}, {handle.driver}"
         if handle.on_cpu:
             version += f", blocks of {handle.architecture(block=options.block).block}"
         return EngineInfo(self.name, version, memory, handle.memory_bytes, options.precision)

@@ -8,9 +8,9 @@ import numpy as np
 import pyopencl as cl
 
 from coexec.engines.kernels.base import Grid, KernelLaunch, Value
+from coexec.engines.kernels.tuner import candidates, rounded, rule
 from coexec.engines.opencl.binaries import kernel_of
 from coexec.engines.opencl.device_queue import DeviceQueue
-from coexec.engines.opencl.tuner import candidates, rounded, rule
 from coexec.engines.opencl.tuning_cache import Choices
 
 __all__ = ["Measuring"]

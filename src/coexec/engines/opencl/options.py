@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from coexec.engines.opencl.architecture import BlockWidth
+from coexec.engines.kernels.architecture import BlockWidth
 
 __all__ = ["Options"]
 

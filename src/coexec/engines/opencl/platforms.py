@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from coexec.engines import detect
+from coexec.engines.kernels.architecture import Architecture, BlockWidth, blocks_on_cores
 from coexec.engines.opencl import vendors
-from coexec.engines.opencl.architecture import Architecture, BlockWidth, blocks_on_cores
 from coexec.engines.opencl.cpu_runtime import CoreBinding, CpuRuntime, environment, thread_ids
 from coexec.engines.opencl.forked import note_loaded, refuse_forked
 from coexec.engines.opencl.intel import Intel

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from coexec.engines.kernels.base import Grid, KernelLaunch, Value
+from coexec.engines.kernels.building import Build
+from coexec.engines.kernels.tuner import rounded
 from coexec.engines.opencl.binaries import Binaries, kernel_of
-from coexec.engines.opencl.building import Build
 from coexec.engines.opencl.compiling import programs
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.failures import translated
@@ -17,7 +18,6 @@ from coexec.engines.opencl.host_arrays import HostArrays
 from coexec.engines.opencl.index_checks import NotedIndices
 from coexec.engines.opencl.scratch import ScratchMemory
 from coexec.engines.opencl.tensors import DeviceMemory
-from coexec.engines.opencl.tuner import rounded
 from coexec.errors import ExecutionError
 
 __all__ = ["OpenClProgram"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pyopencl as cl
 
-from coexec.engines.opencl.building import Build, Scratch
+from coexec.engines.kernels.building import Build, Scratch
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.plan.memory import Record, by_size_improved, offsets_by_size, verify
 

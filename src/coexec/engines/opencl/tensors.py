@@ -10,9 +10,9 @@ import pyopencl as cl
 from coexec.arrays import Array
 from coexec.engines.kernels.base import Value
 from coexec.engines.kernels.reorder import reorder
+from coexec.engines.kernels.tuner import rounded, rule
 from coexec.engines.opencl.binaries import kernel_of
 from coexec.engines.opencl.device_queue import DeviceQueue
-from coexec.engines.opencl.tuner import rounded, rule
 from coexec.graph.region import Region
 
 __all__ = ["DeviceMemory", "DeviceTensor"]

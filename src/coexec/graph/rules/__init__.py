@@ -1,5 +1,9 @@
-"""How each ONNX operator is cut, one file a family; an operator without a rule stays whole."""
+"""The facts of each ONNX operator that follow from shapes, one file a family.
 
+How an operator is cut, and how many products it computes. An operator without a rule stays whole.
+"""
+
+from coexec.graph.graph import Operator
 from coexec.graph.rules import (
     cropping,
     elementwise,
@@ -8,13 +12,14 @@ from coexec.graph.rules import (
     reductions,
     resize,
     transposed,
+    uncut,
     windows,
 )
-from coexec.graph.rules.base import OperatorRegion, SplitRule
+from coexec.graph.rules.base import OperatorRegion, OperatorRule, Tensors
 
-__all__ = ["RULES", "OperatorRegion", "SplitRule"]
+__all__ = ["RULES", "OperatorRegion", "OperatorRule", "operator_macs"]
 
-RULES: dict[str, SplitRule] = {
+RULES: dict[str, OperatorRule] = {
     **cropping.RULES,
     **elementwise.RULES,
     **layout.RULES,
@@ -22,6 +27,13 @@ RULES: dict[str, SplitRule] = {
     **reductions.RULES,
     **resize.RULES,
     **transposed.RULES,
+    **uncut.RULES,
     **windows.RULES,
 }
 """Rule by ``op_type`` of the standard ONNX domain."""
+
+
+def operator_macs(op: Operator, tensors: Tensors) -> int:
+    """Multiply-accumulates of ``op``; 0 for operators without a product of tensors."""
+    rule = None if op.domain else RULES.get(op.op_type)
+    return 0 if rule is None else rule.macs(op, tensors)

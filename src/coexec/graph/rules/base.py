@@ -1,5 +1,5 @@
-"""The interface of splitting rules, and the common kind: axes of the output that are axes of the
-inputs."""
+"""The facts of an operator that follow from shapes, and the common rule of cutting: axes of the
+output that are axes of the inputs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from coexec.graph.region import Region
 __all__ = [
     "AxisMaps",
     "OperatorRegion",
-    "SplitRule",
+    "OperatorRule",
     "Tensors",
     "box",
     "broadcast_axes",
@@ -18,6 +18,7 @@ __all__ = [
     "empty_region",
     "normalized",
     "output_shape",
+    "whole",
 ]
 
 Tensors = Mapping[str, Tensor]
@@ -50,12 +51,16 @@ class OperatorRegion:
         return tuple(int(p) for p in pads) if isinstance(pads, tuple) else None
 
 
+def _no_products(op: Operator, tensors: Tensors) -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
-class SplitRule:
-    """How operators of one type are cut; only their first output is read.
+class OperatorRule:
+    """How operators of one type are cut, and how many products they compute.
 
     ``cut`` is called only with regions that are neither whole nor empty, and that are cut along
-    ``axes``.
+    ``axes``; only the first output of an operator is read.
     """
 
     axes: Callable[[Operator, Tensors], tuple[int, ...]]
@@ -64,11 +69,21 @@ class SplitRule:
     aligned: int = 0
     """Number of first inputs that are cut along an axis only if the output is cut along the same
     axis. A task can fuse this operator behind another one only through such an input."""
+    macs: Callable[[Operator, Tensors], int] = _no_products
+    """Multiply-accumulates, by the convention of the field: those of products of tensors only."""
+    along: str = ""
+    """In words for users, the axes that can be cut; "" if an operator is always computed whole."""
+    why_whole: str = ""
+    """Why it is always computed whole, in words for users."""
 
 
 def cut_by_axes(
-    maps: Callable[[Operator, Tensors], AxisMaps | None], *, aligned: int = 0
-) -> SplitRule:
+    maps: Callable[[Operator, Tensors], AxisMaps | None],
+    along: str,
+    *,
+    aligned: int = 0,
+    macs: Callable[[Operator, Tensors], int] = _no_products,
+) -> OperatorRule:
     """The rule of operators whose attributes stay as they are under a cut.
 
     An input is cut along the axes that ``maps`` ties to output axes and whole along the others;
@@ -83,7 +98,16 @@ def cut_by_axes(
         inputs = (_project(tensors[n], axis_map, region) if n else None for n, axis_map in pairs)
         return OperatorRegion(region, region, tuple(inputs))
 
-    return SplitRule(axes, cut, aligned)
+    return OperatorRule(axes, cut, aligned, macs, along)
+
+
+def whole(reason: str, macs: Callable[[Operator, Tensors], int] = _no_products) -> OperatorRule:
+    """The rule of operators that are always computed whole, for ``reason``."""
+
+    def cut(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
+        raise ValueError(f"{op.op_type} is never cut: {reason}")
+
+    return OperatorRule(lambda op, tensors: (), cut, macs=macs, why_whole=reason)
 
 
 def _project(tensor: Tensor, axis_map: Mapping[int, int], region: Region) -> Region:

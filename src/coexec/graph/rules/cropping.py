@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from coexec.graph.graph import Operator, Scalars
 from coexec.graph.region import Region
-from coexec.graph.rules.base import OperatorRegion, SplitRule, Tensors, normalized, output_shape
+from coexec.graph.rules.base import OperatorRegion, OperatorRule, Tensors, normalized, output_shape
 
 __all__ = ["RULES"]
 
@@ -159,7 +159,7 @@ def _pad(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
     return OperatorRegion(region, computes, inputs, changed, {} if changed else {1: pads})
 
 
-RULES: dict[str, SplitRule] = {
-    "Pad": SplitRule(_pad_axes, _pad, aligned=1),
-    "Slice": SplitRule(_slice_axes, _slice, aligned=1),
+RULES: dict[str, OperatorRule] = {
+    "Pad": OperatorRule(_pad_axes, _pad, 1, along="all axes"),
+    "Slice": OperatorRule(_slice_axes, _slice, 1, along="all axes"),
 }

@@ -5,7 +5,7 @@ from sys import maxsize
 from coexec.graph.graph import Operator
 from coexec.graph.rules.base import (
     AxisMaps,
-    SplitRule,
+    OperatorRule,
     Tensors,
     broadcast_axes,
     cut_by_axes,
@@ -41,7 +41,7 @@ def _per_axis(op: Operator, tensors: Tensors) -> AxisMaps | None:
     return [{i: i for i in range(rank)}, *vectors]
 
 
-_POINTWISE = cut_by_axes(_broadcast, aligned=maxsize)
+_POINTWISE = cut_by_axes(_broadcast, "all axes", aligned=maxsize)
 
 _UNARY = frozenset({
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Celu",
@@ -55,9 +55,9 @@ _BROADCAST = frozenset({
     "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or",
     "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"})  # fmt: skip
 
-RULES: dict[str, SplitRule] = {
+RULES: dict[str, OperatorRule] = {
     **dict.fromkeys(_UNARY | _BROADCAST, _POINTWISE),
-    "Dropout": cut_by_axes(_dropout, aligned=1),
-    "DequantizeLinear": cut_by_axes(_per_axis),
-    "QuantizeLinear": cut_by_axes(_per_axis),
+    "Dropout": cut_by_axes(_dropout, "all axes", aligned=1),
+    "DequantizeLinear": cut_by_axes(_per_axis, "all axes"),
+    "QuantizeLinear": cut_by_axes(_per_axis, "all axes"),
 }

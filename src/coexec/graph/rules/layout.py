@@ -8,7 +8,7 @@ from coexec.graph.region import Region
 from coexec.graph.rules.base import (
     AxisMaps,
     OperatorRegion,
-    SplitRule,
+    OperatorRule,
     Tensors,
     box,
     broadcast_axes,
@@ -147,12 +147,17 @@ def _space_to_depth(op: Operator, tensors: Tensors, region: Region) -> OperatorR
     return OperatorRegion(region, region, (box([batch, channels, *rows]),))
 
 
-RULES: dict[str, SplitRule] = {
-    **dict.fromkeys(_GIVEN, SplitRule(_reshape_axes, _reshape_cut)),
-    "Concat": SplitRule(_all_axes, _concat),
-    "DepthToSpace": SplitRule(_space_axes, _depth_to_space),
-    "Expand": SplitRule(_expand_axes, _expand_cut),
-    "SpaceToDepth": SplitRule(_space_axes, _space_to_depth),
-    "Tile": cut_by_axes(_tile),
-    "Transpose": cut_by_axes(_transpose),
+RULES: dict[str, OperatorRule] = {
+    **dict.fromkeys(
+        _GIVEN,
+        OperatorRule(
+            _reshape_axes, _reshape_cut, along="outer axes, if their parts stay contiguous"
+        ),
+    ),
+    "Concat": OperatorRule(_all_axes, _concat, along="all axes"),
+    "DepthToSpace": OperatorRule(_space_axes, _depth_to_space, along="batch, rows, columns"),
+    "Expand": OperatorRule(_expand_axes, _expand_cut, along="all axes"),
+    "SpaceToDepth": OperatorRule(_space_axes, _space_to_depth, along="batch, rows, columns"),
+    "Tile": cut_by_axes(_tile, "axes that are not repeated"),
+    "Transpose": cut_by_axes(_transpose, "all axes"),
 }

@@ -1,9 +1,11 @@
 """Matrix products and look-ups: Gemm, MatMul, Gather."""
 
+import math
+
 from coexec.graph.graph import Operator
 from coexec.graph.rules.base import (
     AxisMaps,
-    SplitRule,
+    OperatorRule,
     Tensors,
     broadcast_axes,
     cut_by_axes,
@@ -41,6 +43,16 @@ def _matmul(op: Operator, tensors: Tensors) -> AxisMaps | None:
     return [map_a, map_b]
 
 
+def _gemm_macs(op: Operator, tensors: Tensors) -> int:
+    shape = tensors[op.inputs[0]].shape
+    inner = shape[0] if op.int("transA", 0) else shape[-1]
+    return math.prod(output_shape(op, tensors)) * inner
+
+
+def _matmul_macs(op: Operator, tensors: Tensors) -> int:
+    return math.prod(output_shape(op, tensors)) * tensors[op.inputs[0]].shape[-1]
+
+
 def _gather(op: Operator, tensors: Tensors) -> AxisMaps:
     """Output axes: the data's axes before ``axis``, the axes of the indices, the data's other
     axes."""
@@ -51,8 +63,8 @@ def _gather(op: Operator, tensors: Tensors) -> AxisMaps:
     return [from_data, {axis + i: i for i in range(len(indices))}]
 
 
-RULES: dict[str, SplitRule] = {
-    "Gather": cut_by_axes(_gather),
-    "Gemm": cut_by_axes(_gemm),
-    "MatMul": cut_by_axes(_matmul),
+RULES: dict[str, OperatorRule] = {
+    "Gather": cut_by_axes(_gather, "all axes"),
+    "Gemm": cut_by_axes(_gemm, "rows, columns", macs=_gemm_macs),
+    "MatMul": cut_by_axes(_matmul, "batch, rows, columns", macs=_matmul_macs),
 }

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from coexec.graph.graph import Operator
 from coexec.graph.rules.base import (
     AxisMaps,
-    SplitRule,
+    OperatorRule,
     Tensors,
     broadcast_axes,
     cut_by_axes,
@@ -112,18 +112,25 @@ def _across_channels(op: Operator, tensors: Tensors) -> AxisMaps:
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
-RULES: dict[str, SplitRule] = {
-    **dict.fromkeys((f"Reduce{kind}" for kind in _REDUCTIONS), cut_by_axes(_reduce)),
-    **dict.fromkeys(("ArgMax", "ArgMin"), cut_by_axes(_arg)),
-    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), cut_by_axes(_softmax)),
-    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), cut_by_axes(_layer_norm)),
+RULES: dict[str, OperatorRule] = {
     **dict.fromkeys(
-        ("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), cut_by_axes(_global_pool)
+        (f"Reduce{kind}" for kind in _REDUCTIONS), cut_by_axes(_reduce, "axes that are not reduced")
     ),
-    "BatchNormalization": cut_by_axes(_batch_norm),
-    "CumSum": cut_by_axes(_cumsum),
-    "InstanceNormalization": cut_by_axes(_instance_norm),
-    "LRN": cut_by_axes(_across_channels),
-    "LpNormalization": cut_by_axes(_one_axis(-1)),
-    "MeanVarianceNormalization": cut_by_axes(_mean_variance),
+    **dict.fromkeys(("ArgMax", "ArgMin"), cut_by_axes(_arg, "all axes but `axis`")),
+    **dict.fromkeys(
+        ("Hardmax", "LogSoftmax", "Softmax"), cut_by_axes(_softmax, "axes before `axis`")
+    ),
+    **dict.fromkeys(
+        ("LayerNormalization", "RMSNormalization"), cut_by_axes(_layer_norm, "axes before `axis`")
+    ),
+    **dict.fromkeys(
+        ("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"),
+        cut_by_axes(_global_pool, "batch, channels"),
+    ),
+    "BatchNormalization": cut_by_axes(_batch_norm, "all axes"),
+    "CumSum": cut_by_axes(_cumsum, "all axes but `axis`"),
+    "InstanceNormalization": cut_by_axes(_instance_norm, "batch, channels"),
+    "LRN": cut_by_axes(_across_channels, "all axes but the channels"),
+    "LpNormalization": cut_by_axes(_one_axis(-1), "all axes but `axis`"),
+    "MeanVarianceNormalization": cut_by_axes(_mean_variance, "axes that are not averaged"),
 }

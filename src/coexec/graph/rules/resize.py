@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from coexec.graph.graph import Operator
 from coexec.graph.region import Region
-from coexec.graph.rules.base import OperatorRegion, SplitRule, Tensors, normalized, output_shape
+from coexec.graph.rules.base import OperatorRegion, OperatorRule, Tensors, normalized, output_shape
 
 __all__ = ["RULES"]
 
@@ -112,4 +112,7 @@ def _needed(op: Operator, a: int, b: int, scale: int, size: int) -> tuple[int, i
     return max(first, 0), min(last, size - 1) + 1
 
 
-RULES: dict[str, SplitRule] = {"Resize": SplitRule(_axes, _cut), "Upsample": SplitRule(_axes, _cut)}
+RULES: dict[str, OperatorRule] = dict.fromkeys(
+    ("Resize", "Upsample"),
+    OperatorRule(_axes, _cut, along="axes that are scaled by a whole number"),
+)

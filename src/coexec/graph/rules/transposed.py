@@ -1,10 +1,11 @@
 """Transposed convolution: each input row is spread over several output rows, a stride apart."""
 
+import math
 from dataclasses import dataclass
 
 from coexec.graph.graph import Operator, Scalars
 from coexec.graph.region import Region
-from coexec.graph.rules.base import OperatorRegion, SplitRule, Tensors, box, output_shape
+from coexec.graph.rules.base import OperatorRegion, OperatorRule, Tensors, box, output_shape
 from coexec.graph.rules.windows import group_range
 
 __all__ = ["RULES"]
@@ -86,4 +87,11 @@ def _spatial(
     return [(s[0], s[1]) for s in ranges], changed
 
 
-RULES: dict[str, SplitRule] = {"ConvTranspose": SplitRule(_axes, _cut)}
+def _macs(op: Operator, tensors: Tensors) -> int:
+    # Weights are (IC, OC / group, *kernel): each input element is spread over one filter.
+    return math.prod(tensors[op.inputs[0]].shape) * math.prod(tensors[op.inputs[1]].shape[1:])
+
+
+RULES: dict[str, OperatorRule] = {
+    "ConvTranspose": OperatorRule(_axes, _cut, macs=_macs, along="all axes")
+}

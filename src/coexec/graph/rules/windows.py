@@ -7,12 +7,13 @@ the rest of the tensor, so a border window covers the same elements and the same
 whole.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coexec.graph.graph import Operator, Scalars
 from coexec.graph.region import Region
-from coexec.graph.rules.base import OperatorRegion, SplitRule, Tensors, box, output_shape
+from coexec.graph.rules.base import OperatorRegion, OperatorRule, Tensors, box, output_shape
 
 __all__ = ["RULES", "ReceptiveRange", "Window", "group_range", "windows"]
 
@@ -172,6 +173,11 @@ def _conv(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
     return OperatorRegion(region, computes, tuple(inputs), changed)
 
 
+def _conv_macs(op: Operator, tensors: Tensors) -> int:
+    # Weights are (OC, IC / group, *kernel): each output element takes one pass over one filter.
+    return math.prod(output_shape(op, tensors)) * math.prod(tensors[op.inputs[1]].shape[1:])
+
+
 def _pool_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
     cuttable = windows(op, tensors, op.ints("kernel_shape", ())) is not None
     return tuple(range(len(output_shape(op, tensors)))) if cuttable else (0, 1)
@@ -185,7 +191,9 @@ def _pool(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
     return OperatorRegion(region, computes, inputs, changed)
 
 
-RULES: dict[str, SplitRule] = {
-    "Conv": SplitRule(_conv_axes, _conv, aligned=1),
-    **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), SplitRule(_pool_axes, _pool, aligned=1)),
+RULES: dict[str, OperatorRule] = {
+    "Conv": OperatorRule(_conv_axes, _conv, 1, _conv_macs, "all axes"),
+    **dict.fromkeys(
+        ("AveragePool", "LpPool", "MaxPool"), OperatorRule(_pool_axes, _pool, 1, along="all axes")
+    ),
 }

@@ -1,4 +1,4 @@
-"""Layout changes where tensors enter and leave programs that compute on host arrays. Pure.
+"""Layout changes where tensors enter and leave programs that compute on host arrays.
 
 A host array has the layout of the model, or blocks where the module says so. Kernels use the layout
 that is usual inside of programs. So a tensor changes its layout at the inputs and outputs where the
@@ -8,10 +8,10 @@ two layouts differ.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Node, usual_block
 from coexec.engines.kernels.border import ENTER, LEAVE
-from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.network import DeviceGraph
+from coexec.engines.kernels.network import DeviceGraph
 from coexec.graph.graph import Operator
 from coexec.lowering.layout import Layout
 

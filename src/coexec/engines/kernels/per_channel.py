@@ -1,29 +1,12 @@
-"""Inputs of a kernel that may be tensors or constants of the model."""
+"""A parameter with one number for each channel."""
 
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.engines.kernels.base import Context, Source, Value, ceil_div, row_major
+from coexec.engines.kernels.base import Source, Value, ceil_div
 from coexec.engines.kernels.positions import at
 
-__all__ = ["PerChannel", "declare", "given"]
-
-
-def given(context: Context, name: str) -> Array | Value:
-    """The values of ``name`` if it is constant, else the tensor."""
-    array = context.constant(name)
-    return context.value(name) if array is None else array
-
-
-def declare(source: Source, context: Context, argument: str, name: str) -> Value:
-    """Declare the tensor or constant ``name`` as ``argument``, for ``GET_`` and ``AT_``."""
-    operand = given(context, name)
-    if isinstance(operand, Value):
-        source.read(argument, operand)
-        return operand
-    source.constant(argument, operand, vector=1)
-    source.define(row_major(argument, operand.shape))
-    return Value(name, operand.shape, operand.dtype.name)
+__all__ = ["PerChannel"]
 
 
 class PerChannel:

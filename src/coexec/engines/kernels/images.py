@@ -7,9 +7,9 @@ and read inside of one program only, and if no other tensor shares its memory.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from coexec.engines.kernels.aliasing import Aliases
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import KernelLaunch, Value
-from coexec.engines.opencl.aliasing import Aliases
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["Extent", "extent", "stored_as_images"]
 

@@ -1,16 +1,17 @@
-"""Generates the launches of a module: read, clean up, alias, generate. Pure: needs no OpenCL."""
+"""Generates the launches of a module: read, clean up, alias, generate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from coexec.engines.kernels import KERNELS
+from coexec.engines.kernels.aliasing import Aliases, alias
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Chooser, Context, KernelLaunch, Value
+from coexec.engines.kernels.host_boundary import Ends
+from coexec.engines.kernels.images import Extent, stored_as_images
 from coexec.engines.kernels.index_check import IndexCheck
-from coexec.engines.opencl.aliasing import Aliases, alias
-from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.host_boundary import Ends
-from coexec.engines.opencl.images import Extent, stored_as_images
-from coexec.engines.opencl.network import DeviceGraph, clean_up, read_network
+from coexec.engines.kernels.module_reader import read_network
+from coexec.engines.kernels.network import DeviceGraph, clean_up
+from coexec.engines.kernels.operators import KERNELS
 from coexec.lowering.module import Module
 
 __all__ = ["Build", "Scratch", "build"]

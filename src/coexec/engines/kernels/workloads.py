@@ -20,10 +20,10 @@ from coexec.engines.kernels import (
     gemm_cpu,
     gemm_lanes,
 )
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, Node
 from coexec.engines.kernels.conv_shape import ConvShape
 from coexec.engines.kernels.product import Product
-from coexec.engines.opencl.architecture import Architecture
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import windows
 

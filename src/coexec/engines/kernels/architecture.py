@@ -1,4 +1,4 @@
-"""The description of a processor that kernel generators use. Pure: no handles, no measurements."""
+"""The description of a processor that kernel generators use."""
 
 from dataclasses import dataclass
 from typing import Literal

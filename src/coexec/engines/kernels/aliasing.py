@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from coexec.engines.kernels.base import Context, Node, Value
 from coexec.engines.kernels.border import BORDERS
+from coexec.engines.kernels.network import DeviceGraph
 from coexec.engines.kernels.slicing import AxisSlice, axis_slices
 from coexec.engines.kernels.transpose import permutation
-from coexec.engines.opencl.network import DeviceGraph
 
 __all__ = ["Aliases", "Location", "alias"]
 

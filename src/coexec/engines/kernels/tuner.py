@@ -7,8 +7,8 @@ several times slower, and a generic rule for all others.
 import re
 from collections.abc import Iterator
 
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import ConvTraits, Grid, KernelLaunch, ceil_div
-from coexec.engines.opencl.architecture import Architecture
 
 __all__ = ["candidates", "rounded", "rule"]
 

@@ -9,10 +9,10 @@ import pytest
 
 from coexec.costs.base import Workload
 from coexec.costs.workloads import together
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import KernelLaunch
-from coexec.engines.opencl.architecture import Architecture
-from coexec.engines.opencl.building import build
-from coexec.engines.opencl.workloads import workload
+from coexec.engines.kernels.building import build
+from coexec.engines.kernels.workloads import workload
 from tests.helpers.gpu_networks import module_of
 from tests.helpers.onnx_models import model_of
 from tests.helpers.operator_cases import Case

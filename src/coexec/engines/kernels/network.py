@@ -7,19 +7,14 @@ and element-wise operators are fused into the kernel of the operator whose resul
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import onnx
-import onnx_ir as ir
-
 from coexec.arrays import Array
-from coexec.engines.kernels import FUSED_BEHIND
 from coexec.engines.kernels.base import Node
 from coexec.engines.kernels.expressions import OPERATORS as ELEMENTWISE
 from coexec.engines.kernels.expressions import VECTOR_SAFE
+from coexec.engines.kernels.operators import KERNELS
 from coexec.graph.graph import Operator, Tensor
-from coexec.lowering.module import Module
-from coexec.model.operators import operator_of
 
-__all__ = ["DeviceGraph", "clean_up", "read_network"]
+__all__ = ["DeviceGraph", "clean_up"]
 
 _LONGEST_EPILOGUE = 16
 
@@ -34,34 +29,6 @@ class DeviceGraph:
     constants: Mapping[str, Array]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-
-
-def read_network(module: Module) -> DeviceGraph:
-    """The operators of a module, one node each."""
-    model = ir.serde.deserialize_model(onnx.load_model_from_string(module.proto))
-    graph = model.graph
-    constants: dict[str, Array] = dict(module.weights)
-    tensors = {t.name: t for t in (*module.inputs, *module.outputs)}
-    for name, value in graph.initializers.items():
-        tensor = value.const_value
-        if tensor is None:
-            continue
-        if name not in constants:
-            constants[name] = tensor.numpy()
-        tensors[name] = Tensor(name, tuple(tensor.shape.numpy()), tensor.dtype.numpy().name, True)
-    for node in graph:
-        for value in node.outputs:
-            shape, dtype = value.shape, value.dtype
-            if value.name and value.name not in tensors and shape is not None and dtype is not None:
-                size = tuple(shape.numpy())
-                tensors[value.name] = Tensor(value.name, size, dtype.numpy().name)
-    return DeviceGraph(
-        tuple(Node(operator_of(node)) for node in graph),
-        tensors,
-        constants,
-        tuple(t.name for t in module.inputs),
-        tuple(t.name for t in module.outputs),
-    )
 
 
 def clean_up(network: DeviceGraph) -> DeviceGraph:
@@ -205,7 +172,8 @@ class _Fusion:
 
     def _may_head(self, node: Node) -> bool:
         op = node.operator
-        fits = op.op_type in FUSED_BEHIND or op.op_type in ELEMENTWISE
+        kernel = KERNELS.get(op.op_type)
+        fits = op.op_type in ELEMENTWISE or (kernel is not None and kernel.takes_epilogue)
         return fits and len(node.outputs) == 1
 
     def _epilogue(self, head: Node) -> list[Node]:

@@ -1,0 +1,117 @@
+"""The registry of operators: kernel, rule, test cases and page agree. Needs no OpenCL."""
+
+import importlib
+import pkgutil
+from collections import defaultdict
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from coexec.engines import kernels
+from coexec.engines.kernels.border import BORDERS
+from coexec.engines.kernels.operators import KERNELS, why_not
+from coexec.graph.graph import Graph
+from coexec.graph.rules import RULES
+from tests.helpers import computing_cases, kernel_cases, layout_cases, movement_cases
+from tests.helpers.campaign.operators import probe
+from tests.helpers.onnx_models import model_of
+from tests.helpers.operator_cases import Case
+from tests.helpers.operators_page import PAGE, page
+
+OPERATORS = sorted(KERNELS.keys() - set(BORDERS))
+
+few = settings(
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=25,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+Graphs = Mapping[str, list[Graph]]
+
+
+@pytest.fixture(scope="module")
+def graphs() -> Graphs:
+    """Graphs of one operator, by its type, of the random cases that are compared with ONNX
+    Runtime."""
+    graphs_by_type: dict[str, list[Graph]] = defaultdict(list)
+    for module in (computing_cases, layout_cases, movement_cases):
+        for family in module.FAMILIES.values():
+
+            @few
+            @given(family)
+            def add(case: Case) -> None:
+                if case.op_type != "Split":  # which has more than the one output of `model_of`
+                    graphs_by_type[case.op_type].append(model_of(case).graph)
+
+            add()
+    for family in kernel_cases.FAMILIES.values():
+
+        @few
+        @given(family)
+        def add_example(example: kernel_cases.Example) -> None:
+            graph = kernel_cases.model_of(example).graph
+            graphs_by_type[example.case.op_type].append(graph)
+
+        add_example()
+    return graphs_by_type
+
+
+@pytest.fixture(scope="module")
+def campaign() -> set[str]:
+    """Types of the first operators of the campaign."""
+    return {probe(1, index).op_type for index in range(2500)}
+
+
+def test_every_kernel_file_is_in_the_registry() -> None:
+    for file in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
+        rows = getattr(importlib.import_module(file.name), "KERNELS", {})
+        assert rows.items() <= KERNELS.items(), file.name
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator_with_a_kernel_can_be_cut_or_says_why_not(name: str) -> None:
+    rule = RULES[name]
+    assert bool(rule.along) != bool(rule.why_whole)
+
+
+def test_an_operator_with_a_kernel_has_random_cases(graphs: Graphs, campaign: set[str]) -> None:
+    assert [name for name in OPERATORS if name not in graphs.keys() | campaign] == []
+
+
+def test_kernels_compute_a_random_case_of_each_operator(graphs: Graphs) -> None:
+    def computed(graph: Graph) -> bool:
+        return all(why_not(op, graph.tensors) is None for t in graph.tasks for op in t.operators)
+
+    refused = [
+        name
+        for name, examples in graphs.items()
+        if name in KERNELS and not any(map(computed, examples))
+    ]
+    assert refused == []
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_words_of_a_kernel_are_of_its_function(name: str) -> None:
+    """A kernel that may refuse an operator says so on the page, and no other does."""
+    kernel = KERNELS[name]
+    assert bool(kernel.refuses) == (kernel.why_not is not KERNELS["Concat"].why_not)
+
+
+def test_the_words_of_a_rule_are_of_its_axes(graphs: Graphs) -> None:
+    """A rule without axes has none in any case; others have one in some, of all their operators."""
+    axes_by_along: dict[tuple[str, str], list[tuple[int, ...]]] = defaultdict(list)
+    for name, examples in graphs.items():
+        for task, tensors in ((g.tasks[0], g.tensors) for g in examples):
+            rule = RULES[name]
+            axes_by_along[rule.along, rule.why_whole] += [rule.axes(task.operators[0], tensors)]
+    for (along, why_whole), cases in axes_by_along.items():
+        assert any(cases) == bool(along), along or why_whole
+
+
+def test_the_page_is_of_the_registry() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == page(), "write it again: python tests/helpers/operators_page.py"

@@ -1,0 +1,57 @@
+"""`docs/operators.md`: the operators that have a kernel or can be cut.
+
+    python tests/helpers/operators_page.py    # write the page again
+
+The rows come from `coexec.graph.rules` and `coexec.engines.kernels.operators`; a test compares the
+page with them (`tests/engines/kernels/test_operators.py`).
+"""
+
+from pathlib import Path
+
+from coexec.engines.kernels.border import BORDERS
+from coexec.engines.kernels.operators import KERNELS
+from coexec.engines.kernels.unsupported import ALL, type_names
+from coexec.graph.rules import RULES
+
+__all__ = ["PAGE", "page"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
+
+_HEAD = """# Operators
+
+What coexec knows of an operator beside its ONNX definition. This page is written by
+`python tests/helpers/operators_page.py`, and a test compares it with the code.
+
+* **OpenCL kernel**: the types of its first input that kernels compute. "all": float32, float64,
+  bool and the integers of 8 to 64 bits; "numbers": all but bool. Operators without a kernel run on
+  other engines.
+* **Refused**: the operators of these types that kernels do not compute. Kernels also refuse empty
+  tensors, tensors of 2^31 bytes and more, and on CPU cores what takes many times ONNX Runtime's
+  time there (`coexec.engines.kernels.slow`).
+* **Can be cut along**: the axes of the output along which several devices can share it, on any
+  engine (`coexec.graph.rules`). Parameters such as axes, pads and sizes have to be constant.
+  Operators that are not in this table are computed whole.
+
+| operator | OpenCL kernel | refused | can be cut along |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The text of the page; operators with equal facts share a row."""
+    names_by_facts: dict[tuple[str, str, str], list[str]] = {}
+    for name in sorted((KERNELS.keys() | RULES.keys()) - set(BORDERS)):
+        names_by_facts.setdefault(_facts(name), []).append(name)
+    rows = (f"| {', '.join(names)} | {' | '.join(f)} |" for f, names in names_by_facts.items())
+    return _HEAD + "\n".join(rows) + "\n"
+
+
+def _facts(name: str) -> tuple[str, str, str]:
+    kernel, rule = KERNELS.get(name), RULES.get(name)
+    types = "none" if kernel is None else "all" if kernel.types == ALL else type_names(kernel.types)
+    along = "" if rule is None else rule.along or f"none: {rule.why_whole}"
+    return types, kernel.refuses if kernel else "", along
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
