@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from onnx import helper
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
 from coexec.selection import auto
+from coexec.selection.rules import default_rules
+from tests.helpers.quick_choice import QUICK_RULES
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 pytestmark = pytest.mark.usefixtures("quick_choice")
@@ -84,11 +87,11 @@ def test_ratios_of_bench_are_those_of_the_medians_that_it_prints(
 
 
 def test_candidates_are_printed_with_the_figure_that_decided(
-    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(auto, "_WORTH_TRYING", float("inf"))
     words = [str(folder / "model.onnx"), "--devices", TWO, "--option"]
-    assert call(folder, "plan", *words, "requests=loop") == 0
+    with default_rules(replace(QUICK_RULES, worth_trying=float("inf"))):
+        assert call(folder, "plan", *words, "requests=loop") == 0
     lines = [x for x in capfd.readouterr().out.splitlines() if x.startswith(("taken", "tried"))]
     assert "in a loop (this figure decided)" in lines[0]
     assert not any("at up to 30 requests a second (this figure decided)" in line for line in lines)

@@ -19,14 +19,13 @@ from coexec.model.check import plain_session, worst_difference
 from coexec.profiling import engines
 from coexec.profiling.profiler import Effort
 from coexec.profiling.store import Measurement
-from coexec.selection import auto as auto_module
-from coexec.selection import configurations as configurations_module
 from coexec.selection import ranking
 from coexec.selection.auto import Auto
 from coexec.selection.configurations import configurations
 from coexec.selection.contender import Contender
 from coexec.selection.prepared import Candidate
 from coexec.selection.race import REQUESTS, Lap, Outcome
+from coexec.selection.rules import RULES, Rules
 from coexec.selection.settings import Settings
 from coexec.session import InferenceSession
 from tests.helpers.small_models import branches
@@ -35,11 +34,15 @@ CORES = usable_cores()[:2]
 CPUS = [f"cpu:{core}" for core in CORES]
 two_cores = pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only")
 QUICK = Effort(warm_up=1, least=2, most=2)
+ALL_RUN = Rules(worth_trying=float("inf"), further_engines=False)
+"""Every plan runs, whatever its prediction, with the first engine of the cores."""
 
 
 @two_cores
 def test_configurations_of_named_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configurations_module, "_further_engines", lambda: ["opencl"])
+    engines = ("onnxruntime", "opencl")
+    cpu = Driven("cpu", "a CPU", {name: Processor("cpu", "a CPU") for name in engines})
+    monkeypatch.setattr("coexec.selection.configurations.processors", lambda kind: [cpu])
     first, second = CPUS
     joined = (
         f"cpu:{CORES[0]}-{CORES[1]}" if CORES[1] == CORES[0] + 1 else (f"cpu:{CORES[0]},{CORES[1]}")
@@ -101,58 +104,47 @@ def test_the_fastest_is_kept_and_remembered(
     model = branches(width=4, channels=32, size=64)
     for name in ("wake_up", "launch_overhead"):  # worth two devices, whatever else runs here
         monkeypatch.setattr(engines, name, lambda *_: Measurement(0.0, 0.0, 1))
-    monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
-    monkeypatch.setattr(ranking, "_ROUNDS", (2, 2))
-    monkeypatch.setitem(auto_module._OPTIONS, "planners", "hope_greedy,heft")
-    monkeypatch.setattr(configurations_module, "_further_engines", list)
-    choice = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
+    rules = replace(ALL_RUN, rounds=(2, 2), planners="hope_greedy,heft")
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
+    choice = Auto(model, settings).choose()
     first = choice.candidates[0]
     assert first.devices == choice.work.names and first.measured_s is not None
     for count in (1, 2):
         assert any(len(c.devices) == count and c.paced_s and c.loop_s for c in choice.candidates)
 
-    def again(*_: object, **__: object) -> None:
+    def again(*_: object, **__: object) -> Any:
         raise AssertionError("it measured again")
 
-    with monkeypatch.context() as context:
-        context.setattr(ranking, "compete", again)
-        same = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
+    same = Auto(model, settings, compete=again).choose()
     assert same.plan == choice.plan and same.candidates == choice.candidates
-    monkeypatch.setattr(auto_module, "_WORTH_TRYING", 1.25)
     (file,) = tmp_path.glob("choices/*")
     whole = file.read_bytes()
     file.write_bytes(whole[:40])
     with pytest.warns(CacheWarning, match="damaged"):
-        repaired = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
+        repaired = Auto(model, settings).choose()
     assert repaired.candidates and file.stat().st_size > 40
-    fewer = Auto(
-        model,
-        Settings(CPUS, planner_options={"shortlist": 1}, cache=tmp_path, effort=QUICK),
-    ).choose()
+    fewer = Auto(model, replace(settings, planner_options={"shortlist": 1})).choose()
     assert sum(c.measured_s is not None for c in fewer.candidates if len(c.devices) > 1) <= 1
     assert len(list(tmp_path.glob("choices/*"))) == 2
 
 
 @two_cores
 def test_the_figure_that_decides_is_asked_for_told_and_a_part_of_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """One that is the faster at 30 requests a second, and the slower one in a loop."""
-    monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
-    monkeypatch.setattr(configurations_module, "_further_engines", list)
 
     def made_up(rivals: Any, *_: object, **__: object) -> Outcome[int]:
         laps = {which: [Lap((0.010 + which,), (0.010 - which / 1e3,))] * 5 for which in rivals}
         return Outcome(laps)
 
-    monkeypatch.setattr(ranking, "compete", made_up)
     chosen = {}
     for requests in ("paced", "loop"):
         options = {"requests": requests}
-        auto = Auto(
-            branches(),
-            Settings(CPUS, planner_options=options, cache=tmp_path, effort=QUICK),
+        settings = Settings(
+            CPUS, planner_options=options, cache=tmp_path, effort=QUICK, rules=ALL_RUN
         )
+        auto = Auto(branches(), settings, compete=made_up)
         ran = [c for c in auto.choose().candidates if c.measured_s is not None]
         chosen[requests] = ran[0]
         assert {c.requests for c in ran} == {requests}
@@ -167,17 +159,14 @@ def test_the_figure_that_decides_is_asked_for_told_and_a_part_of_the_key(
 
 @two_cores
 def test_a_candidate_that_fails_while_others_run_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
-    monkeypatch.setattr(configurations_module, "_further_engines", list)
-
     def second_fails(rivals: Any, *_: object, **__: object) -> Outcome[int]:
         laps = {which: [Lap((0.010,), (0.010,))] * 5 for which in rivals}
         return Outcome(laps | {1: []}, {1: ExecutionError("the device is gone")})
 
-    monkeypatch.setattr(ranking, "compete", second_fails)
-    candidates = Auto(branches(), Settings(CPUS, cache=tmp_path, effort=QUICK)).choose().candidates
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=ALL_RUN)
+    candidates = Auto(branches(), settings, compete=second_fails).choose().candidates
     (failed,) = [c for c in candidates if c.refused]
     assert failed.measured_s is None and candidates[0].refused is None
     assert format_candidate(failed).endswith(": the device is gone")
@@ -190,7 +179,7 @@ def entry(devices: int, planner: str = "heft") -> Any:
 
 def indices(*words: Any) -> list[int]:
     """The order of a shortlist, without the reasons."""
-    return [which for which, _ in ranking._order(*words)]
+    return [which for which, _ in ranking._order(*words, RULES)]
 
 
 def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> None:

@@ -11,9 +11,8 @@ import pytest
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
 from coexec.errors import ModelError, UsageError
-from coexec.profiling.processors import BUSY, Load, ProcessorTime
+from coexec.profiling.processors import Load, ProcessorTime
 from coexec.profiling.profiler import Effort
-from coexec.selection import configurations as configurations_module
 from coexec.selection import optimize as module
 from coexec.selection.auto import Auto
 from coexec.selection.deadline import Deadline, OutOfTimeError
@@ -22,6 +21,7 @@ from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Candidate
 from coexec.selection.quiet_moment import Stopwatch
 from coexec.selection.race import Lap, Outcome
+from coexec.selection.rules import RULES, Rules
 from coexec.selection.settings import Settings
 from tests.helpers.small_models import branches
 
@@ -29,6 +29,7 @@ CORES = usable_cores()[:2]
 CPUS = [f"cpu:{core}" for core in CORES]
 two_cores = pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only")
 QUICK = Effort(warm_up=1, least=2, most=2)
+ONE_ENGINE = Rules(further_engines=False)
 BEST = Candidate(("cpu:0-1/opencl",), "single", None, paced_s=0.0224)
 UNTRIED = Candidate(("cpu:0", "cpu:1"), "", None, refused="no time", untried=True)
 FASTER = Verdict(0.0331, 0.0224, 1.48, is_faster=True, candidates=(BEST, UNTRIED))
@@ -69,7 +70,7 @@ def test_a_plan_is_faster_by_one_figure_and_not_slower_by_the_other(
     chosen: Any = Chosen()
     chosen.origin = chosen
     monkeypatch.setattr(module, "text_of", lambda *_: "{}")
-    verdict = module._judged(chosen, Outcome(laps), 0.0, chosen)
+    verdict = module._judged(chosen, Outcome(laps), 0.0, chosen, RULES)
     assert verdict.is_faster == is_faster and verdict.ratio == pytest.approx(1 / paced)
 
 
@@ -130,15 +131,15 @@ def test_the_plan_is_kept_where_it_is_faster(
 
 @two_cores
 def test_more_time_tries_what_there_was_no_time_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(configurations_module, "_further_engines", list)
 
     def auto(seconds: float) -> Auto:
         options = {"planners": "heft", "seconds": seconds}
-        return Auto(
-            branches(), Settings(CPUS, planner_options=options, cache=tmp_path, effort=QUICK)
+        settings = Settings(
+            CPUS, planner_options=options, cache=tmp_path, effort=QUICK, rules=ONE_ENGINE
         )
+        return Auto(branches(), settings)
 
     first = auto(1e-3).choose()
     untried = [c for c in first.candidates if c.untried]
@@ -153,10 +154,10 @@ def test_more_time_tries_what_there_was_no_time_for(
 
 @two_cores
 def test_what_was_chosen_among_devices_alone_is_chosen_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(configurations_module, "_further_engines", list)
-    settings = Settings(CPUS, planner_options={"planners": "heft"}, cache=tmp_path, effort=QUICK)
+    rules = replace(ONE_ENGINE, planners="heft")
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
     first = Auto(branches(), settings, alone=True).choose()
     assert all(len(c.devices) == 1 for c in first.candidates if not c.untried)
     assert any(c.devices == tuple(CPUS) for c in first.candidates if c.untried)
@@ -192,5 +193,5 @@ def test_the_share_of_other_programs() -> None:
     )
     value, load = watch.with_load(lambda: "value")
     assert value == "value" and load.others_s == 2.0
-    assert Load(1.0, 4.0).plus(Load(0.0, 4.0)).share == 0.125 > BUSY
+    assert Load(1.0, 4.0).plus(Load(0.0, 4.0)).share == 0.125 > RULES.busy
     assert Load().share == 0.0

@@ -20,11 +20,11 @@ from coexec.engines.names import default_names
 from coexec.errors import DeviceError
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
-from coexec.selection.optimize import CLEARLY
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared, Requests
 from coexec.selection.quiet_moment import Rest
 from coexec.selection.race import REQUESTS
+from coexec.selection.rules import RULES
 from coexec.timing.simulate import simulate
 from coexec.units import format_bytes, format_joules, format_seconds
 
@@ -172,7 +172,7 @@ def gain_in_words(standings: Standings, plan: str) -> str:
     comparison = " and ".join(
         f"{share:.2f} of the time of {name}" for name, share in shares.items()
     )
-    gained = all(share < CLEARLY for share in shares.values())
+    gained = all(share < RULES.clear_gain for share in shares.values())
     end = "that is a gain" if gained else "nothing is gained; coexec optimize tries other ways"
     return f"{plan} takes {comparison}: {end}"
 

@@ -10,7 +10,7 @@ clearly faster than the best single device is not chosen.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
@@ -26,54 +26,35 @@ from coexec.errors import (
     InfeasibleError,
     PlanError,
     StoreError,
-    UsageError,
-    nearest,
 )
 from coexec.keys import digest
 from coexec.plan.plan import Plan
-from coexec.profiling.processors import BUSY
 from coexec.selection.comparison import ReferenceAnswers, is_exact, known
 from coexec.selection.configurations import Configuration, configurations
 from coexec.selection.contender import Contender, single_device_contenders
 from coexec.selection.deadline import Deadline, OutOfTimeError
 from coexec.selection.opened_model import OpenedModel
 from coexec.selection.planning_context import PlanningContext, opened_cache
-from coexec.selection.prepared import Candidate, Prepared, Requests
-from coexec.selection.race import REQUESTS, Outcome
-from coexec.selection.race_confidence import MOST_RACES, doubt
-from coexec.selection.ranking import BUDGET_S, race_of, ranked
+from coexec.selection.prepared import Candidate, Prepared
+from coexec.selection.race import Compete, Outcome, compete
+from coexec.selection.race_confidence import doubt
+from coexec.selection.ranking import race_of, ranked
 from coexec.selection.settings import Settings
 from coexec.timing.simulate import simulate
 
 __all__ = ["Auto"]
-
-_SHORTLIST = 5
-"""Plans that run for real."""
-_WORTH_TRYING = 1.25
-"""Predicted makespan over the best prediction. Above this ratio a plan does not run: predictions
-are not that wrong."""
-_SECONDS = 60.0
-"""Default time limit for a choice."""
-_PLANNING = 0.6
-"""Share of the time limit for profiles and plans; configurations left by then are not tried."""
-_RACING = 0.9
-"""Share of the time limit at which the race ends. The comparison with ONNX Runtime follows."""
-_LEAST_RACE_S = 1.0
-"""A race may always take at least this many seconds."""
-_BOTH = "both"
-_OPTIONS = {
-    "planners": "hope_greedy,heft,anneal,codl",
-    "shortlist": _SHORTLIST,
-    "requests": _BOTH,
-    "seconds": _SECONDS,
-}
 
 
 class Auto:
     """Chooses a plan for one model on one machine; an earlier choice comes from the cache."""
 
     def __init__(
-        self, source: Any, settings: Settings | None = None, *, alone: bool = False
+        self,
+        source: Any,
+        settings: Settings | None = None,
+        *,
+        alone: bool = False,
+        compete: Compete = compete,
     ) -> None:
         """
         Args:
@@ -86,20 +67,16 @@ class Auto:
                 after the other; by default "paced" decides, and "loop" must not get slower;
                 "seconds", how long the choice may take, 60 by default. Time in which planning waits
                 for the program's own requests does not count, nor does loading the model.
+            compete: runs the race.
 
         Raises:
             UsageError: an option that does not exist, or a value that it does not take.
             DeviceError: a device that does not exist.
         """
         self._settings = settings = settings or Settings()
-        options = _checked(settings.planner_options)
-        self._planners = _names(options["planners"])
-        self._shortlist: int = options["shortlist"]
-        self._alone = alone
-        self._seconds = float(options["seconds"])
+        self._rules = settings.rules.with_options(settings.planner_options)
+        self._alone, self._compete = alone, compete
         self._deadline = Deadline()
-        self._both = options["requests"] == _BOTH
-        self._requests: Requests = "paced" if self._both else options["requests"]
         self._cache = opened_cache(settings.cache)
         self._source = source
         self._first_names = tuple(settings.devices or [whole_cpu()])
@@ -112,7 +89,7 @@ class Auto:
     @cached_property
     def _configurations(self) -> Sequence[Configuration]:
         """The configurations to try. Used only without a cached choice: it loads all engines."""
-        return configurations(self._settings.devices)
+        return configurations(self._settings.devices, self._rules)
 
     @cached_property
     def _known(self) -> Prepared | None:
@@ -136,7 +113,7 @@ class Auto:
             OutOfTimeError: the time for profiles and plans is over.
         """
         self._report(what, done, total)
-        self._deadline.check(_PLANNING)
+        self._deadline.check(self._rules.planning_share)
 
     @property
     def given(self) -> OpenedModel:
@@ -151,7 +128,8 @@ class Auto:
     @property
     def doubt(self) -> str | None:
         """Why the earlier choice should be raced again; None if it should not."""
-        return self._doubt if self._known is not None and self._races < MOST_RACES else None
+        decided = self._known is None or self._races >= self._rules.most_races
+        return None if decided else self._doubt
 
     def reconsider(self) -> Prepared:
         """Race again because the earlier choice is in doubt. It is confirmed or replaced.
@@ -179,20 +157,21 @@ class Auto:
         graph = self._first.graph  # a model that cannot be loaded is no configuration's fault
         quiet = self._settings.quiet
         paused_s = (lambda: quiet.waited_s) if quiet is not None else (lambda: 0.0)
-        deadline = self._deadline = Deadline(self._seconds, paused_s=paused_s)
+        deadline = self._deadline = Deadline(self._rules.seconds, paused_s=paused_s)
         able, left_out = self._contenders()
         self._deadline = Deadline()  # later measurements, for reports, have no time limit
         if not able:
             reasons = "; ".join(f"{'+'.join(c.devices)}: {c.refused}" for c in left_out)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         shortlist = self._worth_running(able)
-        budget_s = min(BUDGET_S, max(_LEAST_RACE_S, deadline.left_s(_RACING)))
-        outcome = race_of(shortlist, self._requests, quiet, self._report, budget_s)
-        order = self._compared(ranked(shortlist, outcome, self._requests, self._both))
+        rules = self._rules
+        budget_s = min(rules.race_s, max(rules.least_race_s, deadline.left_s(rules.racing_share)))
+        outcome = race_of(shortlist, quiet, self._report, rules, budget_s, self._compete)
+        order = self._compared(ranked(shortlist, outcome, rules))
         unraced = sorted((c for c in able if c not in shortlist), key=lambda c: c.predicted_s)
         candidates = [c.candidate for c in (*order, *unraced)] + left_out
         work, plan = order[0].work, order[0].plan
-        self._doubt, self._busy = self._doubt_of(order, outcome), outcome.others > BUSY
+        self._doubt, self._busy = self._doubt_of(order, outcome), outcome.others > rules.busy
         self._races += 1
         self._remember(work, plan, candidates)
         self._known = replace(work.prepared(plan), candidates=tuple(candidates))
@@ -212,10 +191,10 @@ class Auto:
                     left_out.append(_untried(names, "devices alone were tried first"))
                     continue
                 if able:
-                    self._deadline.check(_PLANNING)
+                    self._deadline.check(self._rules.planning_share)
                 able += self._planned(names)
             except OutOfTimeError:
-                reason = f"there was no time for it within {self._seconds:g} s"
+                reason = f"there was no time for it within {self._rules.seconds:g} s"
                 left_out.append(_untried(names, reason))
             except CoexecError as error:
                 left_out.append(Candidate(names, "", None, refused=str(error)))
@@ -231,13 +210,10 @@ class Auto:
         """
         of = self._settings
         options = (
-            self._planners,
+            replace(self._rules, seconds=0.0),
             sorted(of.pins.items()),
             sorted(of.engine_options.items()),
             of.waiting,
-            self._shortlist,
-            self._requests,
-            self._both,
         )
         machine = (of.devices, detect.clusters(), self._first.fingerprint, installed())
         return digest(self._first.given.digest, machine, options)
@@ -256,7 +232,7 @@ class Auto:
                 return single_device_contenders(work, names)
             cost, system = work.measured
             contenders: dict[Any, Contender] = {}
-            for planner in self._planners:
+            for planner in self._rules.planner_names:
                 self._report_planning(f"planner {planner}", 0, 1)
                 plan = work.plan(planner)
                 self._report_planning(f"planner {planner}", 1, 1)
@@ -273,9 +249,9 @@ class Auto:
         """Every single device, and the plans with the best predictions."""
         alone = [entry for entry in able if entry.is_single]
         plans = sorted((c for c in able if not c.is_single), key=lambda c: c.predicted_s)
-        limit = _WORTH_TRYING * plans[0].predicted_s if plans else 0.0
+        limit = self._rules.worth_trying * plans[0].predicted_s if plans else 0.0
         near = [entry for entry in plans if entry.predicted_s <= limit]
-        return alone + near[: self._shortlist]
+        return alone + near[: self._rules.shortlist]
 
     def _compared(self, ranked: Sequence[Contender]) -> list[Contender]:
         """``ranked``, from the first plan on that agrees with ONNX Runtime; rejected plans last.
@@ -304,7 +280,13 @@ class Auto:
             if entry.rounds_s and entry.candidate.refused is None
         ]
         return doubt(
-            winner.candidate, winner.rounds_s, raced, self._before, outcome.stolen, outcome.others
+            winner.candidate,
+            winner.rounds_s,
+            raced,
+            self._before,
+            outcome.stolen,
+            outcome.others,
+            self._rules,
         )
 
     def _remember(self, work: PlanningContext, plan: Plan, candidates: Iterable[Candidate]) -> None:
@@ -314,7 +296,7 @@ class Auto:
             "candidates": [asdict(c) for c in candidates],
             "doubt": self._doubt,
             "busy": self._busy,
-            "seconds": self._seconds,
+            "seconds": self._rules.seconds,
             "alone": self._alone,
             "races": self._races,
         }
@@ -336,7 +318,7 @@ class Auto:
             prepared = work.prepared(plan)
             if not is_exact(prepared) and (before := known(prepared)) and before.reason:
                 return None  # a request has shown that its outputs differ
-            more = self._seconds > data["seconds"] or (data["alone"] and not self._alone)
+            more = self._rules.seconds > data["seconds"] or (data["alone"] and not self._alone)
             if more and any(c.untried for c in candidates):
                 return None  # now there is time for configurations that were not tried
             self._doubt, self._busy, self._races = data["doubt"], data["busy"], data["races"]
@@ -354,50 +336,9 @@ class Auto:
             return None
 
 
-def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options, with the defaults of those that are missing.
-
-    Raises:
-        UsageError: an option does not exist, or its value is not allowed.
-    """
-    for name in options:
-        if name not in _OPTIONS:
-            raise UsageError(
-                f"planner auto has no option {name!r}{nearest(name, _OPTIONS)}; "
-                f"it has {', '.join(_OPTIONS)}"
-            )
-    chosen: dict[str, Any] = {**_OPTIONS, **options}
-    if not isinstance(chosen["shortlist"], int) or chosen["shortlist"] < 1:
-        raise UsageError(
-            f"option shortlist of planner auto is {chosen['shortlist']!r}; it wants "
-            f"a number from 1 on"
-        )
-    seconds = chosen["seconds"]
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        raise UsageError(
-            f"option seconds of planner auto is {seconds!r}; it is how long the "
-            f"choice may take, a number above 0"
-        )
-    if "planners" in options:  # the default planners exist: they need no import to be checked
-        from coexec.planners import find_planner
-
-        for planner in _names(chosen["planners"]):
-            find_planner(planner)
-    if chosen["requests"] not in (_BOTH, *REQUESTS):
-        raise UsageError(
-            f"option requests of planner auto is {chosen['requests']!r}; it is one "
-            f"of {', '.join((_BOTH, *REQUESTS))}"
-        )
-    return chosen
-
-
 def _untried(names: Configuration, reason: str) -> Candidate:
     return Candidate(names, "", None, refused=reason, untried=True)
 
 
 def _needs_profile(names: Configuration) -> bool:
     return len(names) > 1
-
-
-def _names(planners: Any) -> list[str]:
-    return [name.strip() for name in str(planners).split(",")]

@@ -6,6 +6,7 @@ from coexec.engines import detect
 from coexec.engines.names import cpu_name, default_names, parse, without_engine
 from coexec.engines.registry import describe, processors
 from coexec.hardware.hardware import System
+from coexec.selection.rules import RULES, Rules
 
 __all__ = ["Configuration", "configurations"]
 
@@ -16,7 +17,9 @@ _MOST_NARROW = 4
 """Largest number of clusters of one core each: no network has enough branches for more."""
 
 
-def configurations(devices: Sequence[str] | None = None) -> list[Configuration]:
+def configurations(
+    devices: Sequence[str] | None = None, rules: Rules = RULES
+) -> list[Configuration]:
     """Configurations worth trying, each once.
 
     For named devices: all together, each alone, and the CPU clusters joined to one device. Without
@@ -29,11 +32,12 @@ def configurations(devices: Sequence[str] | None = None) -> list[Configuration]:
     Raises:
         DeviceError: a name is wrong.
     """
-    candidates = _of_machine() if devices is None else _of_names(devices)
+    further = _further_engines() if rules.further_engines else []
+    candidates = _of_machine(further) if devices is None else _of_names(devices, further)
     return list(dict.fromkeys(candidates))
 
 
-def _of_names(names: Sequence[str]) -> list[Configuration]:
+def _of_names(names: Sequence[str], further_engines: Sequence[str]) -> list[Configuration]:
     System(tuple(describe(name) for name in names))  # refuses what cannot be used together
     clusters = [name for name in names if parse(name).kind == "cpu"]
     free = [name for name in clusters if not parse(name).engines]
@@ -45,14 +49,14 @@ def _of_names(names: Sequence[str]) -> list[Configuration]:
     named += [(name,) for name in names]
     return named + [
         other
-        for engine in _further_engines()
+        for engine in further_engines
         for c in named
         for other in [_with(engine, c)]
         if other != c
     ]
 
 
-def _of_machine() -> list[Configuration]:
+def _of_machine(further_engines: Sequence[str]) -> list[Configuration]:
     cores = detect.usable_cores()
     clusters = default_names()
     on_cpu: list[Configuration] = [(cpu_name(cores),), tuple(clusters)]
@@ -65,7 +69,7 @@ def _of_machine() -> list[Configuration]:
     for_machine = list(on_cpu)
     if gpus:
         for_machine += [gpus, *((*names, *gpus) for names in on_cpu)]
-    for engine in _further_engines():
+    for engine in further_engines:
         for_machine += [_with(engine, names) for names in on_cpu]
         if len(cores) > 1:
             for_machine.append((cpu_name(cores[:-1]), f"{cpu_name(cores[-1:])}/{engine}"))

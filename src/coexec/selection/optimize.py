@@ -25,18 +25,18 @@ from typing import Any
 from coexec.defaults import AUTO
 from coexec.errors import CoexecError, ExecutionError, UsageError
 from coexec.processes import Child, EndedError, Parent
-from coexec.profiling.processors import BUSY
 from coexec.selection.auto import Auto
 from coexec.selection.plan_files import text_of
 from coexec.selection.planning_context import opened_cache
 from coexec.selection.prepared import Candidate, Prepared, Requests
 from coexec.selection.quiet_moment import REAL
-from coexec.selection.race import REQUESTS, Outcome, mostly, race, ratios
+from coexec.selection.race import REQUESTS, Outcome, race, ratios
 from coexec.selection.ranking import Tell
+from coexec.selection.rules import RULES, Rules
 from coexec.selection.settings import Settings
 from coexec.units import format_seconds
 
-__all__ = ["CLEARLY", "Verdict", "optimize"]
+__all__ = ["Verdict", "optimize"]
 
 _FIRST = 0.3
 """Share of the time for a first choice, among single devices: they need no profile."""
@@ -44,9 +44,6 @@ _CHOOSING = 0.7
 """Share of the remaining time for a second choice, among all plans; then comes the race."""
 _GRACE = 1.05
 """The process is ended after this factor times the limit, and its last verdict counts."""
-_ROUNDS = (5, 40)
-CLEARLY = 0.97
-"""A plan that takes a larger share of ONNX Runtime's time is not clearly faster."""
 _LEAST_S = 0.1
 _LEAST_RACE_S = 0.5
 _OURS, _ORT = "plan", "ONNX Runtime"
@@ -81,7 +78,7 @@ class Verdict:
 
     @property
     def is_busy(self) -> bool:
-        return self.others > BUSY
+        return self.others > RULES.busy
 
     @property
     def untried(self) -> Sequence[str]:
@@ -205,7 +202,7 @@ def _verdict(chosen: Prepared, auto: Auto, left_s: float, tell: Tell) -> Verdict
     tell("race with ONNX Runtime", 0, 1)
     outcome, other_share = _raced(chosen, max(_LEAST_RACE_S, 0.8 * left_s))
     tell("race with ONNX Runtime", 1, 1)
-    return _judged(chosen, outcome, other_share, auto)
+    return _judged(chosen, outcome, other_share, auto, chosen.work.settings.rules)
 
 
 def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
@@ -230,7 +227,8 @@ def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
                 except Exception as error:  # ONNX Runtime's errors have no common class
                     reason = str(error).partition("\n")[0]
                     continue
-                outcome, load = REAL.with_load(partial(race, rivals, _ROUNDS, budget_s=budget_s))
+                race_both = partial(race, rivals, work.settings.rules.rounds, budget_s=budget_s)
+                outcome, load = REAL.with_load(race_both)
                 return outcome.complete(), load.share
     finally:
         work.release()  # some engines compute on one set of cores at a time
@@ -239,7 +237,9 @@ def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
     )
 
 
-def _judged(chosen: Prepared, outcome: Outcome[str], others: float, auto: Auto) -> Verdict:
+def _judged(
+    chosen: Prepared, outcome: Outcome[str], others: float, auto: Auto, rules: Rules
+) -> Verdict:
     requests = chosen.candidates[0].requests
     shares = {
         figure: ratios(outcome.rounds_s(_OURS, figure), outcome.rounds_s(_ORT, figure))
@@ -249,10 +249,10 @@ def _judged(chosen: Prepared, outcome: Outcome[str], others: float, auto: Auto) 
     assert ort_s is not None and plan_s is not None  # both ran, or the race would have raised
     ratio = ort_s / plan_s
     # A disturbance that lasts a round drops out of the ratios by round.
-    clearly = max(1 / ratio, statistics.median(shares[requests])) < CLEARLY and mostly(
-        share < 1 for share in shares[requests]
-    )
-    is_slower = any(outcome.ratio(_OURS, _ORT, figure) > 1 / CLEARLY for figure in REQUESTS)
+    share = max(1 / ratio, statistics.median(shares[requests]))
+    clearly = share < rules.clear_gain and rules.mostly(share < 1 for share in shares[requests])
+    slower = 1 / rules.clear_gain
+    is_slower = any(outcome.ratio(_OURS, _ORT, figure) > slower for figure in REQUESTS)
     return Verdict(
         ort_s=ort_s,
         plan_s=plan_s,

@@ -16,30 +16,11 @@ from coexec.selection.candidate_process import RivalProcess
 from coexec.selection.contender import Contender
 from coexec.selection.prepared import Requests
 from coexec.selection.quiet_moment import Stopwatch, cpu_clock
-from coexec.selection.race import Lap, Outcome, compete, mostly, ratios, turn
+from coexec.selection.race import Compete, Lap, Outcome, compete, ratios, turn
+from coexec.selection.rules import Rules
 from coexec.units import format_bytes
 
-__all__ = ["BUDGET_S", "Tell", "race_of", "ranked"]
-
-BUDGET_S = 6.0
-"""Seconds for all runs of the shortlist together."""
-_ROUNDS = (5, 40)
-"""Least and largest number of rounds."""
-_MEMORY = 0.5
-"""Share of main memory that all plans of a race together may need for weights and tensors."""
-_GAIN = 0.99
-"""A plan for several devices has to take less than this share of the time of a single device."""
-_OTHER_GAIN = 0.95
-"""The same for GPUs and for further engines of CPU cores: they start more slowly, and their results
-differ in the last digits."""
-_STOLEN = 2.0
-"""Additional gain that a plan needs on a virtual machine: this factor times the share of processor
-time that the host took. The devices of a plan wait for each other, so one stopped core delays all
-of them, whereas threads that are not bound to a core move to a free one. A race of a few seconds
-says little about the next minute: where the host took 15 %, a plan that took 0.9 of the single
-device's time in the race took 1.3 of it afterwards."""
-_NOT_SLOWER = 1.01
-"""Largest ratio that counts as equally fast, by the figure that does not decide."""
+__all__ = ["Tell", "race_of", "ranked"]
 
 Tell = Callable[[str, int, int], None]
 """Type of `Settings.progress`, called with the name of a step, the amount done, and the total."""
@@ -47,16 +28,18 @@ Tell = Callable[[str, int, int], None]
 
 def race_of(
     shortlist: Sequence[Contender],
-    requests: Requests,
     quiet: Quiet | None,
     tell: Tell,
-    budget_s: float = BUDGET_S,
+    rules: Rules,
+    budget_s: float,
+    compete: Compete = compete,
 ) -> Outcome[int]:
     """Run the race of the shortlist; rivals are its indices. A single plan needs no race."""
     if len(shortlist) == 1:
         return Outcome()
+    requests = deciding_figure(rules)
     with ExitStack() as stack:
-        started = _started(shortlist, stack, tell)
+        started = _started(shortlist, stack, tell, rules)
         watch = Stopwatch(used_s=cpu_clock(started.processes))
         what, start_s = f"race of {len(started.turns)} plans", watch.now_s()
         loads: list[Load] = []
@@ -69,7 +52,9 @@ def race_of(
             return lap
 
         turns = {which: partial(told, run) for which, run in started.turns.items()}
-        outcome = compete(turns, _ROUNDS, drop_by=requests, budget_s=budget_s, watch=watch)
+        outcome = compete(
+            turns, rules.rounds, drop_by=requests, budget_s=budget_s, watch=watch, rules=rules
+        )
         tell(what, 100, 100)
     for entry in shortlist:
         entry.work.release()
@@ -87,7 +72,9 @@ class _Started:
     failed: dict[int, CoexecError] = field(default_factory=dict)
 
 
-def _started(shortlist: Sequence[Contender], stack: ExitStack, tell: Tell) -> _Started:
+def _started(
+    shortlist: Sequence[Contender], stack: ExitStack, tell: Tell, rules: Rules
+) -> _Started:
     """Start the plans of a shortlist, with the first made-up inputs with which any plan runs."""
     model = shortlist[0].work.model
     needed_bytes, memory_bytes = least_bytes(model.graph), main_memory_bytes()
@@ -96,11 +83,11 @@ def _started(shortlist: Sequence[Contender], stack: ExitStack, tell: Tell) -> _S
         with ExitStack() as attempt:
             for which, entry in enumerate(shortlist):
                 all_bytes = (len(started.turns) + 1) * needed_bytes
-                if memory_bytes and started.turns and all_bytes > _MEMORY * memory_bytes:
+                if memory_bytes and started.turns and all_bytes > rules.memory_share * memory_bytes:
                     started.failed[which] = ExecutionError(
                         f"not measured: {len(started.turns) + 1} plans in memory need "
-                        f"{format_bytes(all_bytes)}, and planning may use {_MEMORY:.0%} of "
-                        f"{format_bytes(memory_bytes)}"
+                        f"{format_bytes(all_bytes)}, and planning may use "
+                        f"{rules.memory_share:.0%} of {format_bytes(memory_bytes)}"
                     )
                     continue
                 tell("plans compiled for the race", which, len(shortlist))
@@ -131,17 +118,20 @@ def _start(
         started.processes.append(rival.pid)
 
 
-def ranked(
-    shortlist: Sequence[Contender], outcome: Outcome[int], requests: Requests, both: bool
-) -> list[Contender]:
-    """The shortlist with its measured figures, the best first by the figure ``requests``.
+def deciding_figure(rules: Rules) -> Requests:
+    """The figure by which plans are ranked."""
+    return "loop" if rules.requests == "loop" else "paced"
 
-    ``both``: a plan that is slower than the best single device by the other figure ranks behind it.
-    """
+
+def ranked(shortlist: Sequence[Contender], outcome: Outcome[int], rules: Rules) -> list[Contender]:
+    """The shortlist with its measured figures, the best first by the rules."""
+    requests = deciding_figure(rules)
     times = [outcome.rounds_s(which, requests) for which in range(len(shortlist))]
     other: Requests = "loop" if requests == "paced" else "paced"
-    guard = [outcome.rounds_s(which, other) for which in range(len(shortlist))] if both else times
-    places = _order(shortlist, times, guard, outcome.stolen)
+    guard = [outcome.rounds_s(which, other) for which in range(len(shortlist))]
+    if rules.requests != "both":
+        guard = times
+    places = _order(shortlist, times, guard, outcome.stolen, rules)
     return [
         shortlist[which].measured(outcome, which, requests).noted(note) for which, note in places
     ]
@@ -167,6 +157,7 @@ def _order(
     times: Sequence[Sequence[float]],
     guard: Sequence[Sequence[float]],
     stolen: float,
+    rules: Rules,
 ) -> list[_Rank]:
     """Indices of the shortlist, the best first.
 
@@ -196,12 +187,13 @@ def _order(
             ratios(times[which], times[unit]),
             statistics.median(ratios(guard[which], guard[unit])),
             stolen,
+            rules,
             has_single=bool(singles),
         )
         for which in ran
     }
     if singles:
-        standing[unit] = _Standing(_GAIN, "nothing is clearly faster")
+        standing[unit] = _Standing(rules.gain, "nothing is clearly faster")
     lost = _Standing(float("inf"), "not measured")
     order = sorted(range(len(shortlist)), key=lambda which: standing.get(which, lost).ratio)
     notes = {which: standing.get(which, lost).note for which in order}
@@ -216,6 +208,7 @@ def _standing(
     by_round: Sequence[float],
     guard: float,
     stolen: float,
+    rules: Rules,
     has_single: bool,
 ) -> _Standing:
     """Comparison of ``entry`` with the best single device ``unit``, round by round."""
@@ -223,12 +216,13 @@ def _standing(
     base = f"{ratio:.2f} of the time of {', '.join(unit.candidate.devices)}"
     if not has_single:
         return _Standing(ratio, base)
-    enough = (_GAIN if entry.is_plain else _OTHER_GAIN) - _STOLEN * stolen
-    if guard > _NOT_SLOWER:
+    enough = rules.gain if entry.is_plain else rules.other_gain
+    enough -= rules.stolen_factor * stolen
+    if guard > rules.not_slower:
         note = f"{base}, but {guard:.2f} of it by the other figure"
     elif ratio >= enough:
         note = f"{base}; it would have to be below {enough:.2f}"
-    elif not mostly(share < 1 for share in by_round):
+    elif not rules.mostly(share < 1 for share in by_round):
         note = f"{base}, but faster in less than three of four rounds"
     else:
         return _Standing(ratio, base)

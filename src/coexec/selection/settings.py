@@ -11,6 +11,7 @@ from coexec.defaults import AUTO, MODE, WAITING, Mode, Waiting
 from coexec.errors import UsageError
 from coexec.plan.plan_file import PlanFile
 from coexec.profiling.activity import Quiet
+from coexec.selection.rules import Rules, current_rules
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.profiling.profiler import Effort
@@ -73,6 +74,8 @@ class Settings:
 
     quiet: Quiet | None = field(default=None, compare=False)
     """Measure only while another process runs no request."""
+    rules: Rules = field(default_factory=current_rules, compare=False)
+    """By which planner "auto" chooses. Its planner options are rules as well, and replace these."""
 
     def __post_init__(self) -> None:
         devices, shapes = self.devices, self.shapes

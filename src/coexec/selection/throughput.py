@@ -39,14 +39,10 @@ from coexec.selection.opened_model import OpenedModel
 from coexec.selection.planning_context import PlanningContext, opened_cache
 from coexec.selection.prepared import Candidate, Prepared
 from coexec.selection.quiet_moment import Rest
+from coexec.selection.rules import Rules
 from coexec.selection.settings import Settings
 
 __all__ = ["Throughput", "requests_per_s", "started"]
-
-_ROUNDS = 5
-_TURN_S = 0.6
-_GAIN = 1.03
-"""Requests per second, divided by those of the engine's own session; below, the session is kept."""
 
 
 def started(prepared: Prepared) -> Runner:
@@ -128,7 +124,7 @@ class Throughput:
             if rates:
                 refused |= failed
                 break
-        ranked = _ranked(list(rates or able), rates)
+        ranked = _ranked(list(rates or able), rates, self._settings.rules)
         refused |= self._unlike(able, ranked)
         losers = [Candidate(n, "single", None, refused=text) for n, text in refused.items()]
         ranked = [names for names in ranked if names not in refused]
@@ -166,7 +162,7 @@ class Throughput:
         """
         able: dict[Configuration, Prepared] = {}
         refused: dict[Configuration, str] = {}
-        for names in configurations(self._settings.devices):
+        for names in configurations(self._settings.devices, self._settings.rules):
             try:
                 able[names] = self._prepared(names)
             except CoexecError as error:
@@ -184,7 +180,7 @@ class Throughput:
         """Requests per second in each round, and why some configurations did not run."""
         failed: dict[Configuration, str] = {}
         rates: dict[Configuration, list[float]] = {}
-        pause = Rest()
+        rules, pause = self._settings.rules, Rest()
         with ExitStack() as stack:
             runners: dict[Configuration, Runner] = {}
             for names, prepared in able.items():
@@ -194,11 +190,11 @@ class Throughput:
                 except CoexecError as error:
                     failed[names] = str(error)
                     runners.pop(names, None)
-            for number in range(_ROUNDS):
+            for number in range(rules.parallel_rounds):
                 order = list(runners)
                 for names in order[number % len(order) :] + order[: number % len(order)]:
                     pause.until_idle()
-                    turn = partial(requests_per_s, runners[names], feeds, _TURN_S)
+                    turn = partial(requests_per_s, runners[names], feeds, rules.parallel_turn_s)
                     rates.setdefault(names, []).append(undisturbed(turn, self._settings.quiet))
         return rates, failed
 
@@ -247,13 +243,15 @@ def clients() -> int:
 
 
 def _ranked(
-    able: Sequence[Configuration], rates: Mapping[Configuration, Sequence[float]]
+    able: Sequence[Configuration],
+    rates: Mapping[Configuration, Sequence[float]],
+    rules: Rules,
 ) -> list[Configuration]:
     """Configurations, the best first. The first configuration with a single device counts as the
     best unless another one is clearly better."""
     own = next((names for names in able if len(names) == 1), able[0])
     per_s = {names: statistics.median(counted) for names, counted in rates.items()}
     ranked = sorted(able, key=lambda names: -per_s.get(names, 0.0))
-    if per_s.get(ranked[0], 0.0) < _GAIN * per_s.get(own, 0.0):
+    if per_s.get(ranked[0], 0.0) < rules.parallel_gain * per_s.get(own, 0.0):
         ranked.sort(key=lambda names: names != own)
     return ranked
