@@ -14,7 +14,7 @@ from onnx import helper
 
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
-from coexec.selection import auto
+from coexec.selection.chooser import Chooser
 from coexec.selection.rules import default_rules
 from tests.helpers.quick_choice import QUICK_RULES
 from tests.helpers.small_models import branches, from_nodes, tensor_info
@@ -92,9 +92,12 @@ def test_candidates_are_printed_with_the_figure_that_decided(
     words = [str(folder / "model.onnx"), "--devices", TWO, "--option"]
     with default_rules(replace(QUICK_RULES, worth_trying=float("inf"))):
         assert call(folder, "plan", *words, "requests=loop") == 0
-    lines = [x for x in capfd.readouterr().out.splitlines() if x.startswith(("taken", "tried"))]
-    assert "in a loop (this figure decided)" in lines[0]
-    assert not any("at up to 30 requests a second (this figure decided)" in line for line in lines)
+    lines = [line.split(maxsplit=1) for line in capfd.readouterr().out.splitlines()]
+    rows = dict(line for line in lines if len(line) == 2)
+    assert " paced, " in rows["taken"] and " in a loop" in rows["taken"]
+    assert "one request after the other, by which plans are ranked" in rows["figures"]
+    assert "at up to 30 requests a second, by which" not in rows["figures"]
+    assert rows["verdict"].endswith(" is clearly faster") or " is taken: " in rows["verdict"]
     refuse(capfd, call(folder, "plan", *words, "requests=now"), "'now'", "paced, loop")
 
 
@@ -267,7 +270,7 @@ def test_inputs_that_do_not_fit_are_refused_before_planning(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(auto.Auto, "choose", lambda self: pytest.fail("it plans"))
+    monkeypatch.setattr(Chooser, "choose", lambda self: pytest.fail("it plans"))
     inputs = tmp_path / "in.npz"
     if content is None:
         np.savez(inputs, x=np.zeros((1, 3, 5, 5), np.float32))

@@ -1,6 +1,7 @@
 """planner="auto": configurations, choice, memory; and reasons for what was chosen."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from coexec.cli import main
-from coexec.cli.common import format_candidate
+from coexec.cli.decisions import format_candidate
 from coexec.engines import detect
 from coexec.engines.base import Processor
 from coexec.engines.detect import usable_cores
@@ -19,12 +20,13 @@ from coexec.model.check import plain_session, worst_difference
 from coexec.profiling import engines
 from coexec.profiling.profiler import Effort
 from coexec.profiling.store import Measurement
-from coexec.selection import ranking
-from coexec.selection.auto import Auto
+from coexec.selection.chooser import Chooser
 from coexec.selection.configurations import configurations
 from coexec.selection.contender import Contender
-from coexec.selection.prepared import Candidate
-from coexec.selection.race import REQUESTS, Lap, Outcome
+from coexec.selection.decision import Candidate, Decision
+from coexec.selection.objective import objective_of
+from coexec.selection.race import Lap, Outcome
+from coexec.selection.ranking import explained, ranked
 from coexec.selection.rules import RULES, Rules
 from coexec.selection.settings import Settings
 from coexec.session import InferenceSession
@@ -106,7 +108,7 @@ def test_the_fastest_is_kept_and_remembered(
         monkeypatch.setattr(engines, name, lambda *_: Measurement(0.0, 0.0, 1))
     rules = replace(ALL_RUN, rounds=(2, 2), planners="hope_greedy,heft")
     settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
-    choice = Auto(model, settings).choose()
+    choice = Chooser(model, settings).choose()
     first = choice.candidates[0]
     assert first.devices == choice.work.names and first.measured_s is not None
     for count in (1, 2):
@@ -115,15 +117,15 @@ def test_the_fastest_is_kept_and_remembered(
     def again(*_: object, **__: object) -> Any:
         raise AssertionError("it measured again")
 
-    same = Auto(model, settings, compete=again).choose()
+    same = Chooser(model, settings, compete=again).choose()
     assert same.plan == choice.plan and same.candidates == choice.candidates
     (file,) = tmp_path.glob("choices/*")
     whole = file.read_bytes()
     file.write_bytes(whole[:40])
     with pytest.warns(CacheWarning, match="damaged"):
-        repaired = Auto(model, settings).choose()
+        repaired = Chooser(model, settings).choose()
     assert repaired.candidates and file.stat().st_size > 40
-    fewer = Auto(model, replace(settings, planner_options={"shortlist": 1})).choose()
+    fewer = Chooser(model, replace(settings, planner_options={"shortlist": 1})).choose()
     assert sum(c.measured_s is not None for c in fewer.candidates if len(c.devices) > 1) <= 1
     assert len(list(tmp_path.glob("choices/*"))) == 2
 
@@ -144,15 +146,13 @@ def test_the_figure_that_decides_is_asked_for_told_and_a_part_of_the_key(
         settings = Settings(
             CPUS, planner_options=options, cache=tmp_path, effort=QUICK, rules=ALL_RUN
         )
-        auto = Auto(branches(), settings, compete=made_up)
+        auto = Chooser(branches(), settings, compete=made_up)
         ran = [c for c in auto.choose().candidates if c.measured_s is not None]
         chosen[requests] = ran[0]
         assert {c.requests for c in ran} == {requests}
         best_s = min(getattr(c, f"{requests}_s") for c in ran)
         assert ran[0].measured_s == getattr(ran[0], f"{requests}_s") == best_s
-        text = format_candidate(ran[0])
-        assert text.count("this figure decided") == 1
-        assert f"{REQUESTS[ran[0].requests]} (this figure decided)" in text
+        assert " paced, " in format_candidate(ran[0]) and " in a loop" in format_candidate(ran[0])
     assert chosen["paced"].paced_s != chosen["loop"].paced_s
     assert len(list(tmp_path.glob("choices/*"))) == 2
 
@@ -166,28 +166,47 @@ def test_a_candidate_that_fails_while_others_run_says_why(
         return Outcome(laps | {1: []}, {1: ExecutionError("the device is gone")})
 
     settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=ALL_RUN)
-    candidates = Auto(branches(), settings, compete=second_fails).choose().candidates
-    (failed,) = [c for c in candidates if c.refused]
-    assert failed.measured_s is None and candidates[0].refused is None
+    candidates = Chooser(branches(), settings, compete=second_fails).choose().candidates
+    (failed,) = [c for c in candidates if c.status == "refused"]
+    assert failed.measured_s is None and candidates[0].status == "taken"
     assert format_candidate(failed).endswith(": the device is gone")
 
 
-def entry(devices: int, planner: str = "heft") -> Any:
+def entry(devices: int, planner: str = "heft") -> Contender:
     names = tuple(f"cpu:{i}" for i in range(devices))
-    return Contender(Candidate(names, planner, 1.0), None, None)  # type: ignore[arg-type]
+    return Contender(Candidate(names, planner, 1.0), [])
 
 
-def indices(*words: Any) -> list[int]:
-    """The order of a shortlist, without the reasons."""
-    return [which for which, _ in ranking._order(*words, RULES)]
+def decided(
+    shortlist: Sequence[Contender],
+    paced_s: Sequence[Sequence[float]],
+    loop_s: Sequence[Sequence[float]] | None = None,
+    stolen: float = 0.0,
+) -> list[Candidate]:
+    """The candidates in the order of a race with these seconds in each round."""
+    pairs = zip(paced_s, paced_s if loop_s is None else loop_s, strict=True)
+    laps = {
+        which: [Lap((paced,), (loop,)) for paced, loop in zip(*figures, strict=True)]
+        for which, figures in enumerate(pairs)
+    }
+    outcome = Outcome(laps, stolen=stolen)
+    return explained(ranked(shortlist, outcome, objective_of("latency", RULES), RULES))
+
+
+def order(
+    shortlist: Sequence[Contender],
+    paced_s: Sequence[Sequence[float]],
+    loop_s: Sequence[Sequence[float]] | None = None,
+    stolen: float = 0.0,
+) -> list[int]:
+    """Indices of the shortlist in that order."""
+    key = [(e.candidate.devices, e.candidate.planner) for e in shortlist]
+    rows = decided(shortlist, paced_s, loop_s, stolen)
+    return [key.index((row.devices, row.planner)) for row in rows]
 
 
 def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> None:
     single, pair, other = entry(1, "single"), entry(2), entry(2, "hope_greedy")
-
-    def order(shortlist: list[Any], times: list[list[float]]) -> list[int]:
-        return indices(shortlist, times, times, 0.0)
-
     noise = [1.0, 3.0, 1.0, 9.0, 2.0]
     # Twice as fast in every round, though its median is the higher one: it ran in the bad rounds.
     assert order([single, pair], [noise[1:], [0.5 * n for n in noise[1:]]]) == [1, 0]
@@ -206,23 +225,23 @@ def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> No
 def test_what_is_slower_in_a_loop_is_no_better() -> None:
     single, pair = entry(1, "single"), entry(2)
     paced = [[1.0] * 5, [0.5] * 5]
-    assert indices([single, pair], paced, [[1.0] * 5, [1.0] * 5], 0.0) == [1, 0]
-    assert indices([single, pair], paced, [[1.0] * 5, [1.1] * 5], 0.0) == [0, 1]
+    assert order([single, pair], paced, [[1.0] * 5, [1.0] * 5]) == [1, 0]
+    assert order([single, pair], paced, [[1.0] * 5, [1.1] * 5]) == [0, 1]
 
 
 def test_where_the_host_takes_time_a_plan_has_to_gain_more() -> None:
     shortlist, times = [entry(1, "single"), entry(2)], [[1.0] * 5, [0.8] * 5]
-    assert indices(shortlist, times, times, 0.05) == [1, 0]
-    assert indices(shortlist, times, times, 0.15) == [0, 1]
+    assert order(shortlist, times, stolen=0.05) == [1, 0]
+    assert order(shortlist, times, stolen=0.15) == [0, 1]
+
+
+def with_opencl(plan: Contender) -> Contender:
+    return plan._replace(candidate=replace(plan.candidate, devices=("cpu:0/opencl",)))
 
 
 def test_another_engine_has_to_gain_more() -> None:
-    plain, other = entry(1, "single"), entry(1, "single")
-    other = other._replace(candidate=replace(other.candidate, devices=("cpu:0/opencl",)))
-
-    def order(shortlist: list[Any], times: list[list[float]]) -> list[int]:
-        return indices(shortlist, times, times, 0.0)
-
+    plain = entry(1, "single")
+    other = with_opencl(plain)
     assert order([other, plain], [[0.96] * 5, [1.0] * 5]) == [1, 0]
     assert order([other, plain], [[0.94] * 5, [1.0] * 5]) == [0, 1]
     # The first engine is what is compared with, whichever was predicted to be faster.
@@ -230,12 +249,80 @@ def test_another_engine_has_to_gain_more() -> None:
     assert order([other, plain], [[], []]) == [1, 0]
 
 
+OWN = Contender(Candidate(("cpu:0-1",), "single", engines=("onnxruntime",), own_session=True), [])
+OTHER = with_opencl(entry(1, "single"))
+PAIR = entry(2)
+UNSTEADY = [0.8, 1.2, 0.8, 1.1]
+
+
+@pytest.mark.parametrize(
+    ("plan", "paced_s", "loop_s", "stolen", "status", "reason"),
+    [
+        (OTHER, [0.9] * 4, None, 0.0, "taken", "it takes 0.90 of the time of ONNX Runtime at up "
+         "to 30 requests a second, and it was faster in 4 of 4 rounds"),
+        (OTHER, [0.96] * 4, None, 0.0, "not taken", "it takes 0.96 of the time of ONNX Runtime; a "
+         "plan with a GPU, an NPU or a further engine is taken below 0.95"),
+        (PAIR, [0.995] * 4, None, 0.0, "not taken", "it takes 0.995 of the time of ONNX Runtime; "
+         "a plan for CPU cores with their first engine is taken below 0.99"),
+        (PAIR, [0.9] * 4, None, 0.05, "not taken", "it takes 0.90 of the time of ONNX Runtime; a "
+         "plan for CPU cores with their first engine is taken below 0.99, lowered by 0.10 because "
+         "the host took 5% of the processor time"),
+        (PAIR, [1.24] * 4, None, 0.0, "not taken", "it takes 1.24 times the time of ONNX Runtime"),
+        (PAIR, UNSTEADY, None, 0.0, "not taken", "it takes 0.95 of the time of ONNX Runtime in the "
+         "median, but it was faster in 2 of 4 rounds; 3 are needed"),
+        (PAIR, [0.9] * 4, [1.23] * 4, 0.0, "not taken", "it takes 0.90 of the time of ONNX Runtime "
+         "at up to 30 requests a second, but 1.23 times its time in a loop; at most 1.01 is "
+         "accepted there"),
+    ],
+)  # fmt: skip
+def test_reasons_name_the_rule_and_the_numbers(
+    plan: Contender,
+    paced_s: list[float],
+    loop_s: list[float] | None,
+    stolen: float,
+    status: str,
+    reason: str,
+) -> None:
+    ones = [1.0] * 4
+    loops = None if loop_s is None else [ones, loop_s]
+    rows = decided([OWN, plan], [ones, paced_s], loops, stolen)
+    (row,) = [row for row in rows if row.devices == plan.candidate.devices]
+    assert (row.status, row.reason) == (status, reason)
+    (own,) = [row for row in rows if row.is_ort_session]
+    assert own.reason in (
+        "the taken plan is clearly faster",
+        "no other plan that may answer is clearly faster",
+    )
+    assert sorted(row.status for row in rows) == ["not taken", "taken"]
+
+
+def test_a_decision_is_the_same_after_it_was_stored() -> None:
+    rows = decided([OWN, PAIR], [[1.0] * 4, [0.9] * 4])
+    options = {"opencl": {"precision": "fp16"}}
+    rows[0] = replace(rows[0], engines=("opencl",), options=options, comparison="alike")
+    decision = Decision(tuple(rows), "verdict", shapes="x=1,3", doubt="why", races=2, seconds=3.0)
+    text = json.dumps(decision.to_json())
+    assert Decision.from_json(json.loads(text)) == decision
+    with pytest.raises((KeyError, TypeError)):
+        Decision.from_json({"candidates": [{"devices": [], "planner": ""}]})
+    with pytest.raises((KeyError, TypeError)):
+        Decision.from_json(json.loads(text) | {"unknown": 1})
+
+
 @two_cores
 def test_sessions_choose_by_themselves(tmp_path: Path) -> None:
     model = branches()
-    with InferenceSession(model, devices=CPUS, cache=tmp_path) as session:
+    with InferenceSession(model, devices=CPUS, cache=tmp_path, background=False) as session:
         feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
         found = session.run(None, feeds)
+        decision = session.decision
+    assert decision is not None and decision.verdict.startswith(f"{decision.taken} is taken: ")
+    with InferenceSession(model, devices=CPUS, cache=tmp_path) as session:
+        assert session.decision is None
+        session.wait()
+        assert session.decision == decision
+    with InferenceSession(model, devices=CPUS, cache=tmp_path, planner="heft") as session:
+        assert session.decision is None
     for a, b in zip(found, plain_session(model).run(None, feeds), strict=True):
         assert worst_difference(a, b) < 1e-5
 
@@ -244,13 +331,13 @@ def test_a_file_that_is_no_model_is_refused_once(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"not a model")
     with pytest.raises(ModelError, match="is not an ONNX model") as caught:
-        Auto(str(path), Settings(CPUS, cache=tmp_path / "cache")).choose()
+        Chooser(str(path), Settings(CPUS, cache=tmp_path / "cache")).choose()
     assert str(caught.value).count("not an ONNX model") == 1
 
 
 def test_options_are_checked() -> None:
     with pytest.raises(UsageError, match="auto has no option 'top_k'; it has planners, shortlist"):
-        Auto("zoo:squeezenet", Settings(CPUS[:1], planner_options={"top_k": 3}))
+        Chooser("zoo:squeezenet", Settings(CPUS[:1], planner_options={"top_k": 3}))
 
 
 @two_cores

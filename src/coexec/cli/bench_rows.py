@@ -20,8 +20,9 @@ from coexec.engines.names import default_names
 from coexec.errors import DeviceError
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
+from coexec.selection.decision import Requests
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.prepared import Prepared, Requests
+from coexec.selection.prepared import Prepared
 from coexec.selection.quiet_moment import Rest
 from coexec.selection.race import REQUESTS
 from coexec.selection.rules import RULES
@@ -63,9 +64,7 @@ def _alone(plan: Prepared) -> dict[str, float | None]:
     if plan.work.settings.plan is not None:
         return dict.fromkeys(plan.work.device_names) if len(plan.work.device_names) > 1 else {}
     considered = {
-        c.devices[0]: c.predicted_s
-        for c in plan.candidates
-        if len(c.devices) == 1 and c.refused is None
+        c.devices[0]: c.predicted_s for c in plan.candidates if len(c.devices) == 1 and c.is_able
     }
     if considered:
         return considered

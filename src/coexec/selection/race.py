@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from coexec.errors import CoexecError
 from coexec.profiling.processors import ProcessorTime
-from coexec.selection.prepared import Requests
+from coexec.selection.decision import FIGURES, Requests
 from coexec.selection.quiet_moment import REAL, Rest, Stopwatch
 from coexec.selection.rules import RULES, Rules
 
@@ -44,8 +44,9 @@ Key = TypeVar("Key", bound=Hashable)
 Run = Callable[[], Any]
 Compete = Callable[..., "Outcome[int]"]
 """Type of `compete`, with indices as keys. Tests pass a function that returns made-up figures."""
-REQUESTS: Mapping[Requests, str] = {"paced": "at up to 30 requests a second", "loop": "in a loop"}
-"""The two figures that every race measures, in words."""
+_BOTH: Sequence[Requests] = ("paced", "loop")
+REQUESTS: Mapping[Requests, str] = {figure: FIGURES[figure] for figure in _BOTH}
+"""The two figures that `turn` measures, in words."""
 
 _PERIOD_S = 1 / 30
 
@@ -73,6 +74,8 @@ class Lap(NamedTuple):
     paced: tuple[float, ...] = ()
     loop: tuple[float, ...] = ()
     rested: tuple[float, ...] = ()
+    parallel: tuple[float, ...] = ()
+    """Seconds of the turn over the number of its requests, which came from many threads."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Otherwise a choice that was made while another program kept the machine busy wou
 import statistics
 from collections.abc import Sequence
 
-from coexec.selection.prepared import Candidate
+from coexec.selection.decision import Candidate
 from coexec.selection.race import ratio
 from coexec.selection.rules import RULES, Rules
 
@@ -40,24 +40,25 @@ def doubt(
         others_share: share of the processor time that other programs of this machine used.
     """
     if others_share > rules.busy:
-        return f"other programs used {others_share:.0%} of the processors' time meanwhile"
+        return f"other programs used {others_share:.0%} of the processor time meanwhile"
     if before is not None:
         same = (winner.devices, winner.planner) == (before.devices, before.planner)
-        return None if same else f"two races disagree: {', '.join(before.devices)} won before"
+        return None if same else f"two races disagree: the earlier one took {before}"
     if stolen > rules.stolen:
-        return f"the host took {100 * stolen:.0f} % of the processors' time for others"
+        return f"the host of this virtual machine took {stolen:.0%} of the processor time"
     varies = spread(won_s)
     if varies is not None and varies > rules.spread:
-        return f"its times vary by {100 * varies:.0f} %"
+        return f"the times of the taken plan vary by {varies:.0%}"
     for rival, rounds_s in others:
         lead = ratio(rounds_s, won_s) if won_s and rounds_s else rules.lead
         if lead < rules.lead:
-            return (
-                f"{', '.join(rival.devices)} ({rival.planner}) is {100 * (lead - 1):.1f} % behind"
-            )
+            apart = f"{abs(lead - 1):.1%}"
+            if lead < 1:
+                return f"{rival} is {apart} faster than the taken plan, which is not a clear gain"
+            return f"{rival} is only {apart} slower than the taken plan"
     measured_s, predicted_s = winner.measured_s, winner.predicted_s
     if measured_s and predicted_s:
         off = max(measured_s / predicted_s, predicted_s / measured_s)
         if off > rules.disagreement:
-            return f"it takes {measured_s / predicted_s:.2f} of the predicted time"
+            return f"the taken plan takes {measured_s / predicted_s:.2f} times the predicted time"
     return None

@@ -1,6 +1,6 @@
 """All settings of a user, with their defaults. Session and command line make an object of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from coexec.defaults import AUTO, MODE, WAITING, Mode, Waiting
 from coexec.errors import UsageError
 from coexec.plan.plan_file import PlanFile
 from coexec.profiling.activity import Quiet
+from coexec.progress import ReportProgress
 from coexec.selection.rules import Rules, current_rules
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
@@ -69,9 +70,7 @@ class Settings:
     place of predictions."""
     effort: "Effort | None" = field(default=None, compare=False)
     """When to stop measuring."""
-    progress: Callable[[str, int, int], None] | None = field(default=None, compare=False)
-    """Called with the name of a step, the amount done, and the total; 0 if the total is unknown."""
-
+    progress: ReportProgress | None = field(default=None, compare=False)
     quiet: Quiet | None = field(default=None, compare=False)
     """Measure only while another process runs no request."""
     rules: Rules = field(default_factory=current_rules, compare=False)

@@ -7,17 +7,20 @@ with the best predictions, and every single device, then run for real, in turns 
 is clearly the fastest. It is compared with ONNX Runtime (`comparison`): if its outputs differ, it
 is rejected and the next one is compared. The choice is kept in the cache. A plan that is not
 clearly faster than the best single device is not chosen.
+
+In mode "throughput" there are no plans for several devices: each device of a configuration runs
+whole requests, and threads send many of them (`throughput`). All else is the same.
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from coexec.cache import Entry
 from coexec.engines import detect
-from coexec.engines.names import whole_cpu
+from coexec.engines.names import parse, whole_cpu
 from coexec.engines.registry import installed
 from coexec.errors import (
     CoexecError,
@@ -31,21 +34,28 @@ from coexec.keys import digest
 from coexec.plan.plan import Plan
 from coexec.selection.comparison import ReferenceAnswers, is_exact, known
 from coexec.selection.configurations import Configuration, configurations
-from coexec.selection.contender import Contender, single_device_contenders
+from coexec.selection.contender import Contender, contender, single_device_contenders
 from coexec.selection.deadline import Deadline, OutOfTimeError
+from coexec.selection.decision import Candidate, Decision, Status
+from coexec.selection.objective import objective_of
 from coexec.selection.opened_model import OpenedModel
+from coexec.selection.plan_race import PlanRace
 from coexec.selection.planning_context import PlanningContext, opened_cache
-from coexec.selection.prepared import Candidate, Prepared
+from coexec.selection.prepared import Prepared
 from coexec.selection.race import Compete, Outcome, compete
 from coexec.selection.race_confidence import doubt
-from coexec.selection.ranking import race_of, ranked
+from coexec.selection.ranking import explained, ranked, verdict
 from coexec.selection.settings import Settings
 from coexec.timing.simulate import simulate
 
-__all__ = ["Auto"]
+__all__ = ["Chooser"]
+
+_FORM = 2
+"""Number of the form of a choice in the cache. Choices of another form are not found."""
+_FILE = "choice.json"
 
 
-class Auto:
+class Chooser:
     """Chooses a plan for one model on one machine; an earlier choice comes from the cache."""
 
     def __init__(
@@ -59,14 +69,15 @@ class Auto:
         """
         Args:
             source: as for `PlanningContext`.
+            settings: the mode is the objective. The planner has these options: "planners",
+                comma-separated, for configurations of several devices; "shortlist", how many plans
+                run for real; "requests", the figure that decides: "paced", 30 requests a second as
+                a camera sends them, or "loop", one after the other; by default "paced" decides, and
+                "loop" must not get slower; "seconds", how long the choice may take, 60 by default.
+                Time in which planning waits for the program's own requests does not count, nor does
+                loading the model.
             alone: try only single devices, which need no profile. If other configurations were left
                 out because of it, a later call without it makes a new choice.
-            settings: the planner has these options: "planners", comma-separated, for configurations
-                of several devices; "shortlist", how many plans run for real; "requests", the figure
-                that decides: "paced", 30 requests a second as a camera sends them, or "loop", one
-                after the other; by default "paced" decides, and "loop" must not get slower;
-                "seconds", how long the choice may take, 60 by default. Time in which planning waits
-                for the program's own requests does not count, nor does loading the model.
             compete: runs the race.
 
         Raises:
@@ -75,16 +86,14 @@ class Auto:
         """
         self._settings = settings = settings or Settings()
         self._rules = settings.rules.with_options(settings.planner_options)
+        self._objective = objective_of(settings.mode, self._rules)
         self._alone, self._compete = alone, compete
         self._deadline = Deadline()
         self._cache = opened_cache(settings.cache)
         self._source = source
         self._first_names = tuple(settings.devices or [whole_cpu()])
         self._first = self._open(self._first_names)
-        self._doubt: str | None = None
-        self._busy = False
-        self._races = 0
-        self._before: Candidate | None = None
+        self._before: Decision | None = None
 
     @cached_property
     def _configurations(self) -> Sequence[Configuration]:
@@ -94,7 +103,7 @@ class Auto:
     @cached_property
     def _known(self) -> Prepared | None:
         """The earlier choice, from the cache."""
-        return None if self._settings.fresh else self._remembered(self._key)
+        return None if self._settings.fresh else self._remembered()
 
     def _open(self, names: Sequence[str]) -> PlanningContext:
         settings = replace(
@@ -126,19 +135,25 @@ class Auto:
         return self._known
 
     @property
+    def decision(self) -> Decision | None:
+        """How the earlier choice was made; None if there is none."""
+        return None if self._known is None else self._known.decision
+
+    @property
     def doubt(self) -> str | None:
         """Why the earlier choice should be raced again; None if it should not."""
-        decided = self._known is None or self._races >= self._rules.most_races
-        return None if decided else self._doubt
+        decision = self.decision
+        if decision is None or decision.races >= self._rules.most_races:
+            return None
+        return decision.doubt
 
     def reconsider(self) -> Prepared:
         """Race again because the earlier choice is in doubt. It is confirmed or replaced.
 
         Profiles that were measured on a busy machine are measured again.
         """
-        earlier = self._known
-        self._before = earlier.candidates[0] if earlier is not None else None
-        if self._busy:
+        self._before = self.decision
+        if self._before is not None and self._before.others > self._rules.busy:
             self._settings = replace(self._settings, fresh=True)
             self._first = self._open(self._first_names)
         self._known = None
@@ -155,70 +170,70 @@ class Auto:
         if self._known is not None:
             return self._known
         graph = self._first.graph  # a model that cannot be loaded is no configuration's fault
-        quiet = self._settings.quiet
+        rules, quiet = self._rules, self._settings.quiet
         paused_s = (lambda: quiet.waited_s) if quiet is not None else (lambda: 0.0)
-        deadline = self._deadline = Deadline(self._rules.seconds, paused_s=paused_s)
+        deadline = self._deadline = Deadline(rules.seconds, paused_s=paused_s)
         able, left_out = self._contenders()
         self._deadline = Deadline()  # later measurements, for reports, have no time limit
         if not able:
-            reasons = "; ".join(f"{'+'.join(c.devices)}: {c.refused}" for c in left_out)
+            reasons = "; ".join(f"{'+'.join(c.devices)}: {c.reason}" for c in left_out)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
-        shortlist = self._worth_running(able)
-        rules = self._rules
+        shortlist, unraced = self._worth_running(able)
         budget_s = min(rules.race_s, max(rules.least_race_s, deadline.left_s(rules.racing_share)))
-        outcome = race_of(shortlist, quiet, self._report, rules, budget_s, self._compete)
-        order = self._compared(ranked(shortlist, outcome, rules))
-        unraced = sorted((c for c in able if c not in shortlist), key=lambda c: c.predicted_s)
-        candidates = [c.candidate for c in (*order, *unraced)] + left_out
-        work, plan = order[0].work, order[0].plan
-        self._doubt, self._busy = self._doubt_of(order, outcome), outcome.others > rules.busy
-        self._races += 1
-        self._remember(work, plan, candidates)
-        self._known = replace(work.prepared(plan), candidates=tuple(candidates))
+        race = PlanRace(self._objective, rules, quiet, self._report, self._compete)
+        outcome = race.run(shortlist, budget_s)
+        order = self._compared(ranked(shortlist, outcome, self._objective, rules))
+        decision = self._decision(order, [*unraced, *left_out], outcome)
+        self._remember(order[0].plans, decision)
+        self._known = replace(order[0].prepared(), decision=decision)
         return self._known
 
     def _contenders(self) -> tuple[list[Contender], list[Candidate]]:
         """Plans that can run, and the configurations that cannot or for which there was no time.
 
-        Single devices come first: they need no profile, and one of them can always be chosen.
+        Configurations without need of a profile come first, and one of them can always be chosen.
         """
         able: list[Contender] = []
         left_out: list[Candidate] = []
         count = len(self._configurations)
-        for number, names in enumerate(sorted(self._configurations, key=_needs_profile), 1):
+        for number, names in enumerate(sorted(self._configurations, key=self._needs_profile), 1):
             try:
-                if self._alone and _needs_profile(names):
-                    left_out.append(_untried(names, "devices alone were tried first"))
+                if self._alone and len(names) > 1:
+                    left_out.append(_left_out(names, "only single devices were tried", "untried"))
                     continue
                 if able:
                     self._deadline.check(self._rules.planning_share)
                 able += self._planned(names)
             except OutOfTimeError:
                 reason = f"there was no time for it within {self._rules.seconds:g} s"
-                left_out.append(_untried(names, reason))
+                left_out.append(_left_out(names, reason, "untried"))
             except CoexecError as error:
-                left_out.append(Candidate(names, "", None, refused=str(error)))
+                left_out.append(_left_out(names, str(error), "refused"))
             self._report("configurations of devices", number, count)
         return able, left_out
 
+    def _needs_profile(self, names: Configuration) -> bool:
+        return self._objective.mode == "latency" and len(names) > 1
+
     @cached_property
     def _key(self) -> str:
-        """Cache key of the choice: model, processors, installed engines, and settings.
+        """Cache key of the choice: model, processors, installed engines, settings and rules.
 
         It loads only the engines that the devices name. `_remembered` compares the drivers of the
         chosen devices.
         """
         of = self._settings
         options = (
+            of.mode,
             replace(self._rules, seconds=0.0),
             sorted(of.pins.items()),
             sorted(of.engine_options.items()),
             of.waiting,
         )
         machine = (of.devices, detect.clusters(), self._first.fingerprint, installed())
-        return digest(self._first.given.digest, machine, options)
+        return digest(_FORM, self._first.given.digest, machine, options)
 
-    def _planned(self, names: tuple[str, ...]) -> list[Contender]:
+    def _planned(self, names: Configuration) -> list[Contender]:
         """The different plans of a configuration, with simulated times.
 
         A single device needs no profile: there is one plan for it, and it is always raced.
@@ -226,6 +241,9 @@ class Auto:
         Raises:
             CoexecError: the configuration cannot run the model.
         """
+        if self._objective.mode == "throughput":
+            works = [self._open([name]) for name in names]
+            return [contender(names, "single", [(work, work.plan("single")) for work in works])]
         work = self._first if names == self._first_names else self._open(names)
         try:
             if len(names) == 1:
@@ -239,19 +257,35 @@ class Auto:
                 if len(plan.used) == 1:
                     continue  # a configuration of its own
                 predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
-                entry = Contender(Candidate(names, planner, predicted_s), work, plan)
+                entry = contender(names, planner, [(work, plan)], predicted_s)
                 contenders.setdefault((tuple(plan.order.items()), plan.places, plan.fused), entry)
             return list(contenders.values())
         finally:
             work.release()  # some engines can use only one set of cores at a time
 
-    def _worth_running(self, able: Sequence[Contender]) -> list[Contender]:
-        """Every single device, and the plans with the best predictions."""
-        alone = [entry for entry in able if entry.is_single]
-        plans = sorted((c for c in able if not c.is_single), key=lambda c: c.predicted_s)
-        limit = self._rules.worth_trying * plans[0].predicted_s if plans else 0.0
-        near = [entry for entry in plans if entry.predicted_s <= limit]
-        return alone + near[: self._rules.shortlist]
+    def _worth_running(
+        self, able: Sequence[Contender]
+    ) -> tuple[list[Contender], Sequence[Candidate]]:
+        """Plans without a prediction and those with the best predictions; and the others, with the
+        reason why they do not run."""
+        rules = self._rules
+        certain = [entry for entry in able if entry.candidate.predicted_s is None]
+        plans = sorted((e for e in able if e not in certain), key=lambda e: e.predicted_s)
+        best_s = plans[0].predicted_s if plans else 0.0
+        near = [entry for entry in plans if entry.predicted_s <= rules.worth_trying * best_s]
+        unraced = [
+            replace(
+                entry.candidate,
+                status="left out",
+                reason=f"{number} plans have a better prediction, and only {rules.shortlist} run"
+                if entry in near
+                else f"it is predicted to take {entry.predicted_s / best_s:.2f} times the time of "
+                f"the best prediction; above {rules.worth_trying:g} a plan does not run",
+            )
+            for number, entry in enumerate(plans)
+            if entry not in near[: rules.shortlist]
+        ]
+        return certain + near[: rules.shortlist], unraced
 
     def _compared(self, ranked: Sequence[Contender]) -> list[Contender]:
         """``ranked``, from the first plan on that agrees with ONNX Runtime; rejected plans last.
@@ -262,14 +296,36 @@ class Auto:
         reference = ReferenceAnswers(self._first)
         rejected: list[Contender] = []
         for number, entry in enumerate(ranked):
-            reason = entry.why_not(reference)
-            if reason is None:
+            entry = entry.compared(reference)
+            if entry.candidate.is_able:
                 return [entry, *ranked[number + 1 :], *rejected]
-            rejected.append(entry.refused(reason))
+            rejected.append(entry)
         reasons = "; ".join(
-            f"{'+'.join(e.candidate.devices)}: {e.candidate.refused}" for e in rejected
+            f"{'+'.join(e.candidate.devices)}: {e.candidate.reason}" for e in rejected
         )
         raise ExecutionError(f"no plan may answer: {reasons}")
+
+    def _decision(
+        self, order: Sequence[Contender], left_out: Sequence[Candidate], outcome: Outcome[int]
+    ) -> Decision:
+        rows = explained(order)
+        reference = [e.candidate for e in order if e.standing.is_reference]
+        shapes = _in_words(self._first.shapes)
+        before = self._before
+        return Decision(
+            candidates=(*rows, *left_out),
+            verdict=verdict(rows[0], shapes),
+            mode=self._objective.mode,
+            requests=self._rules.requests,
+            reference=str(reference[0]) if reference else None,
+            shapes=shapes,
+            others=outcome.others,
+            stolen=outcome.stolen,
+            doubt=self._doubt_of(order, outcome),
+            races=1 if before is None else before.races + 1,
+            seconds=self._rules.seconds,
+            alone=self._alone,
+        )
 
     def _doubt_of(self, order: Sequence[Contender], outcome: Outcome[int]) -> str | None:
         """Why the choice should be raced again."""
@@ -277,52 +333,43 @@ class Auto:
         raced = [
             (entry.candidate, entry.rounds_s)
             for entry in losers
-            if entry.rounds_s and entry.candidate.refused is None
+            if entry.rounds_s and entry.candidate.is_able
         ]
+        before = None if self._before is None else self._before.taken
         return doubt(
             winner.candidate,
             winner.rounds_s,
             raced,
-            self._before,
+            before,
             outcome.stolen,
             outcome.others,
             self._rules,
         )
 
-    def _remember(self, work: PlanningContext, plan: Plan, candidates: Iterable[Candidate]) -> None:
-        data = {
-            "plan": plan.to_json(),
-            "devices": work.fingerprint,
-            "candidates": [asdict(c) for c in candidates],
-            "doubt": self._doubt,
-            "busy": self._busy,
-            "seconds": self._rules.seconds,
-            "alone": self._alone,
-            "races": self._races,
-        }
-        self._cache.add("choices", self._key, Entry({"choice.json": json.dumps(data).encode()}))
+    def _remember(self, plans: Sequence[tuple[PlanningContext, Plan]], decision: Decision) -> None:
+        rows = [(work.settings.devices, work.fingerprint, plan.to_json()) for work, plan in plans]
+        content = json.dumps({"plans": rows, "decision": decision.to_json()}).encode()
+        self._cache.add("choices", self._key, Entry({_FILE: content}))
 
-    def _remembered(self, key: str) -> Prepared | None:
+    def _remembered(self) -> Prepared | None:
         """The choice in the cache, unless it is damaged or its devices have other drivers now."""
-        entry = self._cache.find("choices", key)
+        entry = self._cache.find("choices", self._key)
         if entry is None:
             return None
         try:
-            data = json.loads(entry.files["choice.json"])
-            rows = data["candidates"]
-            candidates = tuple(Candidate(**(r | {"devices": tuple(r["devices"])})) for r in rows)
-            plan = Plan.from_json(data["plan"])
-            work = self._open(candidates[0].devices)
-            if work.fingerprint != data["devices"]:
-                return None
-            prepared = work.prepared(plan)
-            if not is_exact(prepared) and (before := known(prepared)) and before.reason:
+            data = json.loads(entry.files[_FILE])
+            decision = Decision.from_json(data["decision"])
+            plans: list[Prepared] = []
+            for names, fingerprint, plan in data["plans"]:
+                work = self._open(names)
+                if work.fingerprint != fingerprint:
+                    return None
+                plans.append(work.prepared(Plan.from_json(plan)))
+            prepared = replace(plans[0], beside=tuple(plans[1:]), decision=decision)
+            if not is_exact(prepared) and any(_differs(plan) for plan in plans):
                 return None  # a request has shown that its outputs differ
-            more = self._rules.seconds > data["seconds"] or (data["alone"] and not self._alone)
-            if more and any(c.untried for c in candidates):
-                return None  # now there is time for configurations that were not tried
-            self._doubt, self._busy, self._races = data["doubt"], data["busy"], data["races"]
-            return replace(prepared, candidates=candidates)
+            more = self._rules.seconds > decision.seconds or (decision.alone and not self._alone)
+            return None if more and decision.untried else prepared
         except (
             OSError,
             ValueError,
@@ -336,9 +383,17 @@ class Auto:
             return None
 
 
-def _untried(names: Configuration, reason: str) -> Candidate:
-    return Candidate(names, "", None, refused=reason, untried=True)
+def _differs(plan: Prepared) -> bool:
+    result = known(plan)
+    return result is not None and result.reason is not None
 
 
-def _needs_profile(names: Configuration) -> bool:
-    return len(names) > 1
+def _left_out(names: Configuration, reason: str, status: Status) -> Candidate:
+    engines = tuple(dict.fromkeys(engine for name in names for engine in parse(name).engines))
+    return Candidate(names, "", engines=engines, status=status, reason=reason)
+
+
+def _in_words(shapes: Mapping[str, Sequence[int] | int]) -> str:
+    """Shapes of inputs in the form of the option --shape: "images=1,3,224,224"."""
+    sizes = {n: s if isinstance(s, int) else ",".join(map(str, s)) for n, s in shapes.items()}
+    return " ".join(f"{name}={size}" for name, size in sizes.items())
