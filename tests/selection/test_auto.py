@@ -44,7 +44,9 @@ ALL_RUN = Rules(worth_trying=float("inf"), further_engines=False)
 def test_configurations_of_named_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     engines = ("onnxruntime", "opencl")
     cpu = Driven("cpu", "a CPU", {name: Processor("cpu", "a CPU") for name in engines})
-    monkeypatch.setattr("coexec.selection.configurations.processors", lambda kind: [cpu])
+    monkeypatch.setattr(
+        "coexec.selection.configurations.processors", lambda kind: [cpu] if kind == "cpu" else []
+    )
     first, second = CPUS
     joined = (
         f"cpu:{CORES[0]}-{CORES[1]}" if CORES[1] == CORES[0] + 1 else (f"cpu:{CORES[0]},{CORES[1]}")
@@ -77,26 +79,44 @@ def test_configurations_of_named_devices(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "usable_cores", lambda: (0, 1, 2, 3))
     monkeypatch.setattr("coexec.selection.configurations.default_names", lambda: ["cpu:0-3"])
-    broken = Processor("gpu", "a GPU", "1", unusable="it computes wrong numbers")
-    gpus = [
-        Driven(f"gpu:{n}", "a GPU", {"opencl": processor})
-        for n, processor in enumerate((Processor("gpu", "a GPU", "0"), broken))
-    ]
-    engines = ("onnxruntime", "opencl")
-    cpu = Driven("cpu", "a CPU", {name: Processor("cpu", "a CPU") for name in engines})
-    listed = {"gpu": gpus, "cpu": [cpu]}
-    monkeypatch.setattr("coexec.selection.configurations.processors", lambda kind: listed[kind])
+    listed: list[Driven] = []
+    monkeypatch.setattr("coexec.selection.configurations.processors", lambda kind=None: listed)
     singles = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")
     on_cpu = [("cpu:0-3",), ("cpu:0-1", "cpu:2-3"), singles]
+
+    def driven(name: str, *engines: str, unusable: str | None = None) -> Driven:
+        processor = Processor(name.partition(":")[0], name, name, unusable=unusable)
+        return Driven(name, name, dict.fromkeys(engines, processor))
+
+    listed[:] = [driven("cpu", "onnxruntime")]
+    assert configurations() == on_cpu
+    broken = driven("gpu:1", "opencl", unusable="it computes wrong numbers")
+    listed[:] = [driven("cpu", "onnxruntime", "opencl"), driven("gpu:0", "opencl"), broken]
+    with_opencl = [
+        *(tuple(f"{name}/opencl" for name in names) for names in on_cpu),
+        ("cpu:0-2", "cpu:3/opencl"),
+    ]
     assert configurations() == [
         *on_cpu,
         ("gpu:0",),
         *((*names, "gpu:0") for names in on_cpu),
-        *(tuple(f"{name}/opencl" for name in names) for names in on_cpu),
-        ("cpu:0-2", "cpu:3/opencl"),
+        *with_opencl,
     ]
-    listed |= {"gpu": [], "cpu": [Driven("cpu", "a CPU", {"onnxruntime": cpu.by["opencl"]})]}
-    assert configurations() == on_cpu
+    # Every engine of a GPU is considered, and an NPU.
+    listed[1:] = [driven("gpu:0", "opencl", "other"), driven("npu:0", "other")]
+    assert configurations() == [
+        *on_cpu,
+        ("gpu:0",),
+        ("npu:0",),
+        ("gpu:0", "npu:0"),
+        *((*names, "gpu:0", "npu:0") for names in on_cpu),
+        ("gpu:0/other",),
+        ("gpu:0/other", "npu:0"),
+        *((*names, "gpu:0/other", "npu:0") for names in on_cpu),
+        *with_opencl,
+    ]
+    few = configurations(rules=Rules(further_engines=False))
+    assert not any("/" in name for names in few for name in names)
 
 
 @two_cores

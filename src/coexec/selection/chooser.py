@@ -205,7 +205,7 @@ class Chooser:
                     self._deadline.check(self._rules.planning_share)
                 able += self._planned(names)
             except OutOfTimeError:
-                reason = f"there was no time for it within {self._rules.seconds:g} s"
+                reason = f"there was no time for it within {self._rules.seconds:.3g} s"
                 left_out.append(_left_out(names, reason, "untried"))
             except CoexecError as error:
                 left_out.append(_left_out(names, str(error), "refused"))

@@ -34,16 +34,16 @@ def ranked(
         return sorted(plans, key=lambda entry: (not entry.is_single, not entry.is_plain))
     singles = sorted((w for w in ran if plans[w].is_single), key=lambda w: not plans[w].is_plain)
     unit = singles[0] if singles else ran[0]
-    placement = _Placement(plans[unit], outcome.stolen, objective, rules)
+    comparison = _RoundComparison(plans[unit], outcome.stolen, objective, rules)
     for which in ran:
         guard = outcome.ratio(which, unit, objective.guard) if objective.guard else 0.0
-        plans[which] = placement.placed(plans[which], guard, any_gain=not singles)
+        plans[which] = comparison.placed(plans[which], guard, any_gain=not singles)
     best = Standing(objective.gain if singles else 1.0, is_reference=True)
     plans[unit] = plans[unit]._replace(standing=best)
     return sorted(plans, key=lambda entry: entry.standing.ratio)
 
 
-class _Placement(NamedTuple):
+class _RoundComparison(NamedTuple):
     """Compares plans with the reference, round by round."""
 
     reference: Contender
