@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from coexec.cli import main
 from coexec.cli.decisions import format_candidate
@@ -30,7 +32,7 @@ from coexec.selection.ranking import explained, ranked
 from coexec.selection.rules import RULES, Rules
 from coexec.selection.settings import Settings
 from coexec.session import InferenceSession
-from tests.helpers.small_models import branches
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 CORES = usable_cores()[:2]
 CPUS = [f"cpu:{core}" for core in CORES]
@@ -360,12 +362,38 @@ def test_options_are_checked() -> None:
         Chooser("zoo:squeezenet", Settings(CPUS[:1], planner_options={"top_k": 3}))
 
 
+@pytest.mark.usefixtures("quick_choice")
+def test_explain_prints_the_decision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, weight = tmp_path / "m.onnx", np.ones((4, 4), np.float32)
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], "r"),
+        helper.make_node("MatMul", ["r", "w"], ["y"], "m"),
+    ]
+    ends = [tensor_info("x", ["rows", 4])], [tensor_info("y", ["rows", 4])]
+    onnx.save(from_nodes(nodes, *ends, {"w": weight}), path)
+    arguments = [str(path), "--devices", CPUS[0], "--cache", str(tmp_path / "cache")]
+    arguments += ["--shape", "rows=3"]
+    assert main(["explain", *arguments, "--json"]) == 0
+    decision = Decision.from_json(json.loads(capsys.readouterr().out)["decision"])
+    own, rewritten = sorted(decision.candidates, key=lambda c: not c.is_ort_session)
+    assert decision.reference == str(own) == f"{CPUS[0]} (ONNX Runtime's own session)"
+    assert own.ratio == 1.0 and rewritten.ratio is not None and rewritten.rounds == 1
+    assert decision.verdict.endswith(", for x=3,4")
+    assert main(["explain", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{'verdict':10} {decision.verdict}" in lines  # the cached choice, with its decision
+    assert [line.split("  ")[0] for line in lines[:4]] == [
+        "taken",
+        "not taken",
+        "reference",
+        "figures",
+    ]
+
+
 @two_cores
 def test_explain_gives_a_reason_for_every_task(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import onnx
-
     path = tmp_path / "m.onnx"
     onnx.save(branches(), path)
     arguments = [

@@ -38,7 +38,8 @@ def print_candidates(decision: Decision, first: str = "taken") -> None:
         label = _LABELS.get(candidate.status, candidate.status) if number else first
         out.print(f"{label:10} {format_candidate(candidate)}")
     if decision.reference is not None:
-        out.print(f"{'reference':10} {decision.reference}: the others are compared with it")
+        reference = f"{decision.reference}: the others are compared with it, round by round"
+        out.print(f"{'reference':10} {reference}")
         if decision.mode == "latency":
             figures = _FIGURES[decision.requests].format(paced=FIGURES["paced"])
             out.print(f"{'figures':10} {figures}")

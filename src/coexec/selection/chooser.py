@@ -13,7 +13,7 @@ whole requests, and threads send many of them (`throughput`). All else is the sa
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -31,6 +31,7 @@ from coexec.errors import (
     StoreError,
 )
 from coexec.keys import digest
+from coexec.model.declared import sizes_of
 from coexec.plan.plan import Plan
 from coexec.selection.comparison import ReferenceAnswers, is_exact, known
 from coexec.selection.configurations import Configuration, configurations
@@ -310,7 +311,7 @@ class Chooser:
     ) -> Decision:
         rows = explained(order)
         reference = [e.candidate for e in order if e.standing.is_reference]
-        shapes = _in_words(self._first.shapes)
+        shapes = " and ".join(sizes_of(self._first.shapes))
         before = self._before
         return Decision(
             candidates=(*rows, *left_out),
@@ -391,9 +392,3 @@ def _differs(plan: Prepared) -> bool:
 def _left_out(names: Configuration, reason: str, status: Status) -> Candidate:
     engines = tuple(dict.fromkeys(engine for name in names for engine in parse(name).engines))
     return Candidate(names, "", engines=engines, status=status, reason=reason)
-
-
-def _in_words(shapes: Mapping[str, Sequence[int] | int]) -> str:
-    """Shapes of inputs in the form of the option --shape: "images=1,3,224,224"."""
-    sizes = {n: s if isinstance(s, int) else ",".join(map(str, s)) for n, s in shapes.items()}
-    return " ".join(f"{name}={size}" for name, size in sizes.items())

@@ -1,4 +1,4 @@
-"""The record of a choice: what planner "auto" considered, with figures and reasons.
+"""The record of a choice: the candidates of planner "auto", with figures and reasons.
 
 A decision is stored with the choice in the cache. `coexec explain` prints it, and
 `InferenceSession.decision` returns it.
@@ -87,12 +87,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a choice considered, and what it took."""
+    """The candidates of a choice, and the verdict."""
 
     candidates: tuple[Candidate, ...]
     """The taken one; those that ran, the best first; those that did not, by prediction; others."""
     verdict: str = ""
-    """What was taken and why, in a sentence."""
+    """The taken plan and the reason, in a sentence."""
     mode: Mode = MODE
     requests: str = "both"
     """The rule `Rules.requests`."""

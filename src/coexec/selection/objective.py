@@ -1,4 +1,4 @@
-"""What a choice is good for: how a turn measures, which figure ranks plans, and what is a gain."""
+"""The goal of a choice: the measurement of a turn, the figure that ranks plans, and the gain."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

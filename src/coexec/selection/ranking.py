@@ -71,32 +71,32 @@ class _RoundComparison(NamedTuple):
         gain = objective.gain if entry.is_plain else objective.other_gain
         extra = objective.stolen_factor * self.stolen
         needed = rules.enough_rounds(candidate.rounds)
-        if ratio >= 1:
-            return base
+        if ratio >= gain - extra:
+            return base if ratio >= 1 else f"{base}; {self._limit(entry, gain, extra)}"
         if objective.guard is not None and guard > rules.not_slower:
             return (
                 f"{base} {FIGURES[objective.figure]}, but {guard:.2f} times its time "
                 f"{FIGURES[objective.guard]}; at most {rules.not_slower:.2f} is accepted there"
             )
-        if ratio >= gain - extra:
-            kind = (
-                "for CPU cores with their first engine"
-                if entry.is_plain
-                else ("with a GPU, an NPU or a further engine")
-            )
-            host = (
-                f", lowered by {extra:.2f} because the host took {self.stolen:.0%} of the "
-                f"processor time"
-                if extra >= 0.005
-                else ""
-            )
-            return f"{base}; a plan {kind} is taken below {gain:.2f}{host}"
         if candidate.rounds_won < needed:
             return (
                 f"{base} in the median, but it was faster in {candidate.rounds_won} of "
                 f"{candidate.rounds} rounds; {needed} are needed"
             )
         return None
+
+    def _limit(self, entry: Contender, gain: float, extra: float) -> str:
+        """The ratio below which a plan is taken, in words."""
+        if self.objective.mode == "throughput":
+            return f"a plan is taken from {1 / gain:.2f} times on"
+        kind = "with a GPU, an NPU or a further engine"
+        if entry.is_plain:
+            kind = "for CPU cores with their first engine"
+        text = f"a plan {kind} is taken below {gain:.2f}"
+        if extra < 0.005:
+            return text
+        host = f"the host took {self.stolen:.0%} of the processor time"
+        return f"{text}, lowered by {extra:.2f} because {host}"
 
 
 def share(candidate: Candidate, reference: Candidate) -> str:
@@ -149,5 +149,5 @@ def _why_not_taken(entry: Contender, taken: Candidate, reference: Candidate | No
 
 
 def verdict(taken: Candidate, shapes: str) -> str:
-    """What was taken, and why, for which shapes of the inputs."""
+    """A sentence about the taken plan, with the reason and the shapes of the inputs."""
     return f"{taken} is taken: {taken.reason}{f', for {shapes}' if shapes else ''}"

@@ -8,7 +8,7 @@ the machine has cores send requests in a loop, and the most requests per second 
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from coexec.arrays import Array
@@ -33,12 +33,7 @@ def started(prepared: Prepared) -> Runner:
     return Pool(runners)
 
 
-def requests_per_s(
-    runner: Runner,
-    feeds: Mapping[str, Array],
-    seconds: float,
-    now_s: Callable[[], float] = time.perf_counter,
-) -> float:
+def requests_per_s(runner: Runner, feeds: Mapping[str, Array], seconds: float) -> float:
     """Requests per second that a runner answers if requests always wait for it.
 
     Args:
@@ -49,13 +44,13 @@ def requests_per_s(
     """
     done: list[float] = []
     failed: list[CoexecError] = []
-    start_s = now_s()
+    start_s = time.perf_counter()
 
     def send() -> None:
         try:
             while not failed:
                 runner.run(feeds)
-                done.append(now_s() - start_s)
+                done.append(time.perf_counter() - start_s)
                 if done[-1] >= seconds:
                     return
         except CoexecError as error:
