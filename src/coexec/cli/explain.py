@@ -51,9 +51,10 @@ def command(
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
-    """Say why tasks are where they are: how much later the result of each, moved alone, would be
-    where it is read. Groups of equal reasons first, then the longest tasks, or --all. Measured
-    times are of tasks one after the other; with --platform nothing can run, and there are none.
+    """Say what auto considered, with the reason for each candidate; and why tasks are where they
+    are: how much later the result of each, moved alone, would be where it is read. Groups of equal
+    reasons first, then the longest tasks, or --all. Measured times are of tasks one after the
+    other; with --platform nothing can run, and there are none.
     """
     from coexec.cli.common import settings
     from coexec.cli.console import out

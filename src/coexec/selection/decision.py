@@ -80,9 +80,10 @@ class Candidate:
 
     def __str__(self) -> str:
         text = ", ".join(self.devices)
+        each = " each" if self.planner == "single" and len(self.devices) > 1 else ""
         if self.is_ort_session:
-            return f"{text} (ONNX Runtime's own session)"
-        return f"{text} ({self.planner})" if self.planner else text
+            return f"{text} (ONNX Runtime's own session{each})"
+        return f"{text} ({self.planner}{each})" if self.planner else text
 
 
 @dataclass(frozen=True)
