@@ -29,7 +29,7 @@ from hope_tables import (
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import cpu_name, without_engine
 from coexec.engines.registry import describe
-from coexec.selection.auto import Auto
+from coexec.selection.chooser import Chooser
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 from coexec.selection.race import ratio
@@ -66,7 +66,9 @@ def _compare(
 ) -> list[Row]:
     choice, fresh = None, options.fresh
     if AUTO in planners:
-        choice = Auto(source_of(model), Settings(pair, cache=options.cache, fresh=fresh)).choose()
+        choice = Chooser(
+            source_of(model), Settings(pair, cache=options.cache, fresh=fresh)
+        ).choose()
         fresh = False  # this call has already measured everything
     work = PlanningContext(source_of(model), Settings(pair, cache=options.cache, fresh=fresh))
     with Contest(platform, model, work, limit_s=options.time_limit) as contest:

@@ -18,7 +18,7 @@ from contest import openvino_run
 from coexec.engines.detect import usable_cores
 from coexec.model.check import worst_difference
 from coexec.model.load import random_inputs
-from coexec.selection.auto import Auto
+from coexec.selection.chooser import Chooser
 from coexec.settings import Settings
 
 AUTO, ORT, OPENVINO = "auto", "ONNX Runtime", "OpenVINO"
@@ -33,7 +33,7 @@ def main() -> None:
 def _compare(model: str, args: Any) -> Iterator[dict[str, Any]]:
     threads = len(usable_cores())
     start_s = time.perf_counter()
-    chosen = Auto(source(model), Settings(cache=args.cache, fresh=args.fresh)).choose()
+    chosen = Chooser(source(model), Settings(cache=args.cache, fresh=args.fresh)).choose()
     took_s = time.perf_counter() - start_s
     feeds = random_inputs(chosen.graph)
     session = chosen.work.given.onnx_runtime(threads=threads)

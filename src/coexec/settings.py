@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from coexec.errors import UsageError
+from coexec.progress import ReportProgress
+from coexec.rules import Rules, current_rules
 
 if TYPE_CHECKING:
     from coexec.cache import Cache
@@ -408,10 +410,11 @@ class Settings:
     """Cache of slow results, or its folder; None: the user's cache folder."""
     effort: "Effort | None" = field(default=None, compare=False)
     """When to stop measuring."""
-    progress: Callable[[str, int, int], None] | None = field(default=None, compare=False)
-    """Called with the name of a step, the amount done, and the total; 0 if the total is unknown."""
+    progress: ReportProgress | None = field(default=None, compare=False)
     quiet: "Quiet | None" = field(default=None, compare=False)
     """Measure only while another process runs no request."""
+    rules: Rules = field(default_factory=current_rules, compare=False)
+    """By which planner "auto" chooses. Its planner options are rules as well, and replace these."""
 
     def __post_init__(self) -> None:
         if self.plan is not None and self.devices is None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from onnx import helper
 
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
-from coexec.selection import auto
+from coexec.rules import default_rules
+from coexec.selection.chooser import Chooser
+from tests.helpers.quick_choice import QUICK_RULES
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 pytestmark = pytest.mark.usefixtures("quick_choice")
@@ -84,14 +87,17 @@ def test_ratios_of_bench_are_those_of_the_medians_that_it_prints(
 
 
 def test_candidates_are_printed_with_the_figure_that_decided(
-    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(auto, "_WORTH_TRYING", float("inf"))
     words = [str(folder / "model.onnx"), "--devices", TWO, "--option"]
-    assert call(folder, "plan", *words, "requests=loop") == 0
-    lines = [x for x in capfd.readouterr().out.splitlines() if x.startswith(("taken", "tried"))]
-    assert "in a loop (this figure decided)" in lines[0]
-    assert not any("at up to 30 requests a second (this figure decided)" in line for line in lines)
+    with default_rules(replace(QUICK_RULES, worth_trying=float("inf"))):
+        assert call(folder, "plan", *words, "requests=loop") == 0
+    lines = [line.split(maxsplit=1) for line in capfd.readouterr().out.splitlines()]
+    rows = dict(line for line in lines if len(line) == 2)
+    assert " paced, " in rows["taken"] and " in a loop" in rows["taken"]
+    assert "one request after the other, by which plans are ranked" in rows["figures"]
+    assert "at up to 30 requests a second, by which" not in rows["figures"]
+    assert rows["verdict"].endswith(" is clearly faster") or " is taken: " in rows["verdict"]
     refuse(capfd, call(folder, "plan", *words, "requests=now"), "'now'", "paced, loop")
 
 
@@ -264,7 +270,7 @@ def test_inputs_that_do_not_fit_are_refused_before_planning(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(auto.Auto, "choose", lambda self: pytest.fail("it plans"))
+    monkeypatch.setattr(Chooser, "choose", lambda self: pytest.fail("it plans"))
     inputs = tmp_path / "in.npz"
     if content is None:
         np.savez(inputs, x=np.zeros((1, 3, 5, 5), np.float32))

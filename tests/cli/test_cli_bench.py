@@ -22,8 +22,9 @@ from coexec.hardware.hardware import Place
 from coexec.model.load import load
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance
+from coexec.selection.decision import Candidate, Decision
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.prepared import Candidate, Prepared
+from coexec.selection.prepared import Prepared
 from coexec.selection.race import Lap, Outcome
 from coexec.settings import Settings
 from tests.helpers.small_models import branches
@@ -159,7 +160,7 @@ def bounded(bound_s: float | None, *candidates: Candidate) -> Prepared:
     plan = replace(plan_on("cpu:0"), provenance=Provenance("x", bound_s=bound_s))
     places = (Place("cpu:0", "onnxruntime"), Place("cpu:1", "opencl"))
     origin = SimpleNamespace(measured=(None, SimpleNamespace(places=places)))
-    return Prepared(origin, plan, None, candidates)  # type: ignore[arg-type]
+    return Prepared(origin, plan, None, Decision(candidates))  # type: ignore[arg-type]
 
 
 def test_a_bound_says_for_which_devices() -> None:
@@ -178,7 +179,7 @@ def test_a_bound_is_not_above_what_other_devices_take(figures: tuple[Any, ...]) 
     chosen = Candidate(("cpu:0", "cpu:1"), "heft", 1.2)
     faster = Candidate(("cpu:0-1",), "single", *figures)
     assert bound_of(bounded(1.0, chosen, faster)) is None
-    assert bound_of(bounded(1.0, chosen, replace(faster, refused="cannot run it"))) is not None
+    assert bound_of(bounded(1.0, chosen, replace(faster, status="refused"))) is not None
     assert bound_of(bounded(1.0, chosen), fastest_s=0.99) is None
 
 

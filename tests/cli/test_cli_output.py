@@ -18,7 +18,7 @@ from coexec.cli.app import VERBS as PLAIN
 from coexec.cli.cluster import VERBS as OF_CLUSTERS
 from coexec.cli.console import TextConsole, out, visible
 from coexec.engines.detect import usable_cores
-from coexec.selection.auto import Auto
+from coexec.selection.chooser import Chooser
 from coexec.settings import Settings
 from tests.helpers.patience import until
 from tests.helpers.small_models import branches, from_nodes, tensor_info
@@ -167,7 +167,7 @@ def test_the_progress_of_auto_is_told(tmp_path: Path) -> None:
         progress=lambda *row: told.append(row),
         planner_options={"shortlist": 2},
     )
-    Auto(branches(), settings).choose()
+    Chooser(branches(), settings).choose()
     assert all(0 <= done <= total for _, done, total in told)
     last = {what: (done, total) for what, done, total in told}
     assert {done == total for done, total in last.values()} == {True}  # each came to its end
@@ -175,7 +175,7 @@ def test_the_progress_of_auto_is_told(tmp_path: Path) -> None:
     assert any(what.startswith("race of ") for what in last)
     assert any("distinct tasks" in what for what in last)  # what is measured
     told.clear()
-    Auto(branches(), settings).choose()
+    Chooser(branches(), settings).choose()
     assert not told  # it is remembered
 
 

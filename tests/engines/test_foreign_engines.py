@@ -5,8 +5,9 @@ The engine is the one that docs/guides/engine.md shows.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,14 @@ import coexec
 from coexec.cli import main
 from coexec.engines import registry, verdicts
 from coexec.engines.detect import usable_cores
+from coexec.engines.names import whole_cpu
 from coexec.engines.registry import describe, processors
 from coexec.errors import DeviceError, InfeasibleError, first_line
+from coexec.rules import Rules
+from coexec.selection.chooser import Chooser
 from coexec.selection.configurations import configurations
+from coexec.selection.race import Lap, Outcome
+from coexec.settings import Settings
 from tests.helpers.distributions import write_distribution
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
@@ -127,17 +133,20 @@ def test_one_that_is_broken_is_left_out_with_the_reason(
     assert len([row for row in rows if "slow" in row]) == 1
 
 
-def test_a_processor_that_only_it_drives(install: Install) -> None:
-    """Its trial must find the processor without a trial."""
-    listed = """    def processors(self, kind):
+NPUS = """    def processors(self, kind):
         return [Processor(kind, "First"), Processor(kind, "Second", "2")]
 
     def open("""
-    install(
-        ('    name = "slow"\n', '    name = "slow"\n    kinds = ("npu",)\n'),
-        ("    def open(", listed),
-        ("import Engine, OpenEngine", "import Engine, OpenEngine, Processor"),
-    )
+DRIVES_NPUS = (
+    ('    name = "slow"\n', '    name = "slow"\n    kinds = ("npu",)\n'),
+    ("    def open(", NPUS),
+    ("import Engine, OpenEngine", "import Engine, OpenEngine, Processor"),
+)
+
+
+def test_a_processor_that_only_it_drives(install: Install) -> None:
+    """Its trial must find the processor without a trial."""
+    install(*DRIVES_NPUS)
     assert {d.name: d.title for d in processors("npu")} == {"npu:0": "First", "npu:1": "Second"}
     assert all(d.usable == ("slow",) for d in processors("npu"))
     assert describe("npu:1").request == "npu:1/slow"
@@ -145,6 +154,26 @@ def test_a_processor_that_only_it_drives(install: Install) -> None:
         describe("npu:2")
     with pytest.raises(DeviceError, match="engine 'slow' does not drive 'cpu:"):
         describe(f"{CPU}/slow")
+
+
+# Plans are compared with NaN and infinity among the inputs: some builds of NumPy warn of these.
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_auto_considers_a_processor_that_only_it_drives(install: Install, tmp_path: Path) -> None:
+    install(*DRIVES_NPUS)
+    considered = configurations()
+    assert {("npu:0",), ("npu:1",), ("npu:0", "npu:1"), (whole_cpu(), "npu:0", "npu:1")} <= set(
+        considered
+    )
+    assert configurations(["npu:1"]) == [("npu:1",)]
+
+    def last_is_fastest(turns: Iterable[int], *_: Any, **__: Any) -> Outcome[int]:
+        return Outcome({which: [Lap((1 / (1 + which),), (1 / (1 + which),))] for which in turns})
+
+    settings = Settings(cache=tmp_path / "cache", rules=Rules(further_engines=False))
+    choice = Chooser(products(), settings, alone=True, compete=last_is_fastest).choose()
+    taken = choice.candidates[0]
+    assert (taken.devices, taken.engines, taken.status) == (("npu:1",), ("slow",), "taken")
+    assert taken.comparison == "its outputs agree with ONNX Runtime's for 8 inputs"
 
 
 def test_a_package_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

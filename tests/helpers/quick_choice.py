@@ -3,30 +3,25 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
+from coexec.rules import Rules, default_rules
 
-from coexec.selection import auto, configurations, ranking
+__all__ = ["PROGRAM", "QUICK_RULES", "quick_choice"]
 
-__all__ = ["PROGRAM", "quick_choice"]
+QUICK_RULES = Rules(rounds=(1, 1), planners="heft", further_engines=False)
+"""Each candidate runs in one round only, there is one planner, and one engine for CPU cores.
 
-PROGRAM = """
-from coexec.selection import auto, configurations, ranking
-ranking._ROUNDS = 1, 1
-auto._OPTIONS["planners"] = "heft"
-configurations._further_engines = list
+Otherwise kernels of further engines are compiled, and a comparison of candidates takes seconds
+until it is certain."""
+PROGRAM = f"""
+from coexec.rules import Rules, default_rules
+quick = default_rules({QUICK_RULES!r})
+quick.__enter__()
 """
-"""The same settings as code, for the beginning of a program that runs in its own process."""
+"""The same as code, for the beginning of a program that runs in its own process."""
 
 
 @contextmanager
 def quick_choice() -> Iterator[None]:
-    """Run each candidate in one round only, use one planner, and use one engine for CPU cores.
-
-    Otherwise kernels of further engines are compiled, and a comparison of candidates takes seconds
-    until it is certain.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranking, "_ROUNDS", (1, 1))
-        patch.setitem(auto._OPTIONS, "planners", "heft")
-        patch.setattr(configurations, "_further_engines", list)
+    """Context in which sessions and verbs choose by `QUICK_RULES`, also in other processes."""
+    with default_rules(QUICK_RULES):
         yield

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coexec.profiling.processors import BUSY, Load, ProcessorTime, with_load
+from coexec.profiling.processors import Load, ProcessorTime, with_load
+from coexec.rules import BUSY
 
 
 def test_what_this_program_uses_is_not_what_others_use() -> None:

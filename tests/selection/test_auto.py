@@ -1,15 +1,18 @@
 """planner="auto": configurations, choice, memory; and reasons for what was chosen."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from coexec.cli import main
-from coexec.cli.common import format_candidate
+from coexec.cli.decisions import format_candidate
 from coexec.engines import detect
 from coexec.engines.base import Processor
 from coexec.engines.detect import usable_cores
@@ -19,27 +22,33 @@ from coexec.model.check import plain_session, worst_difference
 from coexec.profiling import engines
 from coexec.profiling.profiler import Effort
 from coexec.profiling.store import Measurement
-from coexec.selection import auto as auto_module
-from coexec.selection import configurations as configurations_module
-from coexec.selection import ranking
-from coexec.selection.auto import Auto
+from coexec.rules import RULES, Rules
+from coexec.selection.chooser import Chooser
 from coexec.selection.configurations import configurations
 from coexec.selection.contender import Contender
-from coexec.selection.prepared import Candidate
-from coexec.selection.race import REQUESTS, Lap, Outcome
+from coexec.selection.decision import Candidate, Decision
+from coexec.selection.objective import objective_of
+from coexec.selection.race import Lap, Outcome
+from coexec.selection.ranking import explained, ranked
 from coexec.session import InferenceSession
 from coexec.settings import Settings
-from tests.helpers.small_models import branches
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 CORES = usable_cores()[:2]
 CPUS = [f"cpu:{core}" for core in CORES]
 two_cores = pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only")
 QUICK = Effort(warm_up=1, least=2, most=2)
+ALL_RUN = Rules(worth_trying=float("inf"), further_engines=False)
+"""Every plan runs, whatever its prediction, with the first engine of the cores."""
 
 
 @two_cores
 def test_configurations_of_named_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configurations_module, "_further_engines", lambda: ["opencl"])
+    engines = ("onnxruntime", "opencl")
+    cpu = Driven("cpu", "a CPU", {name: Processor("cpu", "a CPU") for name in engines})
+    monkeypatch.setattr(
+        "coexec.selection.configurations.processors", lambda kind: [cpu] if kind == "cpu" else []
+    )
     first, second = CPUS
     joined = (
         f"cpu:{CORES[0]}-{CORES[1]}" if CORES[1] == CORES[0] + 1 else (f"cpu:{CORES[0]},{CORES[1]}")
@@ -72,26 +81,44 @@ def test_configurations_of_named_devices(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "usable_cores", lambda: (0, 1, 2, 3))
     monkeypatch.setattr("coexec.selection.configurations.default_names", lambda: ["cpu:0-3"])
-    broken = Processor("gpu", "a GPU", "1", unusable="it computes wrong numbers")
-    gpus = [
-        Driven(f"gpu:{n}", "a GPU", {"opencl": processor})
-        for n, processor in enumerate((Processor("gpu", "a GPU", "0"), broken))
-    ]
-    engines = ("onnxruntime", "opencl")
-    cpu = Driven("cpu", "a CPU", {name: Processor("cpu", "a CPU") for name in engines})
-    listed = {"gpu": gpus, "cpu": [cpu]}
-    monkeypatch.setattr("coexec.selection.configurations.processors", lambda kind: listed[kind])
+    listed: list[Driven] = []
+    monkeypatch.setattr("coexec.selection.configurations.processors", lambda kind=None: listed)
     singles = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")
     on_cpu = [("cpu:0-3",), ("cpu:0-1", "cpu:2-3"), singles]
+
+    def driven(name: str, *engines: str, unusable: str | None = None) -> Driven:
+        processor = Processor(name.partition(":")[0], name, name, unusable=unusable)
+        return Driven(name, name, dict.fromkeys(engines, processor))
+
+    listed[:] = [driven("cpu", "onnxruntime")]
+    assert configurations() == on_cpu
+    broken = driven("gpu:1", "opencl", unusable="it computes wrong numbers")
+    listed[:] = [driven("cpu", "onnxruntime", "opencl"), driven("gpu:0", "opencl"), broken]
+    with_opencl = [
+        *(tuple(f"{name}/opencl" for name in names) for names in on_cpu),
+        ("cpu:0-2", "cpu:3/opencl"),
+    ]
     assert configurations() == [
         *on_cpu,
         ("gpu:0",),
         *((*names, "gpu:0") for names in on_cpu),
-        *(tuple(f"{name}/opencl" for name in names) for names in on_cpu),
-        ("cpu:0-2", "cpu:3/opencl"),
+        *with_opencl,
     ]
-    listed |= {"gpu": [], "cpu": [Driven("cpu", "a CPU", {"onnxruntime": cpu.by["opencl"]})]}
-    assert configurations() == on_cpu
+    # Every engine of a GPU is considered, and an NPU.
+    listed[1:] = [driven("gpu:0", "opencl", "other"), driven("npu:0", "other")]
+    assert configurations() == [
+        *on_cpu,
+        ("gpu:0",),
+        ("npu:0",),
+        ("gpu:0", "npu:0"),
+        *((*names, "gpu:0", "npu:0") for names in on_cpu),
+        ("gpu:0/other",),
+        ("gpu:0/other", "npu:0"),
+        *((*names, "gpu:0/other", "npu:0") for names in on_cpu),
+        *with_opencl,
+    ]
+    few = configurations(rules=Rules(further_engines=False))
+    assert not any("/" in name for names in few for name in names)
 
 
 @two_cores
@@ -101,104 +128,107 @@ def test_the_fastest_is_kept_and_remembered(
     model = branches(width=4, channels=32, size=64)
     for name in ("wake_up", "launch_overhead"):  # worth two devices, whatever else runs here
         monkeypatch.setattr(engines, name, lambda *_: Measurement(0.0, 0.0, 1))
-    monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
-    monkeypatch.setattr(ranking, "_ROUNDS", (2, 2))
-    monkeypatch.setitem(auto_module._OPTIONS, "planners", "hope_greedy,heft")
-    monkeypatch.setattr(configurations_module, "_further_engines", list)
-    choice = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
+    rules = replace(ALL_RUN, rounds=(2, 2), planners="hope_greedy,heft")
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
+    choice = Chooser(model, settings).choose()
     first = choice.candidates[0]
     assert first.devices == choice.work.names and first.measured_s is not None
     for count in (1, 2):
         assert any(len(c.devices) == count and c.paced_s and c.loop_s for c in choice.candidates)
 
-    def again(*_: object, **__: object) -> None:
+    def again(*_: object, **__: object) -> Any:
         raise AssertionError("it measured again")
 
-    with monkeypatch.context() as context:
-        context.setattr(ranking, "compete", again)
-        same = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
+    same = Chooser(model, settings, compete=again).choose()
     assert same.plan == choice.plan and same.candidates == choice.candidates
-    monkeypatch.setattr(auto_module, "_WORTH_TRYING", 1.25)
     (file,) = tmp_path.glob("choices/*")
     whole = file.read_bytes()
     file.write_bytes(whole[:40])
     with pytest.warns(CacheWarning, match="damaged"):
-        repaired = Auto(model, Settings(CPUS, cache=tmp_path, effort=QUICK)).choose()
+        repaired = Chooser(model, settings).choose()
     assert repaired.candidates and file.stat().st_size > 40
-    fewer = Auto(
-        model,
-        Settings(CPUS, planner_options={"shortlist": 1}, cache=tmp_path, effort=QUICK),
-    ).choose()
+    fewer = Chooser(model, replace(settings, planner_options={"shortlist": 1})).choose()
     assert sum(c.measured_s is not None for c in fewer.candidates if len(c.devices) > 1) <= 1
     assert len(list(tmp_path.glob("choices/*"))) == 2
 
 
 @two_cores
 def test_the_figure_that_decides_is_asked_for_told_and_a_part_of_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """One that is the faster at 30 requests a second, and the slower one in a loop."""
-    monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
-    monkeypatch.setattr(configurations_module, "_further_engines", list)
 
     def made_up(rivals: Any, *_: object, **__: object) -> Outcome[int]:
         laps = {which: [Lap((0.010 + which,), (0.010 - which / 1e3,))] * 5 for which in rivals}
         return Outcome(laps)
 
-    monkeypatch.setattr(ranking, "compete", made_up)
     chosen = {}
     for requests in ("paced", "loop"):
         options = {"requests": requests}
-        auto = Auto(
-            branches(),
-            Settings(CPUS, planner_options=options, cache=tmp_path, effort=QUICK),
+        settings = Settings(
+            CPUS, planner_options=options, cache=tmp_path, effort=QUICK, rules=ALL_RUN
         )
+        auto = Chooser(branches(), settings, compete=made_up)
         ran = [c for c in auto.choose().candidates if c.measured_s is not None]
         chosen[requests] = ran[0]
         assert {c.requests for c in ran} == {requests}
         best_s = min(getattr(c, f"{requests}_s") for c in ran)
         assert ran[0].measured_s == getattr(ran[0], f"{requests}_s") == best_s
-        text = format_candidate(ran[0])
-        assert text.count("this figure decided") == 1
-        assert f"{REQUESTS[ran[0].requests]} (this figure decided)" in text
+        assert " paced, " in format_candidate(ran[0]) and " in a loop" in format_candidate(ran[0])
     assert chosen["paced"].paced_s != chosen["loop"].paced_s
     assert len(list(tmp_path.glob("choices/*"))) == 2
 
 
 @two_cores
 def test_a_candidate_that_fails_while_others_run_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(auto_module, "_WORTH_TRYING", float("inf"))
-    monkeypatch.setattr(configurations_module, "_further_engines", list)
-
     def second_fails(rivals: Any, *_: object, **__: object) -> Outcome[int]:
         laps = {which: [Lap((0.010,), (0.010,))] * 5 for which in rivals}
         return Outcome(laps | {1: []}, {1: ExecutionError("the device is gone")})
 
-    monkeypatch.setattr(ranking, "compete", second_fails)
-    candidates = Auto(branches(), Settings(CPUS, cache=tmp_path, effort=QUICK)).choose().candidates
-    (failed,) = [c for c in candidates if c.refused]
-    assert failed.measured_s is None and candidates[0].refused is None
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=ALL_RUN)
+    candidates = Chooser(branches(), settings, compete=second_fails).choose().candidates
+    (failed,) = [c for c in candidates if c.status == "refused"]
+    assert failed.measured_s is None and candidates[0].status == "taken"
     assert format_candidate(failed).endswith(": the device is gone")
 
 
-def entry(devices: int, planner: str = "heft") -> Any:
+def entry(devices: int, planner: str = "heft") -> Contender:
     names = tuple(f"cpu:{i}" for i in range(devices))
-    return Contender(Candidate(names, planner, 1.0), None, None)  # type: ignore[arg-type]
+    return Contender(Candidate(names, planner, 1.0), [])
 
 
-def indices(*words: Any) -> list[int]:
-    """The order of a shortlist, without the reasons."""
-    return [which for which, _ in ranking._order(*words)]
+def decided(
+    shortlist: Sequence[Contender],
+    paced_s: Sequence[Sequence[float]],
+    loop_s: Sequence[Sequence[float]] | None = None,
+    stolen: float = 0.0,
+) -> list[Candidate]:
+    """The candidates in the order of a race with these seconds in each round."""
+    pairs = zip(paced_s, paced_s if loop_s is None else loop_s, strict=True)
+    laps = {
+        which: [Lap((paced,), (loop,)) for paced, loop in zip(*figures, strict=True)]
+        for which, figures in enumerate(pairs)
+    }
+    outcome = Outcome(laps, stolen=stolen)
+    return explained(ranked(shortlist, outcome, objective_of("latency", RULES), RULES))
+
+
+def order(
+    shortlist: Sequence[Contender],
+    paced_s: Sequence[Sequence[float]],
+    loop_s: Sequence[Sequence[float]] | None = None,
+    stolen: float = 0.0,
+) -> list[int]:
+    """Indices of the shortlist in that order."""
+    key = [(e.candidate.devices, e.candidate.planner) for e in shortlist]
+    rows = decided(shortlist, paced_s, loop_s, stolen)
+    return [key.index((row.devices, row.planner)) for row in rows]
 
 
 def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> None:
     single, pair, other = entry(1, "single"), entry(2), entry(2, "hope_greedy")
-
-    def order(shortlist: list[Any], times: list[list[float]]) -> list[int]:
-        return indices(shortlist, times, times, 0.0)
-
     noise = [1.0, 3.0, 1.0, 9.0, 2.0]
     # Twice as fast in every round, though its median is the higher one: it ran in the bad rounds.
     assert order([single, pair], [noise[1:], [0.5 * n for n in noise[1:]]]) == [1, 0]
@@ -217,23 +247,23 @@ def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> No
 def test_what_is_slower_in_a_loop_is_no_better() -> None:
     single, pair = entry(1, "single"), entry(2)
     paced = [[1.0] * 5, [0.5] * 5]
-    assert indices([single, pair], paced, [[1.0] * 5, [1.0] * 5], 0.0) == [1, 0]
-    assert indices([single, pair], paced, [[1.0] * 5, [1.1] * 5], 0.0) == [0, 1]
+    assert order([single, pair], paced, [[1.0] * 5, [1.0] * 5]) == [1, 0]
+    assert order([single, pair], paced, [[1.0] * 5, [1.1] * 5]) == [0, 1]
 
 
 def test_where_the_host_takes_time_a_plan_has_to_gain_more() -> None:
     shortlist, times = [entry(1, "single"), entry(2)], [[1.0] * 5, [0.8] * 5]
-    assert indices(shortlist, times, times, 0.05) == [1, 0]
-    assert indices(shortlist, times, times, 0.15) == [0, 1]
+    assert order(shortlist, times, stolen=0.05) == [1, 0]
+    assert order(shortlist, times, stolen=0.15) == [0, 1]
+
+
+def with_opencl(plan: Contender) -> Contender:
+    return plan._replace(candidate=replace(plan.candidate, devices=("cpu:0/opencl",)))
 
 
 def test_another_engine_has_to_gain_more() -> None:
-    plain, other = entry(1, "single"), entry(1, "single")
-    other = other._replace(candidate=replace(other.candidate, devices=("cpu:0/opencl",)))
-
-    def order(shortlist: list[Any], times: list[list[float]]) -> list[int]:
-        return indices(shortlist, times, times, 0.0)
-
+    plain = entry(1, "single")
+    other = with_opencl(plain)
     assert order([other, plain], [[0.96] * 5, [1.0] * 5]) == [1, 0]
     assert order([other, plain], [[0.94] * 5, [1.0] * 5]) == [0, 1]
     # The first engine is what is compared with, whichever was predicted to be faster.
@@ -241,12 +271,80 @@ def test_another_engine_has_to_gain_more() -> None:
     assert order([other, plain], [[], []]) == [1, 0]
 
 
+OWN = Contender(Candidate(("cpu:0-1",), "single", engines=("onnxruntime",), own_session=True), [])
+OTHER = with_opencl(entry(1, "single"))
+PAIR = entry(2)
+UNSTEADY = [0.8, 1.2, 0.8, 1.1]
+
+
+@pytest.mark.parametrize(
+    ("plan", "paced_s", "loop_s", "stolen", "status", "reason"),
+    [
+        (OTHER, [0.9] * 4, None, 0.0, "taken", "it takes 0.90 of the time of ONNX Runtime at up "
+         "to 30 requests a second, and it was faster in 4 of 4 rounds"),
+        (OTHER, [0.96] * 4, None, 0.0, "not taken", "it takes 0.96 of the time of ONNX Runtime; a "
+         "plan with a GPU, an NPU or a further engine is taken below 0.95"),
+        (PAIR, [0.995] * 4, None, 0.0, "not taken", "it takes 0.995 of the time of ONNX Runtime; "
+         "a plan for CPU cores with their first engine is taken below 0.99"),
+        (PAIR, [0.9] * 4, None, 0.05, "not taken", "it takes 0.90 of the time of ONNX Runtime; a "
+         "plan for CPU cores with their first engine is taken below 0.99, lowered by 0.10 because "
+         "the host took 5% of the processor time"),
+        (PAIR, [1.24] * 4, None, 0.0, "not taken", "it takes 1.24 times the time of ONNX Runtime"),
+        (PAIR, UNSTEADY, None, 0.0, "not taken", "it takes 0.95 of the time of ONNX Runtime in the "
+         "median, but it was faster in 2 of 4 rounds; 3 are needed"),
+        (PAIR, [0.9] * 4, [1.23] * 4, 0.0, "not taken", "it takes 0.90 of the time of ONNX Runtime "
+         "at up to 30 requests a second, but 1.23 times its time in a loop; at most 1.01 is "
+         "accepted there"),
+    ],
+)  # fmt: skip
+def test_reasons_name_the_rule_and_the_numbers(
+    plan: Contender,
+    paced_s: list[float],
+    loop_s: list[float] | None,
+    stolen: float,
+    status: str,
+    reason: str,
+) -> None:
+    ones = [1.0] * 4
+    loops = None if loop_s is None else [ones, loop_s]
+    rows = decided([OWN, plan], [ones, paced_s], loops, stolen)
+    (row,) = [row for row in rows if row.devices == plan.candidate.devices]
+    assert (row.status, row.reason) == (status, reason)
+    (own,) = [row for row in rows if row.is_ort_session]
+    assert own.reason in (
+        "the taken plan is clearly faster",
+        "no other plan that may answer is clearly faster",
+    )
+    assert sorted(row.status for row in rows) == ["not taken", "taken"]
+
+
+def test_a_decision_is_the_same_after_it_was_stored() -> None:
+    rows = decided([OWN, PAIR], [[1.0] * 4, [0.9] * 4])
+    options = {"opencl": {"precision": "fp16"}}
+    rows[0] = replace(rows[0], engines=("opencl",), options=options, comparison="alike")
+    decision = Decision(tuple(rows), "verdict", shapes="x=1,3", doubt="why", races=2, seconds=3.0)
+    text = json.dumps(decision.to_json())
+    assert Decision.from_json(json.loads(text)) == decision
+    with pytest.raises((KeyError, TypeError)):
+        Decision.from_json({"candidates": [{"devices": [], "planner": ""}]})
+    with pytest.raises((KeyError, TypeError)):
+        Decision.from_json(json.loads(text) | {"unknown": 1})
+
+
 @two_cores
 def test_sessions_choose_by_themselves(tmp_path: Path) -> None:
     model = branches()
-    with InferenceSession(model, devices=CPUS, cache=tmp_path) as session:
+    with InferenceSession(model, devices=CPUS, cache=tmp_path, background=False) as session:
         feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
         found = session.run(None, feeds)
+        decision = session.decision
+    assert decision is not None and decision.verdict.startswith(f"{decision.taken} is taken: ")
+    with InferenceSession(model, devices=CPUS, cache=tmp_path) as session:
+        assert session.decision is None
+        session.wait()
+        assert session.decision == decision
+    with InferenceSession(model, devices=CPUS, cache=tmp_path, planner="heft") as session:
+        assert session.decision is None
     for a, b in zip(found, plain_session(model).run(None, feeds), strict=True):
         assert worst_difference(a, b) < 1e-5
 
@@ -255,21 +353,47 @@ def test_a_file_that_is_no_model_is_refused_once(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"not a model")
     with pytest.raises(ModelError, match="is not an ONNX model") as caught:
-        Auto(str(path), Settings(CPUS, cache=tmp_path / "cache")).choose()
+        Chooser(str(path), Settings(CPUS, cache=tmp_path / "cache")).choose()
     assert str(caught.value).count("not an ONNX model") == 1
 
 
 def test_options_are_checked() -> None:
     with pytest.raises(UsageError, match="auto has no option 'top_k'; it has planners, shortlist"):
-        Auto("zoo:squeezenet", Settings(CPUS[:1], planner_options={"top_k": 3}))
+        Chooser("zoo:squeezenet", Settings(CPUS[:1], planner_options={"top_k": 3}))
+
+
+@pytest.mark.usefixtures("quick_choice")
+def test_explain_prints_the_decision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, weight = tmp_path / "m.onnx", np.ones((4, 4), np.float32)
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], "r"),
+        helper.make_node("MatMul", ["r", "w"], ["y"], "m"),
+    ]
+    ends = [tensor_info("x", ["rows", 4])], [tensor_info("y", ["rows", 4])]
+    onnx.save(from_nodes(nodes, *ends, {"w": weight}), path)
+    arguments = [str(path), "--devices", CPUS[0], "--cache", str(tmp_path / "cache")]
+    arguments += ["--shape", "rows=3"]
+    assert main(["explain", *arguments, "--json"]) == 0
+    decision = Decision.from_json(json.loads(capsys.readouterr().out)["decision"])
+    own, rewritten = sorted(decision.candidates, key=lambda c: not c.is_ort_session)
+    assert decision.reference == str(own) == f"{CPUS[0]} (ONNX Runtime's own session)"
+    assert own.ratio == 1.0 and rewritten.ratio is not None and rewritten.rounds == 1
+    assert decision.verdict.endswith(", for x=3,4")
+    assert main(["explain", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{'verdict':10} {decision.verdict}" in lines  # the cached choice, with its decision
+    assert [line.split("  ")[0] for line in lines[:4]] == [
+        "taken",
+        "not taken",
+        "reference",
+        "figures",
+    ]
 
 
 @two_cores
 def test_explain_gives_a_reason_for_every_task(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import onnx
-
     path = tmp_path / "m.onnx"
     onnx.save(branches(), path)
     arguments = [

@@ -3,7 +3,8 @@
 import gc
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from coexec.errors import DegradedWarning, DeviceError, ExecutionError
 from coexec.runtime.runner import Runner
 from coexec.selection import comparison as comparison_module
 from coexec.selection import kept_requests as kept_module
-from coexec.selection.auto import Auto
+from coexec.selection.chooser import Chooser
 from coexec.selection.comparison import Agreement, compared, is_exact
-from coexec.selection.contender import Contender
 from coexec.selection.kept_requests import ENOUGH, KeptRequests
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.throughput import Throughput
+from coexec.selection.race import Lap, Outcome
 from coexec.settings import Settings
+from tests.helpers.quick_choice import QUICK_RULES
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 CORES = usable_cores()[:2]
@@ -163,45 +164,45 @@ def test_a_plan_that_raises_differs(tmp_path: Path) -> None:
     assert "it fails with ordinary" in str(result.reason) and "lost" in str(result.reason)
 
 
-def test_auto_takes_nothing_that_differs(
-    tmp_path: Path, faulty: Callable[[Change], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def later_is_faster(rivals: Iterable[int], *_: Any, **__: Any) -> Outcome[int]:
+    """A race that those win that were started last: plans for several devices."""
+    laps = {which: [Lap((1 / (1 + which),), (1 / (1 + which),))] for which in rivals}
+    return Outcome(laps)
+
+
+def test_auto_takes_nothing_that_differs(tmp_path: Path, faulty: Callable[[Change], None]) -> None:
     """The winner is out, with the reason in the decision; the best of the others is taken."""
-    from coexec.selection import auto
-
-    ranked = auto.ranked
-
-    def own_session_last(*words: Any) -> list[Contender]:
-        return sorted(ranked(*words), key=lambda entry: entry.plan.as_given)
-
-    monkeypatch.setattr(auto, "ranked", own_session_last)
     faulty(lambda fed, out: with_output(out, one_off))
     settings = Settings(devices=CPUS, cache=tmp_path)
-    chosen = Auto(branches(), settings).choose()
+    chosen = Chooser(branches(), settings, compete=later_is_faster).choose()
     assert is_exact(chosen)
-    out = [c for c in chosen.candidates if c.refused]
-    assert out and all("of its largest value" in str(c.refused) for c in out)
-    assert chosen.candidates[0].refused is None
-    known = Auto(branches(), settings).known
+    out = [c for c in chosen.candidates if c.status == "refused"]
+    assert out and all("of its largest value" in c.reason for c in out)
+    assert all(c.comparison == c.reason for c in out)
+    assert chosen.candidates[0].status == "taken"
+    known = Chooser(branches(), settings).known
     assert known is not None and known.candidates == chosen.candidates
 
 
 def test_throughput_takes_nothing_that_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from coexec.selection import throughput
-
     def differs(prepared: Any, *_: Any) -> Agreement:
         return Agreement(differs="output 'y' has other values")
 
     monkeypatch.setattr(comparison_module, "compared", differs)
-    monkeypatch.setattr(throughput, "_TURN_S", 0.02)
-    monkeypatch.setattr(throughput, "_ROUNDS", 1)
-    monkeypatch.setattr(throughput, "_ranked", lambda able, rates: sorted(able, key=len)[::-1])
-    settings = Settings(devices=CPUS, mode="throughput", cache=tmp_path)
-    chosen = Throughput(branches(), settings).choose()
+    rules = replace(QUICK_RULES, parallel_rounds=1, parallel_turn_s=0.02)
+    settings = Settings(devices=CPUS, mode="throughput", cache=tmp_path, rules=rules)
+
+    def pairs_win(turns: Mapping[int, Callable[[], Lap]], *_: Any, **__: Any) -> Outcome[int]:
+        laps = {which: turn() for which, turn in turns.items()}
+        assert all(lap.parallel and not lap.paced for lap in laps.values())
+        return Outcome({which: [Lap(parallel=(0.1 * (1 + which),))] for which in laps})
+
+    chosen = Chooser(branches(), settings, compete=pairs_win).choose()
     assert is_exact(chosen) and not chosen.beside
-    assert any("other values" in str(c.refused) for c in chosen.candidates)
+    assert chosen.candidates[0].per_s == pytest.approx(5.0)
+    assert any("other values" in c.reason and len(c.devices) == 2 for c in chosen.candidates)
 
 
 @in_modules
@@ -383,7 +384,7 @@ def test_where_nothing_agrees_there_is_no_plan(
         comparison_module, "compared", lambda *_: Agreement(differs="output 'y' is wrong")
     )
     with pytest.raises(ExecutionError, match=r"no plan may answer.*output 'y' is wrong"):
-        Auto(branches(), Settings(devices=CPUS, cache=tmp_path)).choose()
+        Chooser(branches(), Settings(devices=CPUS, cache=tmp_path)).choose()
 
 
 def chooses() -> onnx.ModelProto:

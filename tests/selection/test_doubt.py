@@ -2,7 +2,7 @@
 
 import pytest
 
-from coexec.selection.prepared import Candidate
+from coexec.selection.decision import Candidate
 from coexec.selection.race_confidence import doubt, spread
 
 PLAN = Candidate(("cpu:0", "cpu:1"), "heft", 0.010, paced_s=0.010)
@@ -13,7 +13,8 @@ SINGLE = Candidate(("cpu:0-1",), "single", None, paced_s=0.012)
     ("won_s", "lost_s", "reason"),
     [
         ([0.010] * 8, [0.012] * 8, None),
-        ([0.010] * 8, [0.0102] * 8, r"cpu:0-1 \(single\) is 2.0 % behind"),
+        ([0.010] * 8, [0.0102] * 8, r"cpu:0-1 \(single\) is only 2.0% slower than the taken plan"),
+        ([0.010] * 8, [0.0095] * 8, r"is 5.0% faster than the taken plan, which is not a clear"),
         ([0.008, 0.014] * 4, [0.03] * 8, "vary by"),
         ([0.010] * 3, [], None),  # too few rounds to tell a spread, nobody else ran
     ],
@@ -27,13 +28,15 @@ def test_reasons(won_s: list[float], lost_s: list[float], reason: str | None) ->
 
 def test_a_measurement_far_from_its_prediction() -> None:
     slow = Candidate(PLAN.devices, "heft", 0.010, paced_s=0.020)
-    assert "2.00 of the predicted" in (doubt(slow, [0.02] * 8, [(SINGLE, [0.03] * 8)], None) or "")
+    assert "2.00 times the predicted" in (
+        doubt(slow, [0.02] * 8, [(SINGLE, [0.03] * 8)], None) or ""
+    )
 
 
 def test_a_race_while_the_host_ran_something_else() -> None:
     rounds = [0.010] * 8, [(SINGLE, [0.012] * 8)]
     assert doubt(PLAN, *rounds, None, stolen=0.01) is None
-    assert "took 15 % of the processors' time" in (doubt(PLAN, *rounds, None, stolen=0.15) or "")
+    assert "took 15% of the processor time" in (doubt(PLAN, *rounds, None, stolen=0.15) or "")
 
 
 def test_the_same_winner_twice_is_no_chance() -> None:
@@ -51,4 +54,4 @@ def test_a_race_beside_other_programs() -> None:
     rounds = [0.010] * 8, [(SINGLE, [0.012] * 8)]
     assert doubt(PLAN, *rounds, None, others_share=0.05) is None
     said = doubt(PLAN, *rounds, PLAN, others_share=0.43)
-    assert said == "other programs used 43% of the processors' time meanwhile"
+    assert said == "other programs used 43% of the processor time meanwhile"

@@ -11,15 +11,15 @@ import pytest
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
 from coexec.errors import ModelError, UsageError
-from coexec.profiling.processors import BUSY, Load, ProcessorTime
+from coexec.profiling.processors import Load, ProcessorTime
 from coexec.profiling.profiler import Effort
-from coexec.selection import configurations as configurations_module
+from coexec.rules import RULES, Rules
 from coexec.selection import optimize as module
-from coexec.selection.auto import Auto
+from coexec.selection.chooser import Chooser
 from coexec.selection.deadline import Deadline, OutOfTimeError
+from coexec.selection.decision import Candidate, Decision
 from coexec.selection.optimize import Verdict, optimize
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.prepared import Candidate
 from coexec.selection.quiet_moment import Stopwatch
 from coexec.selection.race import Lap, Outcome
 from coexec.settings import Settings
@@ -29,9 +29,20 @@ CORES = usable_cores()[:2]
 CPUS = [f"cpu:{core}" for core in CORES]
 two_cores = pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only")
 QUICK = Effort(warm_up=1, least=2, most=2)
+ONE_ENGINE = Rules(further_engines=False)
 BEST = Candidate(("cpu:0-1/opencl",), "single", None, paced_s=0.0224)
-UNTRIED = Candidate(("cpu:0", "cpu:1"), "", None, refused="no time", untried=True)
-FASTER = Verdict(0.0331, 0.0224, 1.48, is_faster=True, candidates=(BEST, UNTRIED))
+UNTRIED = Candidate(("cpu:0", "cpu:1"), "", None, status="untried", reason="no time")
+DECISION = Decision((BEST, UNTRIED), shapes="images=1,3,224,224")
+FASTER = Verdict(
+    0.0331, 0.0224, 1.48, is_faster=True, decision=DECISION, reason="1.48 times as fast"
+)
+SLOWER = Verdict(
+    0.010,
+    0.011,
+    0.909,
+    decision=Decision((BEST,)),
+    reason="1.10 of its time, and only below 0.97 a plan is clearly faster",
+)
 
 
 @pytest.fixture
@@ -43,34 +54,45 @@ def model(tmp_path: Path) -> str:
 
 def test_a_verdict_is_a_sentence() -> None:
     assert str(FASTER) == (
-        "1.48 times as fast as ONNX Runtime: 33.1 ms to 22.4 ms at up to 30 requests a second, on "
-        "cpu:0-1/opencl; more time would try cpu:0+cpu:1"
+        "use the plan: in a last race against ONNX Runtime's session with default options, "
+        "cpu:0-1/opencl (single) took 22.4 ms and that session 33.1 ms at up to 30 requests a "
+        "second: 1.48 times as fast, for images=1,3,224,224; more time would try cpu:0+cpu:1"
     )
-    slower = Verdict(0.010, 0.011, 0.909, candidates=(BEST,))
-    assert str(slower) == (
-        "nothing tried is clearly faster than ONNX Runtime; keep it (the best takes 1.10 of its "
-        "time: 10.0 ms to 11.0 ms)"
+    assert str(SLOWER) == (
+        "keep ONNX Runtime: in a last race against ONNX Runtime's session with default options, "
+        "cpu:0-1/opencl (single) took 11.0 ms and that session 10.0 ms at up to 30 requests a "
+        "second: 1.10 of its time, and only below 0.97 a plan is clearly faster"
+    )
+    own = replace(BEST, own_session=True, engines=("onnxruntime",))
+    assert str(replace(SLOWER, decision=Decision((own,)))) == (
+        "keep ONNX Runtime: no candidate is clearly faster than its own session"
     )
     assert "keep ONNX Runtime" in str(Verdict(unfinished="the model was loaded"))
 
 
 @pytest.mark.parametrize(
-    ("paced", "loop", "is_faster"),
-    [(0.9, 0.9, True), (0.98, 0.9, False), (0.9, 1.0, True), (0.9, 1.1, False)],
+    ("paced", "loop", "is_faster", "reason"),
+    [
+        (0.9, 0.9, True, "1.11 times as fast"),
+        (0.98, 0.9, False, "0.98 of its time, and only below 0.97 a plan is clearly faster"),
+        (0.9, 1.0, True, "1.11 times as fast"),
+        (0.9, 1.1, False, "0.90 of its time, but 1.10 of its time in a loop"),
+    ],
 )
 def test_a_plan_is_faster_by_one_figure_and_not_slower_by_the_other(
-    paced: float, loop: float, is_faster: bool, monkeypatch: pytest.MonkeyPatch
+    paced: float, loop: float, is_faster: bool, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     laps = {"plan": [Lap((paced,), (loop,))] * 5, "ONNX Runtime": [Lap((1.0,), (1.0,))] * 5}
 
     class Chosen:
-        candidates, plan, graph, origin, shapes, doubt = (BEST,), None, None, None, None, None
+        decision, plan, graph, origin, shapes, doubt = DECISION, None, None, None, None, None
 
     chosen: Any = Chosen()
     chosen.origin = chosen
     monkeypatch.setattr(module, "text_of", lambda *_: "{}")
-    verdict = module._judged(chosen, Outcome(laps), 0.0, chosen)
+    verdict = module._judged(chosen, Outcome(laps), 0.0, chosen, RULES)
     assert verdict.is_faster == is_faster and verdict.ratio == pytest.approx(1 / paced)
+    assert verdict.reason == reason
 
 
 @pytest.mark.long
@@ -109,7 +131,7 @@ def test_what_cannot_be_optimized(model: str, tmp_path: Path) -> None:
         optimize(str(tmp_path / "absent.onnx"), Settings(cache=tmp_path), 60.0)
 
 
-@pytest.mark.parametrize("verdict", [FASTER, Verdict(0.01, 0.02, 0.5, candidates=(BEST,))])
+@pytest.mark.parametrize("verdict", [FASTER, SLOWER])
 def test_the_plan_is_kept_where_it_is_faster(
     verdict: Verdict,
     model: str,
@@ -130,46 +152,47 @@ def test_the_plan_is_kept_where_it_is_faster(
 
 @two_cores
 def test_more_time_tries_what_there_was_no_time_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(configurations_module, "_further_engines", list)
 
-    def auto(seconds: float) -> Auto:
+    def auto(seconds: float) -> Chooser:
         options = {"planners": "heft", "seconds": seconds}
-        return Auto(
-            branches(), Settings(CPUS, planner_options=options, cache=tmp_path, effort=QUICK)
+        settings = Settings(
+            CPUS, planner_options=options, cache=tmp_path, effort=QUICK, rules=ONE_ENGINE
         )
+        return Chooser(branches(), settings)
 
     first = auto(1e-3).choose()
-    untried = [c for c in first.candidates if c.untried]
+    assert first.decision is not None
+    untried = first.decision.untried
     assert {c.devices for c in untried} >= {tuple(CPUS)}
-    assert all("within 0.001 s" in str(c.refused) for c in untried)
-    assert not first.candidates[0].untried
+    assert all("within 0.001 s" in c.reason for c in untried)
+    assert first.candidates[0].status == "taken"
     assert auto(1e-4).known is not None
     assert auto(600.0).known is None
-    assert not any(c.untried for c in auto(600.0).choose().candidates)
+    assert not any(c.status == "untried" for c in auto(600.0).choose().candidates)
     assert auto(1200.0).known is not None
 
 
 @two_cores
 def test_what_was_chosen_among_devices_alone_is_chosen_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(configurations_module, "_further_engines", list)
-    settings = Settings(CPUS, planner_options={"planners": "heft"}, cache=tmp_path, effort=QUICK)
-    first = Auto(branches(), settings, alone=True).choose()
-    assert all(len(c.devices) == 1 for c in first.candidates if not c.untried)
-    assert any(c.devices == tuple(CPUS) for c in first.candidates if c.untried)
-    assert Auto(branches(), settings, alone=True).known is not None
-    assert Auto(branches(), settings).known is None
-    assert not any(c.untried for c in Auto(branches(), settings).choose().candidates)
-    assert Auto(branches(), settings, alone=True).known is not None
+    rules = replace(ONE_ENGINE, planners="heft")
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
+    first = Chooser(branches(), settings, alone=True).choose()
+    assert all(len(c.devices) == 1 for c in first.candidates if c.status != "untried")
+    assert any(c.devices == tuple(CPUS) for c in first.candidates if c.status == "untried")
+    assert Chooser(branches(), settings, alone=True).known is not None
+    assert Chooser(branches(), settings).known is None
+    assert not any(c.status == "untried" for c in Chooser(branches(), settings).choose().candidates)
+    assert Chooser(branches(), settings, alone=True).known is not None
 
 
 @pytest.mark.parametrize("seconds", [0, -1, "30", True, float("nan")])
 def test_seconds_of_the_planner_are_a_number_above_zero(seconds: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="option seconds"):
-        Auto(branches(), Settings(CPUS, planner_options={"seconds": seconds}, cache=tmp_path))
+        Chooser(branches(), Settings(CPUS, planner_options={"seconds": seconds}, cache=tmp_path))
 
 
 def test_waiting_for_requests_does_not_count() -> None:
@@ -192,5 +215,5 @@ def test_the_share_of_other_programs() -> None:
     )
     value, load = watch.with_load(lambda: "value")
     assert value == "value" and load.others_s == 2.0
-    assert Load(1.0, 4.0).plus(Load(0.0, 4.0)).share == 0.125 > BUSY
+    assert Load(1.0, 4.0).plus(Load(0.0, 4.0)).share == 0.125 > RULES.busy
     assert Load().share == 0.0

@@ -22,7 +22,7 @@ from coexec.cache import Cache, Entry
 from coexec.engines.detect import usable_cores
 from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputError
 from coexec.selection import background, plan_selector
-from coexec.selection.auto import Auto
+from coexec.selection.chooser import Chooser
 from coexec.selection.plan_selector import PlanSelector
 from coexec.session import request_router
 from coexec.settings import Settings
@@ -235,7 +235,7 @@ def test_a_choice_in_doubt_is_raced_again(tmp_path: Path, monkeypatch: pytest.Mo
     model = branches().SerializeToString()
     coexec.InferenceSession(model, **words).close()
     cache = Cache(tmp_path)
-    key = Auto(model, Settings(devices=DEVICES, cache=cache))._key
+    key = Chooser(model, Settings(devices=DEVICES, cache=cache))._key
 
     def remembered() -> dict[str, Any]:
         entry = cache.find("choices", key)
@@ -243,14 +243,15 @@ def test_a_choice_in_doubt_is_raced_again(tmp_path: Path, monkeypatch: pytest.Mo
         found: dict[str, Any] = json.loads(entry.files["choice.json"])
         return found
 
-    doubted = remembered() | {"doubt": "its times vary by 50 %", "races": 1}
+    doubted = remembered()
+    doubted["decision"] |= {"doubt": "the times of the taken plan vary by 50%", "races": 1}
     cache.add("choices", key, Entry({"choice.json": json.dumps(doubted).encode()}))
     with coexec.InferenceSession(model, **words) as session:
         session._serving.start_known((), session._serving.check())
         state = session._serving._state(())
         while state.job is not None:
             threading.Event().wait(0.05)
-    assert remembered()["races"] == 2
+    assert remembered()["decision"]["races"] == 2
 
 
 def test_the_process_is_told_of_everything(tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ from coexec.cli.planned import LowerBound
 from coexec.cli.standings import Row, Standings
 from coexec.engines.names import default_names
 from coexec.errors import DeviceError
+from coexec.rules import RULES
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
-from coexec.selection.optimize import CLEARLY
+from coexec.selection.decision import Requests
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.prepared import Prepared, Requests
+from coexec.selection.prepared import Prepared
 from coexec.selection.quiet_moment import Rest
 from coexec.selection.race import REQUESTS
 from coexec.timing.simulate import simulate
@@ -63,9 +64,7 @@ def _alone(plan: Prepared) -> dict[str, float | None]:
     if plan.work.settings.plan is not None:
         return dict.fromkeys(plan.work.device_names) if len(plan.work.device_names) > 1 else {}
     considered = {
-        c.devices[0]: c.predicted_s
-        for c in plan.candidates
-        if len(c.devices) == 1 and c.refused is None
+        c.devices[0]: c.predicted_s for c in plan.candidates if len(c.devices) == 1 and c.is_able
     }
     if considered:
         return considered
@@ -172,7 +171,7 @@ def gain_in_words(standings: Standings, plan: str) -> str:
     comparison = " and ".join(
         f"{share:.2f} of the time of {name}" for name, share in shares.items()
     )
-    gains = [name for name, share in shares.items() if share < CLEARLY]
+    gains = [name for name, share in shares.items() if share < RULES.clear_gain]
     if standings.base not in gains:
         end = f"no gain over {standings.base}; coexec optimize tries other ways"
     elif len(gains) == len(shares):

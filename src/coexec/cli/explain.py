@@ -18,7 +18,8 @@ from coexec.cli.verbs import ENERGY, prints
 
 
 @prints(
-    candidates="Configurations that auto has considered.",
+    decision="What auto considered: candidates with figures and reasons, and the verdict; null: "
+    "another planner.",
     tasks="By task, where it is, why, and what it would be elsewhere.",
     **ENERGY,
 )
@@ -32,12 +33,13 @@ def command(
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
-    """Say why tasks are where they are: how much later the result of each, moved alone, would be
-    where it is read. Groups of equal reasons first, then the longest tasks, or --all. Measured
-    times are of tasks one after the other; with --platform nothing can run, and there are none.
+    """Say what auto considered, with the reason for each candidate; and why tasks are where they
+    are: how much later the result of each, moved alone, would be where it is read. Groups of equal
+    reasons first, then the longest tasks, or --all. Measured times are of tasks one after the
+    other; with --platform nothing can run, and there are none.
     """
-    from coexec.cli.common import print_candidates
     from coexec.cli.console import out
+    from coexec.cli.decisions import print_decision
     from coexec.cli.output import print_json
     from coexec.cli.planned import energy_facts, energy_line, on_platform
     from coexec.cli.progress import progress
@@ -63,10 +65,10 @@ def command(
     trace = simulate(schedule, cost, system)
     if json:
         rows = [asdict(r) | {"measured_s": measured.get(r.task)} for r in reasons]
-        candidates = [asdict(c) for c in prepared.candidates]
-        print_json({"candidates": candidates, "tasks": rows} | energy_facts(trace, system))
+        decision = None if prepared.decision is None else prepared.decision.to_json()
+        print_json({"decision": decision, "tasks": rows} | energy_facts(trace, system))
         return
-    print_candidates(prepared.candidates)
+    print_decision(prepared.decision)
     out.print(f"plan: {chosen.provenance.planner}, predicted {format_seconds(trace.makespan_s)}")
     if (joules := energy_line(trace, system)) is not None:
         out.print(f"energy: {joules}, simulated")

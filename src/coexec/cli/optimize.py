@@ -62,8 +62,8 @@ def command(
     The plan is kept where it is clearly faster than ONNX Runtime's own session; the last lines say
     how to use it.
     """
-    from coexec.cli.common import print_candidates
     from coexec.cli.console import out
+    from coexec.cli.decisions import print_candidates
     from coexec.cli.output import check_files, print_json, write_file
     from coexec.cli.progress import progress
     from coexec.selection.optimize import optimize
@@ -79,7 +79,8 @@ def command(
     if json:
         print_json(_facts(verdict) | {"plan": None if kept is None else str(file)})
         return
-    print_candidates(verdict.candidates)
+    if verdict.decision is not None:
+        print_candidates(verdict.decision, "best")
     out.print(f"verdict    {verdict}")
     if verdict.is_busy:
         out.print(

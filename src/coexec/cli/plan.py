@@ -46,8 +46,8 @@ def command(
     debug: DebugOpt = False,
 ) -> None:
     """Plan a model and print the prediction; --output keeps the plan for coexec run --plan."""
-    from coexec.cli.common import print_candidates
     from coexec.cli.console import out
+    from coexec.cli.decisions import print_decision
     from coexec.cli.output import print_json, write_file
     from coexec.cli.planned import alone_s, bound_of, energy_facts, energy_line, on_platform
     from coexec.cli.progress import progress
@@ -76,7 +76,7 @@ def command(
         facts |= energy_facts(trace, system)
         print_json(json_module.loads(plan.to_json()) | facts)
         return
-    print_candidates(prepared.candidates)
+    print_decision(prepared.decision)
     if platform is not None:
         out.print(f"platform   {platform}, simulated")
     out.print(f"planner    {plan.provenance.planner}, {plan.provenance.status}")

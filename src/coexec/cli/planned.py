@@ -56,7 +56,7 @@ def bound_of(prepared: Prepared, fastest_s: float = math.inf) -> LowerBound | No
     other_figures = [
         figure
         for candidate in prepared.candidates
-        if candidate.devices != chosen and candidate.refused is None
+        if candidate.devices != chosen and candidate.is_able
         for figure in (candidate.predicted_s, candidate.paced_s, candidate.loop_s)
         if figure is not None
     ]

@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from coexec.cli.console import err
+from coexec.progress import ReportProgress
 
-__all__ = ["Tell", "announce", "progress", "repeated"]
-
-Tell = Callable[[str, int, int], None]
-"""``tell(what, done, total)``; a total of 0 means that the total is unknown."""
+__all__ = ["announce", "progress", "repeated"]
 
 _LOOK_S = 2.0
 """Seconds between two checks of the work. Work that ends sooner gets no line."""
@@ -21,7 +19,7 @@ _LINE_S = 5.0
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Tell]:
+def progress(what: str) -> Iterator[ReportProgress]:
     """Context with a callback that shows the current work and its progress.
 
     Args:
@@ -56,7 +54,7 @@ def repeated(act: Callable[[], None], every_s: float) -> Iterator[None]:
 
 
 @contextmanager
-def _bars() -> Iterator[Tell]:
+def _bars() -> Iterator[ReportProgress]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as bars:
         rows: dict[str, TaskID] = {}
@@ -76,7 +74,7 @@ def _bars() -> Iterator[Tell]:
 
 
 @contextmanager
-def _lines() -> Iterator[Tell]:
+def _lines() -> Iterator[ReportProgress]:
     lines = _ProgressLines()
     with repeated(lines.look, _LOOK_S):
         yield lines.tell

@@ -22,6 +22,7 @@ __all__ = [
     "is_open",
     "known_inputs",
     "options_of",
+    "sizes_of",
 ]
 
 Declared = Mapping[str, Sequence[int | str | None] | None]
@@ -120,7 +121,12 @@ def _sizes(shapes: Shapes, declared: Declared) -> dict[str, int]:
     return sizes | named
 
 
+def sizes_of(shapes: Shapes) -> list[str]:
+    """``shapes`` as users write them: ["x=1,3,224,224", "N=1"]."""
+    sizes = {n: s if isinstance(s, int) else ",".join(map(str, s)) for n, s in shapes.items()}
+    return [f"{n if n.isprintable() else repr(n)}={s}" for n, s in sizes.items()]
+
+
 def options_of(shapes: Shapes) -> str:
     """``shapes`` as options of the command line: "--shape x=1,3,224,224 --shape N=1"."""
-    sizes = {n: s if isinstance(s, int) else ",".join(map(str, s)) for n, s in shapes.items()}
-    return " ".join(f"--shape {n if n.isprintable() else repr(n)}={s}" for n, s in sizes.items())
+    return " ".join(f"--shape {text}" for text in sizes_of(shapes))

@@ -19,7 +19,7 @@ from coexec.profiling.launch_and_transfer import (
     wake_up,
 )
 from coexec.profiling.store import Measurement, ProfileStore
-from coexec.profiling.sweep import Progress
+from coexec.progress import ReportProgress
 from coexec.runtime.compiler import Compiler
 from coexec.settings import Waiting
 
@@ -36,7 +36,7 @@ class EngineTimes:
         waiting: Waiting,
         key: Callable[[OpenEngine], str],
         fresh: bool,
-        progress: Progress,
+        progress: ReportProgress,
     ) -> None:
         """
         Args:

@@ -7,16 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-__all__ = ["BUSY", "STOLEN", "Load", "ProcessorTime", "processor_time", "with_load"]
+from coexec.rules import STOLEN
+
+__all__ = ["Load", "ProcessorTime", "processor_time", "with_load"]
 
 _T = TypeVar("_T")
 
-BUSY = 0.1
-"""Share of the processor time that other programs may use. A daemon or an editor uses a few
-hundredths; a program that computes uses at least the share of one core."""
-STOLEN = 0.02
-"""Share of the processor time taken by a host above which measurements are doubtful. Below, almost
-nothing was delayed by the host."""
 _TICK_S = 0.01
 """Unit of /proc/stat: Linux counts in hundredths of a second, with any timer."""
 

@@ -29,7 +29,6 @@ from coexec.profiling.pieces import cuttings, known_pieces, measure_pieces, sign
 from coexec.profiling.store import Measurement, ProfileStore
 from coexec.profiling.sweep import (
     Effort,
-    Progress,
     SweepItem,
     feeds_of,
     others_share,
@@ -37,10 +36,11 @@ from coexec.profiling.sweep import (
     sweep,
 )
 from coexec.profiling.trained import trained_predictor
+from coexec.progress import ReportProgress
 from coexec.runtime.compiler import Compiler
 from coexec.settings import Waiting
 
-__all__ = ["Effort", "Profiler", "Progress", "launch_in"]
+__all__ = ["Effort", "Profiler", "launch_in"]
 
 
 class _Time(NamedTuple):
@@ -65,7 +65,7 @@ class Profiler:
         *,
         fresh: bool = False,
         effort: Effort | None = None,
-        progress: Progress | None = None,
+        progress: ReportProgress | None = None,
         waiting: Waiting = "passive",
         quiet: Quiet | None = None,
         predictor: Predictor | None = None,

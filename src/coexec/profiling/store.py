@@ -12,7 +12,7 @@ import xxhash
 
 from coexec.cache import has_substitute, substitute, warn_once
 from coexec.costs.estimated import Work
-from coexec.profiling.processors import BUSY
+from coexec.rules import BUSY
 
 __all__ = ["Measurement", "ProfileStore"]
 

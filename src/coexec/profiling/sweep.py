@@ -32,7 +32,6 @@ from coexec.timing.trace import Detail, Span, Trace
 
 __all__ = [
     "Effort",
-    "Progress",
     "SegmentTimes",
     "SweepItem",
     "feeds_of",
@@ -45,8 +44,6 @@ __all__ = [
 
 _ENOUGH = 3
 """Least number of runs for a median."""
-Progress = Callable[[str, int, int], None]
-"""Called with a description of the measurement, the amount done, and the total."""
 
 
 @dataclass(frozen=True)

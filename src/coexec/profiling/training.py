@@ -22,7 +22,8 @@ from coexec.profiling.coverage import measured_as
 from coexec.profiling.profiler import Profiler, launch_in
 from coexec.profiling.samples import sample_network
 from coexec.profiling.store import ProfileStore
-from coexec.profiling.sweep import Effort, Progress
+from coexec.profiling.sweep import Effort
+from coexec.progress import ReportProgress
 from coexec.runtime.compiler import Compiler
 
 __all__ = ["LEAST_ROUNDS", "MOST_ROUNDS", "TrainingSample", "collect", "train_on"]
@@ -55,7 +56,7 @@ class TrainingSample:
 
 
 def train_on(
-    device: OpenDevice, store: ProfileStore, count: int, progress: Progress | None = None
+    device: OpenDevice, store: ProfileStore, count: int, progress: ReportProgress | None = None
 ) -> TrainedUnits:
     """Measure samples that are not in the store, train on ``count`` samples, store the result.
 
@@ -69,7 +70,7 @@ def train_on(
 
 
 def collect(
-    device: OpenDevice, store: ProfileStore, count: int, progress: Progress | None = None
+    device: OpenDevice, store: ProfileStore, count: int, progress: ReportProgress | None = None
 ) -> list[TrainingSample]:
     """At least ``count`` different tasks, measured on a device with its first engine.
 

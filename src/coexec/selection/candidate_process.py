@@ -9,22 +9,21 @@ cannot be open in the same process. So another process starts the second plan fr
 import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from coexec.arrays import Array
 from coexec.errors import CoexecError
 from coexec.plan.plan import Plan
 from coexec.processes import Child, Parent
+from coexec.selection.objective import warm_turn
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.race import PACING, Lap, turn
+from coexec.selection.race import Lap
 from coexec.settings import Settings
 
 __all__ = ["RivalProcess"]
 
 _LIMIT_S = 10.0
 """Seconds in which the process has to end."""
-_WARM_UP = 2
 
 
 class RivalProcess:
@@ -74,8 +73,7 @@ def _serve() -> None:
     source, settings, plan, feeds = parent.receive()
     try:
         executor = _started(source, settings, Plan.from_json(plan))
-        for _ in range(_WARM_UP):
-            executor.run(feeds)
+        turn = warm_turn(executor, feeds, settings.mode, settings.rules)
     except CoexecError as error:
         parent.send(error)
         return
@@ -83,7 +81,7 @@ def _serve() -> None:
     with contextlib.suppress(EOFError), executor:
         while parent.receive():
             try:
-                parent.send(turn(partial(executor.run, feeds), PACING))
+                parent.send(turn())
             except CoexecError as error:
                 parent.send(error)
 

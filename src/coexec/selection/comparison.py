@@ -41,7 +41,7 @@ __all__ = [
     "is_exact",
     "known",
     "refuse",
-    "why_not",
+    "result_of",
 ]
 
 _KIND: Final = "comparisons"
@@ -91,6 +91,17 @@ class Agreement:
         if self.unknown is not None:
             return f"the plan cannot be compared with ONNX Runtime: {self.unknown}"
         return None
+
+    @property
+    def in_words(self) -> str:
+        """The result as a sentence."""
+        if self.differs is not None:
+            return f"its outputs differ from ONNX Runtime's: {self.differs}"
+        if self.unknown is not None:
+            return f"its outputs cannot be compared with ONNX Runtime's: {self.unknown}"
+        if not self.alike:
+            return "it is ONNX Runtime's own session"
+        return f"its outputs agree with ONNX Runtime's for {self.alike} inputs"
 
     @property
     def by_requests(self) -> bool:
@@ -226,12 +237,13 @@ def _moved(value: Any, rng: "np.random.Generator") -> Any:
     return value + change.astype(value.dtype)
 
 
-def why_not(prepared: Prepared, reference: ReferenceAnswers) -> str | None:
-    """Why a plan may not answer requests; None if its outputs agree with ONNX Runtime's."""
-    try:
-        return None if is_exact(prepared) else compared(prepared, None, reference).reason
-    except CoexecError as error:
-        return str(error)
+def result_of(prepared: Prepared, reference: ReferenceAnswers) -> Agreement:
+    """Whether the outputs of a plan agree with ONNX Runtime's; always, if it computes them itself.
+
+    Raises:
+        CoexecError: the plan does not start.
+    """
+    return Agreement() if is_exact(prepared) else compared(prepared, None, reference)
 
 
 def is_exact(prepared: Prepared) -> bool:

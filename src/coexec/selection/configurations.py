@@ -1,11 +1,12 @@
 """Configurations: sets of devices, with their engines, that a plan can use together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from coexec.engines import detect
 from coexec.engines.names import cpu_name, default_names, parse, without_engine
 from coexec.engines.registry import describe, processors
 from coexec.hardware.hardware import System
+from coexec.rules import RULES, Rules
 
 __all__ = ["Configuration", "configurations"]
 
@@ -16,24 +17,27 @@ _MOST_NARROW = 4
 """Largest number of clusters of one core each: no network has enough branches for more."""
 
 
-def configurations(devices: Sequence[str] | None = None) -> list[Configuration]:
+def configurations(
+    devices: Sequence[str] | None = None, rules: Rules = RULES
+) -> list[Configuration]:
     """Configurations worth trying, each once.
 
     For named devices: all together, each alone, and the CPU clusters joined to one device. Without
     names, for the machine: all cores as one device; the clusters of equal cores; if there is only
-    one cluster, its halves and its single cores; each of these with and without the GPUs; and the
-    GPUs alone. CPU configurations are repeated with every further engine for CPU cores, and there
-    is one with all cores but one on the first engine and the last core on the further engine. A
-    device that is named with its engine keeps it.
+    one cluster, its halves and its single cores; each accelerator (GPU, NPU) alone, all of them
+    together, and with each of these sets of cores. Configurations are repeated with every further
+    engine of the CPU cores, and with every further engine of the accelerators; and there is one
+    with all cores but one on the first engine and the last core on the further engine. A device
+    that is named with its engine keeps it.
 
     Raises:
         DeviceError: a name is wrong.
     """
-    candidates = _of_machine() if devices is None else _of_names(devices)
+    candidates = _of_machine(rules) if devices is None else _of_names(devices, rules)
     return list(dict.fromkeys(candidates))
 
 
-def _of_names(names: Sequence[str]) -> list[Configuration]:
+def _of_names(names: Sequence[str], rules: Rules) -> list[Configuration]:
     System(tuple(describe(name) for name in names))  # refuses what cannot be used together
     clusters = [name for name in names if parse(name).kind == "cpu"]
     free = [name for name in clusters if not parse(name).engines]
@@ -43,43 +47,64 @@ def _of_names(names: Sequence[str]) -> list[Configuration]:
         joined = cpu_name(sorted(core for name in free for core in describe(name).cores))
         named += [(joined,), (joined, *non_cpu)]
     named += [(name,) for name in names]
+    kinds = dict.fromkeys(parse(name).kind for name in names)
+    engines = {kind: _engines(kind) for kind in kinds}
     return named + [
         other
-        for engine in _further_engines()
-        for c in named
-        for other in [_with(engine, c)]
-        if other != c
+        for kind in kinds
+        for engine in _further(engines[kind], rules)
+        for configuration in named
+        for other in [_with(engine, configuration, engines[kind])]
+        if other != configuration
     ]
 
 
-def _of_machine() -> list[Configuration]:
-    cores = detect.usable_cores()
-    clusters = default_names()
+def _of_machine(rules: Rules) -> list[Configuration]:
+    cores, clusters = detect.usable_cores(), default_names()
     on_cpu: list[Configuration] = [(cpu_name(cores),), tuple(clusters)]
     if len(clusters) == 1 and len(cores) > 1:
         half = (len(cores) + 1) // 2
         on_cpu.append((cpu_name(cores[:half]), cpu_name(cores[half:])))
         if len(cores) <= _MOST_NARROW:
             on_cpu.append(tuple(cpu_name([core]) for core in cores))
-    gpus = tuple(driven.name for driven in processors("gpu") if driven.usable)
+    engines = _engines()
+    cpu = {name: usable for name, usable in engines.items() if name == "cpu"}
+    others = {name: usable for name, usable in engines.items() if name not in cpu}
+    accelerators = tuple(others)
     for_machine = list(on_cpu)
-    if gpus:
-        for_machine += [gpus, *((*names, *gpus) for names in on_cpu)]
-    for engine in _further_engines():
-        for_machine += [_with(engine, names) for names in on_cpu]
+    for engine in [None, *_further(others, rules)]:
+        names = _with(engine, accelerators, others)
+        for_machine += [(name,) for name in names]
+        if names:
+            for_machine += [names, *((*cores_used, *names) for cores_used in on_cpu)]
+    for engine in _further(cpu, rules):
+        for_machine += [_with(engine, names, cpu) for names in on_cpu]
         if len(cores) > 1:
             for_machine.append((cpu_name(cores[:-1]), f"{cpu_name(cores[-1:])}/{engine}"))
     return for_machine
 
 
-def _further_engines() -> list[str]:
-    """Engines for CPU cores, except the first."""
-    return [engine for driven in processors("cpu") for engine in driven.usable][1:]
+Engines = Mapping[str, Sequence[str]]
+"""Names of working engines by processor, the first one first; "cpu" stands for any cores."""
 
 
-def _with(engine: str, names: Configuration) -> Configuration:
-    """The same devices, with ``engine`` for CPU devices that are named without an engine."""
-    return tuple(
-        f"{name}/{engine}" if parse(name).kind == "cpu" and without_engine(name) == name else name
-        for name in names
-    )
+def _engines(kind: str | None = None) -> Engines:
+    return {driven.name: driven.usable for driven in processors(kind) if driven.usable}
+
+
+def _further(engines: Engines, rules: Rules) -> list[str]:
+    """Engines that are not the first one of a processor."""
+    further = [engine for usable in engines.values() for engine in usable[1:]]
+    return list(dict.fromkeys(further)) if rules.further_engines else []
+
+
+def _with(engine: str | None, names: Configuration, engines: Engines) -> Configuration:
+    """The same devices, with ``engine`` for those that are named without one and for which it is a
+    further engine."""
+
+    def named(name: str) -> str:
+        processor = "cpu" if parse(name).kind == "cpu" else name
+        further = engines.get(processor, ())[1:]
+        return f"{name}/{engine}" if engine in further and without_engine(name) == name else name
+
+    return tuple(named(name) for name in names)

@@ -8,24 +8,37 @@ from typing import NamedTuple
 from coexec.engines.names import parse
 from coexec.errors import CoexecError
 from coexec.plan.plan import Plan
-from coexec.selection.comparison import ReferenceAnswers, why_not
+from coexec.selection.comparison import ReferenceAnswers, result_of
 from coexec.selection.configurations import Configuration
+from coexec.selection.decision import Candidate, Requests
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.prepared import Candidate
-from coexec.selection.race import Outcome, Requests
+from coexec.selection.prepared import Prepared
+from coexec.selection.race import Outcome
 from coexec.selection.race_confidence import spread
 
-__all__ = ["Contender", "single_device_contenders"]
+__all__ = ["Contender", "Standing", "contender", "single_device_contenders"]
+
+
+class Standing(NamedTuple):
+    """The place of a plan in the ranking."""
+
+    ratio: float = math.inf
+    """Ranks the plan: the median ratio of its time to the reference's, below one only if the plan
+    is clearly faster; infinite if it did not run."""
+    against: str | None = None
+    """The rule by which it is not clearly faster than the reference; None if it is."""
+    is_reference: bool = False
 
 
 class Contender(NamedTuple):
-    """A candidate with its plan and the planning context that runs it."""
+    """A candidate with the plans to run it."""
 
     candidate: Candidate
-    work: PlanningContext
-    plan: Plan
+    plans: Sequence[tuple[PlanningContext, Plan]]
+    """One plan; or several that answer requests beside each other, in mode "throughput"."""
     rounds_s: Sequence[float] = ()
-    """Seconds in each round of the race, of the requests that decide (`Requests`)."""
+    """Seconds in each round of the race, by the figure that decides."""
+    standing: Standing = Standing()
 
     @property
     def is_single(self) -> bool:
@@ -43,39 +56,71 @@ class Contender(NamedTuple):
         seconds = self.candidate.predicted_s
         return math.inf if seconds is None else seconds
 
-    def measured(self, outcome: Outcome[int], which: int, requests: Requests) -> "Contender":
+    def prepared(self) -> Prepared:
+        """The plans, compiled."""
+        first, *beside = [work.prepared(plan) for work, plan in self.plans]
+        return replace(first, beside=tuple(beside))
+
+    def release(self) -> None:
+        """Close the engines: some can use only one set of cores at a time."""
+        for work, _ in self.plans:
+            work.release()
+
+    def measured(self, outcome: Outcome[int], which: int, figure: Requests) -> "Contender":
         """This contender with its figures as rival ``which`` of a race.
 
         If it failed and other rivals ran, its candidate is refused with the error.
         """
         error = outcome.failed.get(which) if any(outcome.laps.values()) else None
-        rounds_s = outcome.rounds_s(which, requests)
+        rounds_s = outcome.rounds_s(which, figure)
+        parallel_s = outcome.median_s(which, "parallel")
         candidate = replace(
             self.candidate,
             paced_s=outcome.median_s(which, "paced"),
             loop_s=outcome.median_s(which, "loop"),
-            requests=requests,
+            per_s=None if parallel_s is None else 1 / parallel_s,
+            requests=figure,
             spread=spread(rounds_s),
-            refused=None if error is None else str(error),
         )
-        return self._replace(candidate=candidate, rounds_s=rounds_s)
-
-    def noted(self, note: str) -> "Contender":
-        """This contender with the reason for its place in the ranking."""
-        return self._replace(candidate=replace(self.candidate, note=note))
+        entry = self._replace(candidate=candidate, rounds_s=rounds_s)
+        return entry if error is None else entry.refused(str(error))
 
     def refused(self, reason: str) -> "Contender":
         """This contender with the reason why it may not answer requests."""
-        return self._replace(candidate=replace(self.candidate, refused=reason))
+        return self._replace(candidate=replace(self.candidate, status="refused", reason=reason))
 
-    def why_not(self, reference: ReferenceAnswers) -> str | None:
-        """Why it may not answer requests; None if its outputs agree with ONNX Runtime's."""
+    def compared(self, reference: ReferenceAnswers) -> "Contender":
+        """This contender with the result of comparing its outputs with ONNX Runtime's; refused if
+        they differ."""
         try:
-            return why_not(self.work.prepared(self.plan), reference)
+            result = result_of(self.prepared(), reference)
         except CoexecError as error:
-            return str(error)
+            return self.refused(str(error))
         finally:
-            self.work.release()  # some engines can use only one set of cores at a time
+            self.release()
+        entry = self._replace(candidate=replace(self.candidate, comparison=result.in_words))
+        return entry if result.reason is None else entry.refused(result.in_words)
+
+
+def contender(
+    names: Configuration,
+    planner: str,
+    plans: Sequence[tuple[PlanningContext, Plan]],
+    predicted_s: float | None = None,
+) -> Contender:
+    """A contender with one plan, or with several beside each other."""
+    places = [place for _, plan in plans for place in plan.places]
+    engines = tuple(dict.fromkeys(place.engine for place in places))
+    options = plans[0][0].settings.engine_options
+    candidate = Candidate(
+        names,
+        planner,
+        predicted_s,
+        engines=engines,
+        options={engine: dict(options[engine]) for engine in engines if engine in options},
+        own_session=all(plan.as_given for _, plan in plans),
+    )
+    return Contender(candidate, plans)
 
 
 def single_device_contenders(work: PlanningContext, names: Configuration) -> list[Contender]:
@@ -88,8 +133,8 @@ def single_device_contenders(work: PlanningContext, names: Configuration) -> lis
         InfeasibleError: the device does not run the whole model.
     """
     plan = work.plan("single")
-    contenders = [Contender(Candidate(names, "single", None), work, plan)]
+    contenders = [contender(names, "single", [(work, plan)])]
     if plan.as_given:
         rewritten = replace(plan, as_given=False)
-        contenders.append(Contender(Candidate(names, "single, rewritten", None), work, rewritten))
+        contenders.append(contender(names, "single, rewritten", [(work, rewritten)]))
     return contenders

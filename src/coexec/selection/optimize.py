@@ -1,7 +1,7 @@
 """Find the fastest plan for a model within a time limit, and give a verdict.
 
-Planner "auto" (`coexec.selection.auto`) chooses the plan. It then runs in turns with ONNX Runtime's
-own session with default options, which a program would use otherwise. The verdict depends on these
+Planner "auto" (`selection.chooser`) chooses the plan. It then runs in turns with ONNX Runtime's own
+session with default options, which a program would use otherwise. The verdict depends on these
 figures alone.
 
 Everything runs in a process of its own, which is ended when the time is over: compiling kernels and
@@ -17,25 +17,26 @@ import statistics
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from coexec.errors import CoexecError, ExecutionError, UsageError
 from coexec.processes import Child, EndedError, Parent
-from coexec.profiling.processors import BUSY
-from coexec.selection.auto import Auto
+from coexec.progress import ReportProgress
+from coexec.rules import RULES, Rules
+from coexec.selection.chooser import Chooser
+from coexec.selection.decision import Candidate, Decision, Requests
 from coexec.selection.plan_files import text_of
 from coexec.selection.planning_context import opened_cache
-from coexec.selection.prepared import Candidate, Prepared, Requests
+from coexec.selection.prepared import Prepared
 from coexec.selection.quiet_moment import REAL
-from coexec.selection.race import REQUESTS, Outcome, mostly, race, ratios
-from coexec.selection.ranking import Tell
+from coexec.selection.race import REQUESTS, Outcome, race, ratios
 from coexec.settings import AUTO, Settings
 from coexec.units import format_seconds
 
-__all__ = ["CLEARLY", "Verdict", "optimize"]
+__all__ = ["Verdict", "optimize"]
 
 _FIRST = 0.3
 """Share of the time for a first choice, among single devices: they need no profile."""
@@ -43,9 +44,6 @@ _CHOOSING = 0.7
 """Share of the remaining time for a second choice, among all plans; then comes the race."""
 _GRACE = 1.05
 """The process is ended after this factor times the limit, and its last verdict counts."""
-_ROUNDS = (5, 40)
-CLEARLY = 0.97
-"""A plan that takes a larger share of ONNX Runtime's time is not clearly faster."""
 _LEAST_S = 0.1
 _LEAST_RACE_S = 0.5
 _OURS, _ORT = "plan", "ONNX Runtime"
@@ -70,7 +68,10 @@ class Verdict:
     """Whether the plan is clearly faster by one figure and not slower by the other."""
     plan_file: str | None = None
     """The text of a plan file; None if no plan was found in the time."""
-    candidates: tuple[Candidate, ...] = ()
+    decision: Decision | None = None
+    """How the plan was chosen among the candidates."""
+    reason: str = ""
+    """Why the plan is clearly faster, or not."""
     others: float = 0.0
     """Share of the processor time that other programs used in the race."""
     doubt: str | None = None
@@ -80,42 +81,49 @@ class Verdict:
 
     @property
     def is_busy(self) -> bool:
-        return self.others > BUSY
+        return self.others > RULES.busy
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        return () if self.decision is None else self.decision.candidates
 
     @property
     def untried(self) -> Sequence[str]:
         """Configurations of devices for which there was no time."""
-        return ["+".join(c.devices) for c in self.candidates if c.untried]
+        return ["+".join(c.devices) for c in self.candidates if c.status == "untried"]
 
     def __str__(self) -> str:
-        more = f"; more time would try {', '.join(self.untried)}" if self.untried else ""
-        if self.unfinished is not None:
+        if self.decision is None or self.plan_s is None or self.ort_s is None:
             return (
-                f"the time was over while {self.unfinished}; keep ONNX Runtime, or give it "
-                f"more time"
+                f"keep ONNX Runtime, or give more time: the time was over while {self.unfinished}"
             )
-        assert self.ratio is not None and self.ort_s is not None and self.plan_s is not None
-        times = f"{format_seconds(self.ort_s)} to {format_seconds(self.plan_s)}"
-        if not self.is_faster:
-            return (
-                f"nothing tried is clearly faster than ONNX Runtime; keep it (the best takes "
-                f"{1 / self.ratio:.2f} of its time: {times}){more}"
-            )
-        best = self.candidates[0]
+        text = f"{'use the plan' if self.is_faster else 'keep ONNX Runtime'}: {self._why}"
+        text += f", for {self.decision.shapes}" if self.decision.shapes else ""
+        return text + (f"; more time would try {', '.join(self.untried)}" if self.untried else "")
+
+    @property
+    def _why(self) -> str:
+        assert self.decision is not None and self.plan_s is not None and self.ort_s is not None
+        plan = self.decision.taken
+        if plan.is_ort_session and not self.is_faster:
+            return "no candidate is clearly faster than its own session"
         return (
-            f"{self.ratio:.2f} times as fast as ONNX Runtime: {times} "
-            f"{REQUESTS[self.requests]}, on {', '.join(best.devices)}{more}"
+            f"in a last race against ONNX Runtime's session with default options, {plan} took "
+            f"{format_seconds(self.plan_s)} and that session {format_seconds(self.ort_s)} "
+            f"{REQUESTS[self.requests]}: {self.reason}"
         )
 
 
-def optimize(source: Any, settings: Settings, seconds: float, tell: Tell | None = None) -> Verdict:
+def optimize(
+    source: Any, settings: Settings, seconds: float, report: ReportProgress | None = None
+) -> Verdict:
     """Find the fastest plan for a model within ``seconds``, and compare it with ONNX Runtime.
 
     Args:
         source: a path, "zoo:NAME", or the model's bytes.
         settings: settings of planner "auto".
         seconds: time limit. A step that cannot be interrupted may take a twentieth longer.
-        tell: receives the progress, as `Settings.progress` does.
+        report: receives the progress, as `Settings.progress` does.
 
     Raises:
         UsageError: the time limit is too short, or the settings name another planner.
@@ -135,14 +143,16 @@ def optimize(source: Any, settings: Settings, seconds: float, tell: Tell | None 
     try:
         with contextlib.suppress(EndedError):  # the next message is this error
             child.send((source, child_settings, seconds))
-        return _followed(messages, end_s, tell)
+        return _followed(messages, end_s, report)
     finally:
         child.kill()
         reader.join()  # the thread ends at the end of the pipe
         child.close()
 
 
-def _followed(messages: "queue.SimpleQueue[Any]", end_s: float, tell: Tell | None) -> Verdict:
+def _followed(
+    messages: "queue.SimpleQueue[Any]", end_s: float, report: ReportProgress | None
+) -> Verdict:
     """The last verdict of the process, or a verdict with the step that was unfinished.
 
     Warnings of the process are issued again in this process.
@@ -166,8 +176,8 @@ def _followed(messages: "queue.SimpleQueue[Any]", end_s: float, tell: Tell | Non
             continue
         what, done, total = message
         step = f"this was under way: {what} ({done} of {total})"
-        if tell is not None:
-            tell(what, done, total)
+        if report is not None:
+            report(what, done, total)
 
 
 def _read(child: Child, messages: "queue.SimpleQueue[Any]") -> None:
@@ -180,31 +190,35 @@ def _read(child: Child, messages: "queue.SimpleQueue[Any]") -> None:
         messages.put(error)
 
 
-def _verdicts(source: Any, settings: Settings, seconds: float, tell: Tell) -> Iterator[Verdict]:
+def _verdicts(
+    source: Any, settings: Settings, seconds: float, report: ReportProgress
+) -> Iterator[Verdict]:
     """Choose and race in this process: first among single devices, then among all plans."""
     end_s = time.monotonic() + seconds
-    auto = _auto(source, settings, _FIRST * seconds, tell, alone=True)
-    chosen = auto.reconsider() if auto.doubt is not None else auto.choose()
-    yield _verdict(chosen, auto, (end_s - time.monotonic()) * (1 - _CHOOSING), tell)
+    chooser = _chooser(source, settings, _FIRST * seconds, report, alone=True)
+    chosen = chooser.reconsider() if chooser.doubt is not None else chooser.choose()
+    yield _verdict(chosen, chooser, (end_s - time.monotonic()) * (1 - _CHOOSING), report)
     more_s = _CHOOSING * (end_s - time.monotonic())
-    if more_s < _LEAST_RACE_S or not any(c.untried for c in chosen.candidates):
+    if more_s < _LEAST_RACE_S or not any(c.status == "untried" for c in chosen.candidates):
         return
-    auto = _auto(source, replace(settings, fresh=False), more_s, tell)
-    if auto.known is None:
-        yield _verdict(auto.choose(), auto, end_s - time.monotonic(), tell)
+    chooser = _chooser(source, replace(settings, fresh=False), more_s, report)
+    if chooser.known is None:
+        yield _verdict(chooser.choose(), chooser, end_s - time.monotonic(), report)
 
 
-def _auto(source: Any, settings: Settings, seconds: float, tell: Tell, alone: bool = False) -> Auto:
+def _chooser(
+    source: Any, settings: Settings, seconds: float, report: ReportProgress, alone: bool = False
+) -> Chooser:
     options = {**settings.planner_options, "seconds": seconds}
-    auto_settings = replace(settings, planner_options=options, progress=tell)
-    return Auto(source, auto_settings, alone=alone)
+    chooser_settings = replace(settings, mode="latency", planner_options=options, progress=report)
+    return Chooser(source, chooser_settings, alone=alone)
 
 
-def _verdict(chosen: Prepared, auto: Auto, left_s: float, tell: Tell) -> Verdict:
-    tell("race with ONNX Runtime", 0, 1)
+def _verdict(chosen: Prepared, chooser: Chooser, left_s: float, report: ReportProgress) -> Verdict:
+    report("race with ONNX Runtime", 0, 1)
     outcome, other_share = _raced(chosen, max(_LEAST_RACE_S, 0.8 * left_s))
-    tell("race with ONNX Runtime", 1, 1)
-    return _judged(chosen, outcome, other_share, auto)
+    report("race with ONNX Runtime", 1, 1)
+    return _judged(chosen, outcome, other_share, chooser, chosen.work.settings.rules)
 
 
 def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
@@ -229,7 +243,8 @@ def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
                 except Exception as error:  # ONNX Runtime's errors have no common class
                     reason = str(error).partition("\n")[0]
                     continue
-                outcome, load = REAL.with_load(partial(race, rivals, _ROUNDS, budget_s=budget_s))
+                race_both = partial(race, rivals, work.settings.rules.rounds, budget_s=budget_s)
+                outcome, load = REAL.with_load(race_both)
                 return outcome.complete(), load.share
     finally:
         work.release()  # some engines compute on one set of cores at a time
@@ -238,31 +253,64 @@ def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
     )
 
 
-def _judged(chosen: Prepared, outcome: Outcome[str], others: float, auto: Auto) -> Verdict:
-    requests = chosen.candidates[0].requests
+def _judged(
+    chosen: Prepared, outcome: Outcome[str], others: float, chooser: Chooser, rules: Rules
+) -> Verdict:
+    decision = chosen.decision
+    assert decision is not None  # planner "auto" has chosen
+    requests = decision.taken.requests
     shares = {
         figure: ratios(outcome.rounds_s(_OURS, figure), outcome.rounds_s(_ORT, figure))
         for figure in REQUESTS
     }
     ort_s, plan_s = (outcome.median_s(who, requests) for who in (_ORT, _OURS))
     assert ort_s is not None and plan_s is not None  # both ran, or the race would have raised
-    ratio = ort_s / plan_s
-    # A disturbance that lasts a round drops out of the ratios by round.
-    clearly = max(1 / ratio, statistics.median(shares[requests])) < CLEARLY and mostly(
-        share < 1 for share in shares[requests]
-    )
-    is_slower = any(outcome.ratio(_OURS, _ORT, figure) > 1 / CLEARLY for figure in REQUESTS)
+    against = _why_not_faster(plan_s / ort_s, requests, shares, rules)
     return Verdict(
         ort_s=ort_s,
         plan_s=plan_s,
-        ratio=ratio,
+        ratio=ort_s / plan_s,
         requests=requests,
-        is_faster=clearly and not is_slower,
+        is_faster=against is None,
         plan_file=text_of(chosen.plan, chosen.graph, chosen.origin.shapes),
-        candidates=chosen.candidates,
+        decision=decision,
+        reason=against or f"{ort_s / plan_s:.2f} times as fast",
         others=others,
-        doubt=auto.doubt,
+        doubt=chooser.doubt,
     )
+
+
+def _why_not_faster(
+    share: float,
+    requests: Requests,
+    shares: Mapping[Requests, Sequence[float]],
+    rules: Rules,
+) -> str | None:
+    """The rule by which a plan is not clearly faster than ONNX Runtime; None if it is.
+
+    Args:
+        share: the plan's median time over ONNX Runtime's.
+        shares: the same of each round, by figure. A disturbance that lasts a round drops out of
+            their median.
+    """
+    by_round = shares[requests]
+    median, won = statistics.median(by_round), sum(each < 1 for each in by_round)
+    needed = rules.enough_rounds(len(by_round))
+    slower = {
+        figure: middle
+        for figure in REQUESTS
+        if (middle := statistics.median(shares[figure])) > 1 / rules.clear_gain
+    }
+    worst = max(share, median)
+    text = f"{worst:.2f} of its time"
+    if worst >= rules.clear_gain:
+        return f"{text}, and only below {rules.clear_gain:g} a plan is clearly faster"
+    if won < needed:
+        return f"{text}, but faster in {won} of {len(by_round)} rounds; {needed} are needed"
+    if slower:
+        figure, middle = next(iter(slower.items()))
+        return f"{text}, but {middle:.2f} of its time {REQUESTS[figure]}"
+    return None
 
 
 def _serve() -> None:
@@ -271,7 +319,7 @@ def _serve() -> None:
     source, settings, seconds = parent.receive()
     parent.end_with_it()
 
-    def tell(what: str, done: int, total: int) -> None:
+    def report(what: str, done: int, total: int) -> None:
         parent.send((what, done, total))
 
     warnings.showwarning = lambda message, *_: parent.send(

@@ -28,6 +28,7 @@ from coexec.runtime.runner import Runner
 from coexec.selection import background
 from coexec.selection.background import Job
 from coexec.selection.comparison import accept, compared, is_exact, refuse
+from coexec.selection.decision import Decision
 from coexec.selection.kept_requests import ENOUGH, KeptRequests
 from coexec.selection.opened_model import OpenedModel
 from coexec.selection.planning_context import check_planner, opened_cache
@@ -78,6 +79,8 @@ class _State:
     """Whether the cache has been searched for a plan."""
     spent_s: float = 0.0
     """Seconds of the requests that the engine's own session has answered."""
+    decision: Decision | None = None
+    """How planner "auto" made the choice in use; None for other planners."""
     decided: bool = False
     """Whether nothing more is tried: a plan was made or found, or no plan is possible."""
     requests: KeptRequests | None = None
@@ -126,6 +129,11 @@ class PlanSelector:
         """Why the engine's own session answers in place of the plan; None if the plan answers."""
         state = self._states.get(shapes)
         return None if state is None else state.reason
+
+    def decision(self, shapes: Shapes) -> Decision | None:
+        """How planner "auto" chose for these shapes; None while nothing is decided."""
+        state = self._states.get(shapes)
+        return None if state is None else state.decision
 
     @property
     def has_cached_digest(self) -> bool:
@@ -407,6 +415,7 @@ class PlanSelector:
         with self._lock:
             old, state.running, state.reason = state.running, new, reason
             state.decided = True
+            state.decision = prepared.decision or state.decision
         self._unwatch(state)
         if old is not None:
             old.runner.close()

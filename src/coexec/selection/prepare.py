@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from coexec.errors import CoexecError, DeviceError
-from coexec.selection.auto import Auto
+from coexec.selection.chooser import Chooser
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
-from coexec.selection.throughput import Throughput
 from coexec.settings import AUTO, Settings
 from coexec.units import format_seconds
 
@@ -32,16 +31,14 @@ class PlanRequest:
         """
         self._settings = settings
         self._name = str(source) if isinstance(source, str | os.PathLike) else "the model"
-        self._by: Auto | Throughput | PlanningContext
+        self._by: Chooser | PlanningContext
         if settings.plan is not None:
             with devices_of_plan(settings):
                 self._by = PlanningContext(source, settings)
         elif settings.planner != AUTO:
             self._by = PlanningContext(source, settings)
-        elif settings.mode == "throughput":
-            self._by = Throughput(source, settings)
         else:
-            self._by = Auto(source, settings)
+            self._by = Chooser(source, settings)
 
     @property
     def has_cached_digest(self) -> bool:
@@ -73,7 +70,7 @@ class PlanRequest:
     @property
     def doubt(self) -> str | None:
         """Why the plan in `known` should be chosen again; None if it should not."""
-        return self._by.doubt if isinstance(self._by, Auto) else None
+        return self._by.doubt if isinstance(self._by, Chooser) else None
 
     def prepare(self, again: bool = False) -> Prepared:
         """The plan, made now if it is not in the cache. Begin, end and refusal are logged.
@@ -102,10 +99,8 @@ class PlanRequest:
         return prepared
 
     def _prepare(self, again: bool) -> Prepared:
-        if isinstance(self._by, Auto):
+        if isinstance(self._by, Chooser):
             return self._by.reconsider() if again else self._by.choose()
-        if isinstance(self._by, Throughput):
-            return self._by.choose()
         if self._settings.plan is not None:
             return self._by.prepared_file(self._settings.plan)
         return self._by.prepared_by(self._settings.planner, self._settings.planner_options)

@@ -1,8 +1,8 @@
-"""A plan with its origin, its compiled form, and the other candidates for it."""
+"""A plan with its origin, its compiled form, and the decision that took it."""
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from coexec.costs.base import CostModel
 from coexec.errors import UsageError
@@ -11,48 +11,13 @@ from coexec.hardware.hardware import System
 from coexec.plan.plan import Plan
 from coexec.plan.schedule import Schedule
 from coexec.runtime.compiled import CompiledPlan
+from coexec.selection.decision import Candidate, Decision
 
 if TYPE_CHECKING:
     from coexec.model.digest import Shapes
     from coexec.selection.planning_context import PlanningContext
 
-__all__ = ["Candidate", "Origin", "Prepared", "Requests", "Simulated"]
-
-Requests = Literal["paced", "loop", "rested"]
-"""Pacing of requests: 30 a second, as a camera sends them; one after the other; or each after a
-long rest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A configuration of devices with a plan for it."""
-
-    devices: tuple[str, ...]
-    planner: str
-    predicted_s: float | None
-    """Predicted seconds; None for a single device, which is always measured and needs no profile.
-    """
-    paced_s: float | None = None
-    """Median seconds of requests as a camera sends them; None if the plan did not run."""
-    loop_s: float | None = None
-    """Median seconds of requests one after the other."""
-    requests: Requests = "paced"
-    """The pacing by which it was compared."""
-    spread: float | None = None
-    """Width of the middle half of the rounds over their median, at that pacing."""
-    per_s: float | None = None
-    """Requests per second from several threads, in mode "throughput"."""
-    refused: str | None = None
-    """Why this configuration cannot run the model, or may not answer requests."""
-    untried: bool = False
-    """Whether there was no time to try it."""
-    note: str | None = None
-    """Comparison with the best single device, in words; None if it did not run."""
-
-    @property
-    def measured_s(self) -> float | None:
-        """Median seconds at the pacing by which it was compared."""
-        return self.paced_s if self.requests == "paced" else self.loop_s
+__all__ = ["Origin", "Prepared", "Simulated"]
 
 
 class Origin(Protocol):
@@ -103,12 +68,17 @@ class Prepared:
     plan: Plan
     runnable: CompiledPlan | None = None
     """The compiled plan; None on simulated devices."""
-    candidates: tuple[Candidate, ...] = ()
-    """Candidates of planner "auto": first those that ran, the best first; then by prediction."""
+    decision: Decision | None = None
+    """How planner "auto" chose it; None for other planners."""
     beside: "tuple[Prepared, ...]" = ()
     """Plans for other devices that answer other requests at the same time (mode "throughput")."""
     key: str = ""
     """Cache key of the plan, the model and the devices, for results of comparisons."""
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """What planner "auto" considered, the taken one first; empty for other planners."""
+        return () if self.decision is None else self.decision.candidates
 
     @property
     def compiled(self) -> CompiledPlan:

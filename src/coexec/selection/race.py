@@ -14,29 +14,41 @@ disturbance of a second then affects all rivals equally.
 
 import math
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from coexec.errors import CoexecError
 from coexec.profiling.processors import ProcessorTime
-from coexec.selection.prepared import Requests
+from coexec.rules import RULES, Rules
+from coexec.selection.decision import FIGURES, Requests
 from coexec.selection.quiet_moment import REAL, Rest, Stopwatch
 
 __all__ = [
-    "PACING", "REQUESTS", "Lap", "Outcome", "Pacing", "Requests", "compete", "mostly", "race",
-    "ratio", "ratios", "turn",
-]  # fmt: skip
+    "PACING",
+    "REQUESTS",
+    "Compete",
+    "Lap",
+    "Outcome",
+    "Pacing",
+    "Requests",
+    "compete",
+    "race",
+    "ratio",
+    "ratios",
+    "turn",
+]
 
 Key = TypeVar("Key", bound=Hashable)
 Run = Callable[[], Any]
-REQUESTS: Mapping[Requests, str] = {"paced": "at up to 30 requests a second", "loop": "in a loop"}
-"""The two figures that every race measures, in words."""
+Compete = Callable[..., "Outcome[int]"]
+"""Type of `compete`, with indices as keys. Tests pass a function that returns made-up figures."""
+_BOTH: Sequence[Requests] = ("paced", "loop")
+REQUESTS: Mapping[Requests, str] = {figure: FIGURES[figure] for figure in _BOTH}
+"""The two figures that `turn` measures, in words."""
 
 _PERIOD_S = 1 / 30
-_CLEARLY = 1.02
-"""A rival that takes this factor longer than the first in three of four rounds leaves the race."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +74,8 @@ class Lap(NamedTuple):
     paced: tuple[float, ...] = ()
     loop: tuple[float, ...] = ()
     rested: tuple[float, ...] = ()
+    parallel: tuple[float, ...] = ()
+    """Seconds of the turn over the number of its requests, which came from many threads."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,7 @@ def race(
     repeats: int = 0,
     pacing: Pacing = PACING,
     watch: Stopwatch = REAL,
+    rules: Rules = RULES,
 ) -> Outcome[Key]:
     """Run a race of rivals in this process.
 
@@ -131,9 +146,18 @@ def race(
         budget_s: seconds for the whole race.
         repeats: largest number of rounds that are run again because the host of a virtual machine
             took processor time in them; their figures are discarded.
+        rules: when a rival is clearly slower.
     """
     turns = {key: partial(turn, run, pacing, watch) for key, run in rivals.items()}
-    return compete(turns, rounds, drop_by=drop_by, budget_s=budget_s, repeats=repeats, watch=watch)
+    return compete(
+        turns,
+        rounds,
+        drop_by=drop_by,
+        budget_s=budget_s,
+        repeats=repeats,
+        watch=watch,
+        rules=rules,
+    )
 
 
 def compete(
@@ -144,6 +168,7 @@ def compete(
     budget_s: float = math.inf,
     repeats: int = 0,
     watch: Stopwatch = REAL,
+    rules: Rules = RULES,
 ) -> Outcome[Key]:
     """Run a race of rivals that may run in other processes: each calls `turn` and returns the lap.
 
@@ -177,7 +202,7 @@ def compete(
         spent = spent.plus(processor_time)
         if drop_by is not None and enough:
             sofar = Outcome(laps)
-            runners = _still_in({key: sofar.rounds_s(key, drop_by) for key in runners})
+            runners = _still_in({key: sofar.rounds_s(key, drop_by) for key in runners}, rules)
     return Outcome(laps, failed, disturbed, spent.stolen, repeated)
 
 
@@ -226,7 +251,7 @@ def _rotated(runners: Sequence[Key], number: int) -> list[Key]:
     return [*runners[shift:], *runners[:shift]]
 
 
-def _still_in(rounds_s: Mapping[Key, Sequence[float]]) -> list[Key]:
+def _still_in(rounds_s: Mapping[Key, Sequence[float]], rules: Rules) -> list[Key]:
     """Rivals that are not clearly slower than the rival with the best median."""
     if not rounds_s:
         return []
@@ -234,7 +259,7 @@ def _still_in(rounds_s: Mapping[Key, Sequence[float]]) -> list[Key]:
     return [
         key
         for key, own in rounds_s.items()
-        if not mostly(share > _CLEARLY for share in ratios(own, first))
+        if not rules.mostly(share > rules.leaves_race for share in ratios(own, first))
     ]
 
 
@@ -246,8 +271,3 @@ def ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
 def ratio(a: Sequence[float], b: Sequence[float]) -> float:
     """Median of ``a`` over ``b`` by round: a disturbance that lasts a round drops out."""
     return statistics.median(ratios(a, b))
-
-
-def mostly(rounds: Iterable[bool]) -> bool:
-    """Whether a condition holds in at least three of four rounds."""
-    return statistics.fmean(rounds) >= 0.75

@@ -6,19 +6,11 @@ Otherwise a choice that was made while another program kept the machine busy wou
 import statistics
 from collections.abc import Sequence
 
-from coexec.profiling.processors import BUSY, STOLEN
-from coexec.selection.prepared import Candidate
+from coexec.rules import RULES, Rules
+from coexec.selection.decision import Candidate
 from coexec.selection.race import ratio
 
-__all__ = ["MOST_RACES", "doubt", "spread"]
-
-MOST_RACES = 3
-"""A choice that is still in doubt after this many races is kept: the difference hardly matters."""
-_LEAD = 1.03
-"""A rival's time over the winner's. Below this ratio, the rival may win the next race."""
-_SPREAD = 0.2
-_DISAGREEMENT = 1.35
-"""Largest ratio between the measured and the predicted time, or the reverse."""
+__all__ = ["doubt", "spread"]
 
 
 def spread(rounds_s: Sequence[float]) -> float | None:
@@ -36,6 +28,7 @@ def doubt(
     before: Candidate | None,
     stolen: float = 0.0,
     others_share: float = 0.0,
+    rules: Rules = RULES,
 ) -> str | None:
     """Why a choice should be raced again; None if it is clear.
 
@@ -46,25 +39,26 @@ def doubt(
         stolen: share of the processor time that the host of a virtual machine took.
         others_share: share of the processor time that other programs of this machine used.
     """
-    if others_share > BUSY:
-        return f"other programs used {others_share:.0%} of the processors' time meanwhile"
+    if others_share > rules.busy:
+        return f"other programs used {others_share:.0%} of the processor time meanwhile"
     if before is not None:
         same = (winner.devices, winner.planner) == (before.devices, before.planner)
-        return None if same else f"two races disagree: {', '.join(before.devices)} won before"
-    if stolen > STOLEN:
-        return f"the host took {100 * stolen:.0f} % of the processors' time for others"
+        return None if same else f"two races disagree: the earlier one took {before}"
+    if stolen > rules.stolen:
+        return f"the host of this virtual machine took {stolen:.0%} of the processor time"
     varies = spread(won_s)
-    if varies is not None and varies > _SPREAD:
-        return f"its times vary by {100 * varies:.0f} %"
+    if varies is not None and varies > rules.spread:
+        return f"the times of the taken plan vary by {varies:.0%}"
     for rival, rounds_s in others:
-        lead = ratio(rounds_s, won_s) if won_s and rounds_s else _LEAD
-        if lead < _LEAD:
-            return (
-                f"{', '.join(rival.devices)} ({rival.planner}) is {100 * (lead - 1):.1f} % behind"
-            )
+        lead = ratio(rounds_s, won_s) if won_s and rounds_s else rules.lead
+        if lead < rules.lead:
+            apart = f"{abs(lead - 1):.1%}"
+            if lead < 1:
+                return f"{rival} is {apart} faster than the taken plan, which is not a clear gain"
+            return f"{rival} is only {apart} slower than the taken plan"
     measured_s, predicted_s = winner.measured_s, winner.predicted_s
     if measured_s and predicted_s:
         off = max(measured_s / predicted_s, predicted_s / measured_s)
-        if off > _DISAGREEMENT:
-            return f"it takes {measured_s / predicted_s:.2f} of the predicted time"
+        if off > rules.disagreement:
+            return f"the taken plan takes {measured_s / predicted_s:.2f} times the predicted time"
     return None

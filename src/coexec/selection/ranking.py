@@ -1,235 +1,153 @@
-"""The race of a shortlist, and the ranking of its plans with the reason for each place."""
+"""The order of the plans that ran, by the rules, with the reason for each place."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from coexec.arrays import Array
-from coexec.errors import CoexecError, DeviceError, ExecutionError
-from coexec.model.main_memory import least_bytes, main_memory_bytes
-from coexec.profiling.activity import Quiet, undisturbed
-from coexec.profiling.processors import Load
-from coexec.selection.candidate_process import RivalProcess
-from coexec.selection.contender import Contender
-from coexec.selection.prepared import Requests
-from coexec.selection.quiet_moment import Stopwatch, cpu_clock
-from coexec.selection.race import Lap, Outcome, compete, mostly, ratios, turn
-from coexec.units import format_bytes
+from coexec.rules import Rules
+from coexec.selection.contender import Contender, Standing
+from coexec.selection.decision import FIGURES, Candidate
+from coexec.selection.objective import Objective
+from coexec.selection.race import Outcome, ratios
 
-__all__ = ["BUDGET_S", "Tell", "race_of", "ranked"]
-
-BUDGET_S = 6.0
-"""Seconds for all runs of the shortlist together."""
-_ROUNDS = (5, 40)
-"""Least and largest number of rounds."""
-_MEMORY = 0.5
-"""Share of main memory that all plans of a race together may need for weights and tensors."""
-_GAIN = 0.99
-"""A plan for several devices has to take less than this share of the time of a single device."""
-_OTHER_GAIN = 0.95
-"""The same for GPUs and for further engines of CPU cores: they start more slowly, and their results
-differ in the last digits."""
-_STOLEN = 2.0
-"""Additional gain that a plan needs on a virtual machine: this factor times the share of processor
-time that the host took. The devices of a plan wait for each other, so one stopped core delays all
-of them, whereas threads that are not bound to a core move to a free one. A race of a few seconds
-says little about the next minute: where the host took 15 %, a plan that took 0.9 of the single
-device's time in the race took 1.3 of it afterwards."""
-_NOT_SLOWER = 1.01
-"""Largest ratio that counts as equally fast, by the figure that does not decide."""
-
-Tell = Callable[[str, int, int], None]
-"""Type of `Settings.progress`, called with the name of a step, the amount done, and the total."""
-
-
-def race_of(
-    shortlist: Sequence[Contender],
-    requests: Requests,
-    quiet: Quiet | None,
-    tell: Tell,
-    budget_s: float = BUDGET_S,
-) -> Outcome[int]:
-    """Run the race of the shortlist; rivals are its indices. A single plan needs no race."""
-    if len(shortlist) == 1:
-        return Outcome()
-    with ExitStack() as stack:
-        started = _started(shortlist, stack, tell)
-        watch = Stopwatch(used_s=cpu_clock(started.processes))
-        what, start_s = f"race of {len(started.turns)} plans", watch.now_s()
-        loads: list[Load] = []
-
-        def told(run: Callable[[], Lap]) -> Lap:
-            share = (watch.now_s() - start_s) / max(budget_s, 1e-9)
-            tell(what, round(100 * min(1.0, share)), 100)
-            lap, load = undisturbed(partial(watch.with_load, run), quiet)
-            loads.append(load)
-            return lap
-
-        turns = {which: partial(told, run) for which, run in started.turns.items()}
-        outcome = compete(turns, _ROUNDS, drop_by=requests, budget_s=budget_s, watch=watch)
-        tell(what, 100, 100)
-    for entry in shortlist:
-        entry.work.release()
-    other_share = reduce(Load.plus, loads, Load()).share
-    return replace(outcome, failed={**started.failed, **outcome.failed}, others=other_share)
-
-
-@dataclass
-class _Started:
-    """The plans of a shortlist that are started, by index."""
-
-    turns: dict[int, Callable[[], Lap]] = field(default_factory=dict)
-    processes: list[int] = field(default_factory=list)
-    """Ids of the processes of plans that run in a process of their own."""
-    failed: dict[int, CoexecError] = field(default_factory=dict)
-
-
-def _started(shortlist: Sequence[Contender], stack: ExitStack, tell: Tell) -> _Started:
-    """Start the plans of a shortlist, with the first made-up inputs with which any plan runs."""
-    model = shortlist[0].work.model
-    needed_bytes, memory_bytes = least_bytes(model.graph), main_memory_bytes()
-    for feeds in model.candidates():
-        started = _Started()
-        with ExitStack() as attempt:
-            for which, entry in enumerate(shortlist):
-                all_bytes = (len(started.turns) + 1) * needed_bytes
-                if memory_bytes and started.turns and all_bytes > _MEMORY * memory_bytes:
-                    started.failed[which] = ExecutionError(
-                        f"not measured: {len(started.turns) + 1} plans in memory need "
-                        f"{format_bytes(all_bytes)}, and planning may use {_MEMORY:.0%} of "
-                        f"{format_bytes(memory_bytes)}"
-                    )
-                    continue
-                tell("plans compiled for the race", which, len(shortlist))
-                try:
-                    _start(entry, which, feeds, started, attempt)
-                except CoexecError as error:
-                    started.failed[which] = error
-                tell("plans compiled for the race", which + 1, len(shortlist))
-            if started.turns:
-                stack.push(attempt.pop_all())
-                return started
-    return _Started()
-
-
-def _start(
-    entry: Contender, which: int, feeds: Mapping[str, Array], started: _Started, stack: ExitStack
-) -> None:
-    """Start a plan in this process; if an engine cannot be open beside the others, in another."""
-    work, plan = entry.work, entry.plan
-    try:
-        executor = stack.enter_context(work.start(work.prepared(plan)))
-        for _ in range(2):
-            executor.run(feeds)
-        started.turns[which] = partial(turn, partial(executor.run, feeds))
-    except DeviceError:
-        rival = stack.enter_context(RivalProcess(work, plan, feeds))
-        started.turns[which] = rival.turn
-        started.processes.append(rival.pid)
+__all__ = ["explained", "ranked", "verdict"]
 
 
 def ranked(
-    shortlist: Sequence[Contender], outcome: Outcome[int], requests: Requests, both: bool
+    shortlist: Sequence[Contender], outcome: Outcome[int], objective: Objective, rules: Rules
 ) -> list[Contender]:
-    """The shortlist with its measured figures, the best first by the figure ``requests``.
-
-    ``both``: a plan that is slower than the best single device by the other figure ranks behind it.
-    """
-    times = [outcome.rounds_s(which, requests) for which in range(len(shortlist))]
-    other: Requests = "loop" if requests == "paced" else "paced"
-    guard = [outcome.rounds_s(which, other) for which in range(len(shortlist))] if both else times
-    places = _order(shortlist, times, guard, outcome.stolen)
-    return [
-        shortlist[which].measured(outcome, which, requests).noted(note) for which, note in places
-    ]
-
-
-class _Standing(NamedTuple):
-    """Comparison of a plan with the best single device."""
-
-    ratio: float
-    """Ratio of times; below one only if the plan is clearly faster."""
-    note: str
-
-
-class _Rank(NamedTuple):
-    """The index of a plan, and the reason for its place in the order."""
-
-    which: int
-    note: str
-
-
-def _order(
-    shortlist: Sequence[Contender],
-    times: Sequence[Sequence[float]],
-    guard: Sequence[Sequence[float]],
-    stolen: float,
-) -> list[_Rank]:
-    """Indices of the shortlist, the best first.
+    """The shortlist with its figures, the best first.
 
     Each plan is compared with the reference: the first single device that ran, one that uses CPU
     cores with their first engine if there is one; without a single device, the first plan that ran.
     The plan with the smallest median ratio of times is the best if the ratio is clearly below one,
-    and below one in three of four rounds: for a large network there are few rounds, and their
-    medians may be off by a percent. The plan also may not be slower by the times ``guard``. If the
-    host has ``stolen`` a share of the processor time, the ratio has to be lower by a multiple of
+    and below one in most rounds. The plan also may not be slower by the guard of the objective. If
+    the host has stolen a share of the processor time, the ratio has to be lower by a multiple of
     it. Otherwise the reference is the best. If no plan ran, single devices come first.
     """
-    ran = [which for which, seconds in enumerate(times) if seconds]
+    plans = [
+        entry.measured(outcome, which, objective.figure) for which, entry in enumerate(shortlist)
+    ]
+    ran = [which for which, entry in enumerate(plans) if entry.rounds_s]
     if not ran:
-        order = sorted(
-            range(len(shortlist)),
-            key=lambda w: (not shortlist[w].is_single, not shortlist[w].is_plain),
-        )
-        return [_Rank(which, "nothing was measured") for which in order]
-    singles = sorted(
-        (w for w in ran if shortlist[w].is_single), key=lambda which: not shortlist[which].is_plain
-    )
+        return sorted(plans, key=lambda entry: (not entry.is_single, not entry.is_plain))
+    singles = sorted((w for w in ran if plans[w].is_single), key=lambda w: not plans[w].is_plain)
     unit = singles[0] if singles else ran[0]
-    standing = {
-        which: _standing(
-            shortlist[which],
-            shortlist[unit],
-            ratios(times[which], times[unit]),
-            statistics.median(ratios(guard[which], guard[unit])),
-            stolen,
-            has_single=bool(singles),
-        )
-        for which in ran
-    }
-    if singles:
-        standing[unit] = _Standing(_GAIN, "nothing is clearly faster")
-    lost = _Standing(float("inf"), "not measured")
-    order = sorted(range(len(shortlist)), key=lambda which: standing.get(which, lost).ratio)
-    notes = {which: standing.get(which, lost).note for which in order}
-    if order[0] != unit and singles:
-        notes[unit] = "the single device that all are compared with"
-    return [_Rank(which, notes[which]) for which in order]
+    comparison = _RoundComparison(plans[unit], outcome.stolen, objective, rules)
+    for which in ran:
+        guard = outcome.ratio(which, unit, objective.guard) if objective.guard else 0.0
+        plans[which] = comparison.placed(plans[which], guard, any_gain=not singles)
+    best = Standing(objective.gain if singles else 1.0, is_reference=True)
+    plans[unit] = plans[unit]._replace(standing=best)
+    return sorted(plans, key=lambda entry: entry.standing.ratio)
 
 
-def _standing(
-    entry: Contender,
-    unit: Contender,
-    by_round: Sequence[float],
-    guard: float,
-    stolen: float,
-    has_single: bool,
-) -> _Standing:
-    """Comparison of ``entry`` with the best single device ``unit``, round by round."""
-    ratio = statistics.median(by_round)
-    base = f"{ratio:.2f} of the time of {', '.join(unit.candidate.devices)}"
-    if not has_single:
-        return _Standing(ratio, base)
-    enough = (_GAIN if entry.is_plain else _OTHER_GAIN) - _STOLEN * stolen
-    if guard > _NOT_SLOWER:
-        note = f"{base}, but {guard:.2f} of it by the other figure"
-    elif ratio >= enough:
-        note = f"{base}; it would have to be below {enough:.2f}"
-    elif not mostly(share < 1 for share in by_round):
-        note = f"{base}, but faster in less than three of four rounds"
-    else:
-        return _Standing(ratio, base)
-    return _Standing(max(1.0, ratio), note)
+class _RoundComparison(NamedTuple):
+    """Compares plans with the reference, round by round."""
+
+    reference: Contender
+    stolen: float
+    objective: Objective
+    rules: Rules
+
+    def placed(self, entry: Contender, guard: float, any_gain: bool) -> Contender:
+        """``entry`` with its ratio and its standing.
+
+        ``any_gain``: take a plan that is faster at all, as no single device ran.
+        """
+        by_round = ratios(entry.rounds_s, self.reference.rounds_s)
+        ratio, won = statistics.median(by_round), sum(share < 1 for share in by_round)
+        candidate = replace(entry.candidate, ratio=ratio, rounds=len(by_round), rounds_won=won)
+        entry = entry._replace(candidate=candidate)
+        against = None if any_gain else self._against(entry, ratio, guard)
+        standing = Standing(ratio if against is None else max(1.0, ratio), against)
+        return entry._replace(standing=standing)
+
+    def _against(self, entry: Contender, ratio: float, guard: float) -> str | None:
+        """The rule by which a plan is not clearly faster than the reference; None if it is."""
+        objective, rules, candidate = self.objective, self.rules, entry.candidate
+        base = share(candidate, self.reference.candidate)
+        gain = objective.gain if entry.is_plain else objective.other_gain
+        extra = objective.stolen_factor * self.stolen
+        needed = rules.enough_rounds(candidate.rounds)
+        if ratio >= gain - extra:
+            return base if ratio >= 1 else f"{base}; {self._limit(entry, gain, extra)}"
+        if objective.guard is not None and guard > rules.not_slower:
+            return (
+                f"{base} {FIGURES[objective.figure]}, but {guard:.2f} times its time "
+                f"{FIGURES[objective.guard]}; at most {rules.not_slower:.2f} is accepted there"
+            )
+        if candidate.rounds_won < needed:
+            return (
+                f"{base} in the median, but it was faster in {candidate.rounds_won} of "
+                f"{candidate.rounds} rounds; {needed} are needed"
+            )
+        return None
+
+    def _limit(self, entry: Contender, gain: float, extra: float) -> str:
+        """The ratio below which a plan is taken, in words."""
+        if self.objective.mode == "throughput":
+            return f"a plan is taken from {1 / gain:.2f} times on"
+        kind = "with a GPU, an NPU or a further engine"
+        if entry.is_plain:
+            kind = "for CPU cores with their first engine"
+        text = f"a plan {kind} is taken below {gain:.2f}"
+        if extra < 0.005:
+            return text
+        host = f"the host took {self.stolen:.0%} of the processor time"
+        return f"{text}, lowered by {extra:.2f} because {host}"
+
+
+def share(candidate: Candidate, reference: Candidate) -> str:
+    """The ratio of a candidate to the reference, in words."""
+    assert candidate.ratio is not None  # both ran
+    name = "ONNX Runtime" if reference.is_ort_session else str(reference)
+    if candidate.requests == "parallel":
+        return f"it answers {1 / candidate.ratio:.2f} times as many requests a second as {name}"
+    if candidate.ratio >= 1:
+        return f"it takes {candidate.ratio:.2f} times the time of {name}"
+    digits = 2 if candidate.ratio < 0.985 else 3
+    return f"it takes {candidate.ratio:.{digits}f} of the time of {name}"
+
+
+def explained(order: Sequence[Contender]) -> list[Candidate]:
+    """The candidates of the plans in ``order``, with status and reason; the first one is taken."""
+    reference = next((e.candidate for e in order if e.standing.is_reference), None)
+    taken, *others = order
+    rows = [replace(taken.candidate, status="taken", reason=_why_taken(taken, reference))]
+    for entry in others:
+        row = entry.candidate
+        if row.status != "refused":
+            row = replace(row, reason=_why_not_taken(entry, rows[0], reference))
+        rows.append(row)
+    return rows
+
+
+def _why_taken(entry: Contender, reference: Candidate | None) -> str:
+    if reference is None or entry.candidate.ratio is None:
+        return "no plan was measured"
+    if entry.standing.is_reference:
+        return "no other plan that may answer is clearly faster"
+    if entry.standing.against is not None:
+        return f"{entry.standing.against}; the plans before it may not answer"
+    row = entry.candidate
+    return (
+        f"{share(row, reference)} {FIGURES[row.requests]}, and it was faster in {row.rounds_won} "
+        f"of {row.rounds} rounds"
+    )
+
+
+def _why_not_taken(entry: Contender, taken: Candidate, reference: Candidate | None) -> str:
+    if reference is None or entry.candidate.ratio is None:
+        return "no plan was measured"
+    if entry.standing.is_reference:
+        return "the taken plan is clearly faster"
+    if entry.standing.against is not None:
+        return entry.standing.against
+    return f"{share(entry.candidate, reference)}; the taken plan is still faster"
+
+
+def verdict(taken: Candidate, shapes: str) -> str:
+    """A sentence about the taken plan, with the reason and the shapes of the inputs."""
+    return f"{taken} is taken: {taken.reason}{f', for {shapes}' if shapes else ''}"

@@ -22,6 +22,7 @@ from coexec.plan.plan import Plan
 from coexec.plan.plan_file import PlanFile
 from coexec.research_loader import ZOO
 from coexec.selection.background import TRAFFIC
+from coexec.selection.decision import Decision
 from coexec.selection.plan_files import plan_of
 from coexec.selection.plan_selector import PlanSelector
 from coexec.selection.prepare import devices_of_plan
@@ -455,6 +456,14 @@ class InferenceSession(AnsweringSession):
             return ()
         plans = running.prepared, *running.prepared.beside
         return tuple(name for plan in plans for name in plan.plan.used)
+
+    @property
+    def decision(self) -> Decision | None:
+        """What planner "auto" considered for the latest request, with figures and reasons; None
+        while nothing is decided, and for other planners and plan files."""
+        if self._serving is None or self._unplanned is not None:
+            return None
+        return self._serving.decision(self._latest) or self._serving.decision(())
 
     def wait(self) -> None:
         """Wait until the planning in the background has ended."""

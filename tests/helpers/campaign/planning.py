@@ -3,36 +3,27 @@
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
-import pytest
 
 import coexec
 from coexec.cache import Cache
 from coexec.errors import CoexecError
 from coexec.ort import OrtSession
-from coexec.selection import ranking
+from coexec.rules import default_rules
 from tests.helpers.campaign.graphs import Network, network
 from tests.helpers.campaign.judging import Verdict, of_run, quiet
-from tests.helpers.quick_choice import quick_choice
+from tests.helpers.quick_choice import QUICK_RULES
 
 __all__ = ["of_graphs"]
 
 
-@contextmanager
-def _plans_win() -> Iterator[None]:
-    """Make the choice fast, and make it select a plan whenever one exists.
-
-    Small graphs are fastest in ONNX Runtime's own session, so otherwise no plan would be tested.
-    """
-    with quick_choice(), pytest.MonkeyPatch.context() as patch:
-        for name in ("_GAIN", "_OTHER_GAIN", "_NOT_SLOWER"):
-            patch.setattr(ranking, name, 1e9)
-        patch.setattr(ranking, "mostly", lambda shares: True)
-        yield
+_PLANS_WIN = replace(QUICK_RULES, gain=1e9, other_gain=1e9, not_slower=1e9, deciding_rounds=0.0)
+"""The choice is fast, and it selects a plan whenever one exists. Small graphs are fastest in ONNX
+Runtime's own session, so otherwise no plan would be tested."""
 
 
 def of_graphs(seed: int, indices: Sequence[int], cache: Cache | None = None) -> Iterator[Any]:
@@ -43,7 +34,7 @@ def of_graphs(seed: int, indices: Sequence[int], cache: Cache | None = None) -> 
     """
     warnings.simplefilter("ignore")
     ort.set_default_logger_severity(4)
-    with _plans_win(), tempfile.TemporaryDirectory() as folder:
+    with default_rules(_PLANS_WIN), tempfile.TemporaryDirectory() as folder:
         for index in indices:
             yield [index]
             yield _verdict(network(seed, index), cache or Cache(Path(folder)))

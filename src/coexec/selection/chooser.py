@@ -1,0 +1,398 @@
+"""planner="auto": choose devices, configuration and plan by running the candidates.
+
+The cores of a machine can be one wide device or several narrow ones, with or without a GPU. The
+fastest choice depends on the model: many branches favour plans, one long chain favours a wide
+device. So every configuration is profiled, planned by several planners and simulated. The plans
+with the best predictions, and every single device, then run for real, in turns (`race`), until one
+is clearly the fastest. It is compared with ONNX Runtime (`comparison`): if its outputs differ, it
+is rejected and the next one is compared. The choice is kept in the cache. A plan that is not
+clearly faster than the best single device is not chosen.
+
+In mode "throughput" there are no plans for several devices: each device of a configuration runs
+whole requests, and threads send many of them (`throughput`). All else is the same.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from coexec.cache import Entry
+from coexec.engines import detect
+from coexec.engines.names import parse, whole_cpu
+from coexec.engines.registry import installed
+from coexec.errors import (
+    CoexecError,
+    DeviceError,
+    ExecutionError,
+    InfeasibleError,
+    PlanError,
+    StoreError,
+)
+from coexec.keys import digest
+from coexec.model.declared import sizes_of
+from coexec.plan.plan import Plan
+from coexec.planners import find_planner
+from coexec.selection.comparison import ReferenceAnswers, is_exact, known
+from coexec.selection.configurations import Configuration, configurations
+from coexec.selection.contender import Contender, contender, single_device_contenders
+from coexec.selection.deadline import Deadline, OutOfTimeError
+from coexec.selection.decision import Candidate, Decision, Status
+from coexec.selection.objective import objective_of
+from coexec.selection.opened_model import OpenedModel
+from coexec.selection.plan_race import PlanRace
+from coexec.selection.planning_context import PlanningContext, opened_cache
+from coexec.selection.prepared import Prepared
+from coexec.selection.race import Compete, Outcome, compete
+from coexec.selection.race_confidence import doubt
+from coexec.selection.ranking import explained, ranked, verdict
+from coexec.settings import Settings
+from coexec.timing.simulate import simulate
+
+__all__ = ["Chooser"]
+
+_FORM = 2
+"""Number of the form of a choice in the cache. Choices of another form are not found."""
+_FILE = "choice.json"
+
+
+class Chooser:
+    """Chooses a plan for one model on one machine; an earlier choice comes from the cache."""
+
+    def __init__(
+        self,
+        source: Any,
+        settings: Settings | None = None,
+        *,
+        alone: bool = False,
+        compete: Compete = compete,
+    ) -> None:
+        """
+        Args:
+            source: as for `PlanningContext`.
+            settings: the mode is the objective. The planner has these options: "planners",
+                comma-separated, for configurations of several devices; "shortlist", how many plans
+                run for real; "requests", the figure that decides: "paced", 30 requests a second as
+                a camera sends them, or "loop", one after the other; by default "paced" decides, and
+                "loop" must not get slower; "seconds", how long the choice may take, 60 by default.
+                Time in which planning waits for the program's own requests does not count, nor does
+                loading the model.
+            alone: try only single devices, which need no profile. If other configurations were left
+                out because of it, a later call without it makes a new choice.
+            compete: runs the race.
+
+        Raises:
+            UsageError: an option that does not exist, or a value that it does not take.
+            DeviceError: a device that does not exist.
+        """
+        self._settings = settings = settings or Settings()
+        self._rules = settings.rules.with_options(settings.planner_options)
+        if "planners" in settings.planner_options:
+            for planner in self._rules.planner_names:
+                find_planner(planner)
+        self._objective = objective_of(settings.mode, self._rules)
+        self._alone, self._compete = alone, compete
+        self._deadline = Deadline()
+        self._cache = opened_cache(settings.cache)
+        self._source = source
+        self._first_names = tuple(settings.devices or [whole_cpu()])
+        self._first = self._open(self._first_names)
+        self._before: Decision | None = None
+
+    @cached_property
+    def _configurations(self) -> Sequence[Configuration]:
+        """The configurations to try. Used only without a cached choice: it loads all engines."""
+        return configurations(self._settings.devices, self._rules)
+
+    @cached_property
+    def _known(self) -> Prepared | None:
+        """The earlier choice, from the cache."""
+        return None if self._settings.fresh else self._remembered()
+
+    def _open(self, names: Sequence[str]) -> PlanningContext:
+        settings = replace(
+            self._settings, devices=names, cache=self._cache, progress=self._report_planning
+        )
+        return PlanningContext(self._source, settings)
+
+    def _report(self, what: str, done: int, total: int) -> None:
+        if self._settings.progress is not None:
+            self._settings.progress(what, done, total)
+
+    def _report_planning(self, what: str, done: int, total: int) -> None:
+        """Report the progress of profiles and plans.
+
+        Raises:
+            OutOfTimeError: the time for profiles and plans is over.
+        """
+        self._report(what, done, total)
+        self._deadline.check(self._rules.planning_share)
+
+    @property
+    def given(self) -> OpenedModel:
+        """The model."""
+        return self._first.given
+
+    @property
+    def known(self) -> Prepared | None:
+        """The earlier choice; None if there is none. Makes no choice."""
+        return self._known
+
+    @property
+    def decision(self) -> Decision | None:
+        """How the earlier choice was made; None if there is none."""
+        return None if self._known is None else self._known.decision
+
+    @property
+    def doubt(self) -> str | None:
+        """Why the earlier choice should be raced again; None if it should not."""
+        decision = self.decision
+        if decision is None or decision.races >= self._rules.most_races:
+            return None
+        return decision.doubt
+
+    def reconsider(self) -> Prepared:
+        """Race again because the earlier choice is in doubt. It is confirmed or replaced.
+
+        Profiles that were measured on a busy machine are measured again.
+        """
+        self._before = self.decision
+        if self._before is not None and self._before.others > self._rules.busy:
+            self._settings = replace(self._settings, fresh=True)
+            self._first = self._open(self._first_names)
+        self._known = None
+        return self.choose()
+
+    def choose(self) -> Prepared:
+        """The fastest plan found for the model.
+
+        Raises:
+            InfeasibleError: no configuration runs it.
+            ExecutionError: no plan computes the same outputs as ONNX Runtime.
+            CoexecError: the model cannot be loaded.
+        """
+        if self._known is not None:
+            return self._known
+        graph = self._first.graph  # a model that cannot be loaded is no configuration's fault
+        rules, quiet = self._rules, self._settings.quiet
+        paused_s = (lambda: quiet.waited_s) if quiet is not None else (lambda: 0.0)
+        deadline = self._deadline = Deadline(rules.seconds, paused_s=paused_s)
+        able, left_out = self._contenders()
+        self._deadline = Deadline()  # later measurements, for reports, have no time limit
+        if not able:
+            reasons = "; ".join(f"{'+'.join(c.devices)}: {c.reason}" for c in left_out)
+            raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
+        shortlist, unraced = self._worth_running(able)
+        budget_s = min(rules.race_s, max(rules.least_race_s, deadline.left_s(rules.racing_share)))
+        race = PlanRace(self._objective, rules, quiet, self._report, self._compete)
+        outcome = race.run(shortlist, budget_s)
+        order = self._compared(ranked(shortlist, outcome, self._objective, rules))
+        decision = self._decision(order, [*unraced, *left_out], outcome)
+        self._remember(order[0].plans, decision)
+        self._known = replace(order[0].prepared(), decision=decision)
+        return self._known
+
+    def _contenders(self) -> tuple[list[Contender], list[Candidate]]:
+        """Plans that can run, and the configurations that cannot or for which there was no time.
+
+        Configurations without need of a profile come first, and one of them can always be chosen.
+        """
+        able: list[Contender] = []
+        left_out: list[Candidate] = []
+        count = len(self._configurations)
+        for number, names in enumerate(sorted(self._configurations, key=self._needs_profile), 1):
+            try:
+                if self._alone and len(names) > 1:
+                    left_out.append(_left_out(names, "only single devices were tried", "untried"))
+                    continue
+                if able:
+                    self._deadline.check(self._rules.planning_share)
+                able += self._planned(names)
+            except OutOfTimeError:
+                reason = f"there was no time for it within {self._rules.seconds:.3g} s"
+                left_out.append(_left_out(names, reason, "untried"))
+            except CoexecError as error:
+                left_out.append(_left_out(names, str(error), "refused"))
+            self._report("configurations of devices", number, count)
+        return able, left_out
+
+    def _needs_profile(self, names: Configuration) -> bool:
+        return self._objective.mode == "latency" and len(names) > 1
+
+    @cached_property
+    def _key(self) -> str:
+        """Cache key of the choice: model, processors, installed engines, settings and rules.
+
+        It loads only the engines that the devices name. `_remembered` compares the drivers of the
+        chosen devices.
+        """
+        of = self._settings
+        options = (
+            of.mode,
+            replace(self._rules, seconds=0.0),
+            sorted(of.pins.items()),
+            sorted(of.engine_options.items()),
+            of.waiting,
+        )
+        machine = (of.devices, detect.clusters(), self._first.fingerprint, installed())
+        return digest(_FORM, self._first.given.digest, machine, options)
+
+    def _planned(self, names: Configuration) -> list[Contender]:
+        """The different plans of a configuration, with simulated times.
+
+        A single device needs no profile: there is one plan for it, and it is always raced.
+
+        Raises:
+            CoexecError: the configuration cannot run the model.
+        """
+        if self._objective.mode == "throughput":
+            works = [self._open([name]) for name in names]
+            return [contender(names, "single", [(work, work.plan("single")) for work in works])]
+        work = self._first if names == self._first_names else self._open(names)
+        try:
+            if len(names) == 1:
+                return single_device_contenders(work, names)
+            cost, system = work.measured
+            contenders: dict[Any, Contender] = {}
+            for planner in self._rules.planner_names:
+                self._report_planning(f"planner {planner}", 0, 1)
+                plan = work.plan(planner)
+                self._report_planning(f"planner {planner}", 1, 1)
+                if len(plan.used) == 1:
+                    continue  # a configuration of its own
+                predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
+                entry = contender(names, planner, [(work, plan)], predicted_s)
+                contenders.setdefault((tuple(plan.order.items()), plan.places, plan.fused), entry)
+            return list(contenders.values())
+        finally:
+            work.release()  # some engines can use only one set of cores at a time
+
+    def _worth_running(
+        self, able: Sequence[Contender]
+    ) -> tuple[list[Contender], Sequence[Candidate]]:
+        """Plans without a prediction and those with the best predictions; and the others, with the
+        reason why they do not run."""
+        rules = self._rules
+        certain = [entry for entry in able if entry.candidate.predicted_s is None]
+        plans = sorted((e for e in able if e not in certain), key=lambda e: e.predicted_s)
+        best_s = plans[0].predicted_s if plans else 0.0
+        near = [entry for entry in plans if entry.predicted_s <= rules.worth_trying * best_s]
+        unraced = [
+            replace(
+                entry.candidate,
+                status="left out",
+                reason=f"{number} plans have a better prediction, and only {rules.shortlist} run"
+                if entry in near
+                else f"it is predicted to take {entry.predicted_s / best_s:.2f} times the time of "
+                f"the best prediction; above {rules.worth_trying:g} a plan does not run",
+            )
+            for number, entry in enumerate(plans)
+            if entry not in near[: rules.shortlist]
+        ]
+        return certain + near[: rules.shortlist], unraced
+
+    def _compared(self, ranked: Sequence[Contender]) -> list[Contender]:
+        """``ranked``, from the first plan on that agrees with ONNX Runtime; rejected plans last.
+
+        Raises:
+            ExecutionError: no plan agrees.
+        """
+        reference = ReferenceAnswers(self._first)
+        rejected: list[Contender] = []
+        for number, entry in enumerate(ranked):
+            entry = entry.compared(reference)
+            if entry.candidate.is_able:
+                return [entry, *ranked[number + 1 :], *rejected]
+            rejected.append(entry)
+        reasons = "; ".join(
+            f"{'+'.join(e.candidate.devices)}: {e.candidate.reason}" for e in rejected
+        )
+        raise ExecutionError(f"no plan may answer: {reasons}")
+
+    def _decision(
+        self, order: Sequence[Contender], left_out: Sequence[Candidate], outcome: Outcome[int]
+    ) -> Decision:
+        rows = explained(order)
+        reference = [e.candidate for e in order if e.standing.is_reference]
+        shapes = " and ".join(sizes_of(self._first.shapes))
+        before = self._before
+        return Decision(
+            candidates=(*rows, *left_out),
+            verdict=verdict(rows[0], shapes),
+            mode=self._objective.mode,
+            requests=self._rules.requests,
+            reference=str(reference[0]) if reference else None,
+            shapes=shapes,
+            others=outcome.others,
+            stolen=outcome.stolen,
+            doubt=self._doubt_of(order, outcome),
+            races=1 if before is None else before.races + 1,
+            seconds=self._rules.seconds,
+            alone=self._alone,
+        )
+
+    def _doubt_of(self, order: Sequence[Contender], outcome: Outcome[int]) -> str | None:
+        """Why the choice should be raced again."""
+        winner, *losers = order
+        raced = [
+            (entry.candidate, entry.rounds_s)
+            for entry in losers
+            if entry.rounds_s and entry.candidate.is_able
+        ]
+        before = None if self._before is None else self._before.taken
+        return doubt(
+            winner.candidate,
+            winner.rounds_s,
+            raced,
+            before,
+            outcome.stolen,
+            outcome.others,
+            self._rules,
+        )
+
+    def _remember(self, plans: Sequence[tuple[PlanningContext, Plan]], decision: Decision) -> None:
+        rows = [(work.settings.devices, work.fingerprint, plan.to_json()) for work, plan in plans]
+        content = json.dumps({"plans": rows, "decision": decision.to_json()}).encode()
+        self._cache.add("choices", self._key, Entry({_FILE: content}))
+
+    def _remembered(self) -> Prepared | None:
+        """The choice in the cache, unless it is damaged or its devices have other drivers now."""
+        entry = self._cache.find("choices", self._key)
+        if entry is None:
+            return None
+        try:
+            data = json.loads(entry.files[_FILE])
+            decision = Decision.from_json(data["decision"])
+            plans: list[Prepared] = []
+            for names, fingerprint, plan in data["plans"]:
+                work = self._open(names)
+                if work.fingerprint != fingerprint:
+                    return None
+                plans.append(work.prepared(Plan.from_json(plan)))
+            prepared = replace(plans[0], beside=tuple(plans[1:]), decision=decision)
+            if not is_exact(prepared) and any(_differs(plan) for plan in plans):
+                return None  # a request has shown that its outputs differ
+            more = self._rules.seconds > decision.seconds or (decision.alone and not self._alone)
+            return None if more and decision.untried else prepared
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            IndexError,
+            PlanError,
+            StoreError,
+            DeviceError,
+        ):
+            return None
+
+
+def _differs(plan: Prepared) -> bool:
+    result = known(plan)
+    return result is not None and result.reason is not None
+
+
+def _left_out(names: Configuration, reason: str, status: Status) -> Candidate:
+    engines = tuple(dict.fromkeys(engine for name in names for engine in parse(name).engines))
+    return Candidate(names, "", engines=engines, status=status, reason=reason)
