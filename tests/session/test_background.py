@@ -123,7 +123,7 @@ def with_plan(session: coexec.InferenceSession) -> list[int]:
     """The numbers of rows for which a plan is open."""
     plans = session.coexec_router.plans
     assert plans is not None
-    return [rows for rows in (3, 5, 7) if plans.running((("x", (rows, 4)),)) is not None]
+    return [rows for rows in (3, 5, 7) if plans.selector.running((("x", (rows, 4)),))]
 
 
 def test_shapes_given_before_any_request(tmp_path: Path) -> None:

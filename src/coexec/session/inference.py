@@ -23,7 +23,7 @@ from coexec.session.binding import IOBinding
 from coexec.session.constructor_arguments import model_and_settings
 from coexec.session.forms import ORT_VALUES
 from coexec.session.model_source import portable
-from coexec.session.options import ORT_KEYWORDS, restore, told
+from coexec.session.options import ORT_KEYWORDS, portable_options, recreated_options
 from coexec.session.router import Router
 from coexec.session.starting import new_router, start
 from coexec.timing.trace import Trace
@@ -49,12 +49,12 @@ class _ConstructorCall:
         keywords = dict(self.keywords)
         if isinstance(keywords["cache"], Cache):
             keywords["cache"] = keywords["cache"].root
-        return replace(self, model=model, options=told(self.options), keywords=keywords)
+        return replace(self, model=model, options=portable_options(self.options), keywords=keywords)
 
     def repeat(self, session: "InferenceSession") -> None:
         """Call the constructor of ``session``."""
         InferenceSession.__init__(
-            session, self.model, restore(self.options), *self.providers, **self.keywords
+            session, self.model, recreated_options(self.options), *self.providers, **self.keywords
         )
 
 

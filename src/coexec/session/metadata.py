@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from coexec.session.model_source import DeclaredShapes, declared_shapes
 from coexec.session.ort_backend import OrtBackend
 from coexec.session.plan_backend import PlanBackend
 from coexec.session.signature import Signature, fixed, is_dynamic
@@ -42,6 +43,12 @@ class Metadata:
     def dynamic_inputs(self) -> tuple[str, ...]:
         """Sorted names of the inputs that the model leaves dynamic."""
         return tuple(sorted(arg.name for arg in self.signature.inputs if is_dynamic(arg, {})))
+
+    @cached_property
+    def declared_shapes(self) -> DeclaredShapes:
+        """Shapes of the inputs in the model's file, where session options fix no dimension. Empty
+        if nothing is planned."""
+        return {} if self._plans is None else declared_shapes(self._plans.selector.source)
 
     @property
     def required_inputs(self) -> list[str]:

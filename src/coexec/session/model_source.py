@@ -1,7 +1,7 @@
 """Conversions of a model as a program passes it: for ONNX Runtime, and for another process."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,13 @@ from coexec.ort import both
 from coexec.selection.opened_model import ZOO
 from coexec.session.options import may_give_weights
 
-__all__ = ["declared_shapes", "for_ort_constructor", "open_inputs", "portable", "with_values"]
+__all__ = [
+    "DeclaredShapes",
+    "declared_shapes",
+    "for_ort_constructor",
+    "portable",
+    "with_values",
+]
 
 
 def for_ort_constructor(source: Any, checked: bool) -> str | bytes:
@@ -104,9 +110,13 @@ def with_values(source: Any, values: Mapping[str, Any]) -> bytes:
     return serialized(ir.external_data.load_to_model(model))
 
 
-def declared_shapes(source: str | bytes) -> dict[str, list[int | None] | None]:
-    """Shapes of the model's inputs as its file declares them, by name: None for an open dimension,
-    and in place of a shape of unknown rank. Empty if the file cannot be read."""
+DeclaredShapes = Mapping[str, Sequence[int | None] | None]
+"""Shapes of a model's inputs as its file declares them, by name: None for an open dimension, and in
+place of a shape of unknown rank."""
+
+
+def declared_shapes(source: str | bytes) -> DeclaredShapes:
+    """The shapes of the model's inputs in its file; empty if it cannot be read."""
     if isinstance(source, str) and source.startswith(ZOO):
         return {}
     try:
@@ -120,8 +130,3 @@ def declared_shapes(source: str | bytes) -> dict[str, list[int | None] | None]:
         else None
         for name, kind in types.items()
     }
-
-
-def open_inputs(source: str | bytes) -> set[str]:
-    """Names of the inputs for which the model leaves a dimension dynamic."""
-    return {name for name, shape in declared_shapes(source).items() if shape and None in shape}

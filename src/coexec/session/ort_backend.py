@@ -21,10 +21,21 @@ __all__ = ["OrtArguments", "OrtBackend", "providers_of_ort"]
 class OrtArguments:
     """The arguments of ONNX Runtime's constructor that follow the model."""
 
-    options: Any = None
-    providers: Sequence[Any] | None = None
-    provider_options: Sequence[Any] | None = None
-    keywords: Mapping[str, Any] | None = None
+    options: Any
+    providers: Sequence[Any] | None
+    provider_options: Sequence[Any] | None
+    keywords: Mapping[str, Any]
+
+    def open(self, model: str | bytes) -> Any:
+        """A session of ONNX Runtime's own class.
+
+        Raises:
+            ModelError: ONNX Runtime refuses the model.
+        """
+        with as_ours(ModelError, ModelError):
+            return OrtSession(
+                model, self.options, self.providers, self.provider_options, **self.keywords
+            )
 
 
 class OrtBackend:
@@ -66,31 +77,24 @@ class OrtBackend:
             ModelError: ONNX Runtime refuses the model. The error is also an instance of ONNX
                 Runtime's own class.
         """
-        session = self._session
-        if session is not None:
-            return session
         with self._lock:
-            if self._session is None:
+            session = self._session
+            if session is None:
                 session = self._opened()
                 self._handles.add(session._sess)
                 self._output_names = [output.name for output in session.get_outputs()]
                 self._session = session
-            return self._session
+            return session
 
     def _opened(self) -> Any:
-        source = self._model()
-        arguments = self.arguments
-        positional = arguments.options, arguments.providers, arguments.provider_options
+        model = self._model()
         try:
-            with as_ours(ModelError, ModelError):
-                return OrtSession(source, *positional, **(arguments.keywords or {}))
+            return self.arguments.open(model)
         except ModelError:
-            if not isinstance(source, str) or not os.path.islink(source):
+            if not isinstance(model, str) or not os.path.islink(model):
                 raise
             # The weights may be in the folder of the file that the link points to.
-            with as_ours(ModelError, ModelError):
-                real = os.path.realpath(source)
-                return OrtSession(real, *positional, **(arguments.keywords or {}))
+            return self.arguments.open(os.path.realpath(model))
 
     def pin(self) -> Any:
         """The session, for a change of its state. It stays open from now on."""
@@ -104,15 +108,11 @@ class OrtBackend:
             session, self._session = self._session, None
             if session is not None and session._sess not in self._handles:
                 # ONNX Runtime has fallen back to other providers, which stay in use.
-                self.arguments = replace(
-                    self.arguments,
-                    providers=session.get_providers(),
-                    provider_options=None,
-                    keywords={
-                        **(self.arguments.keywords or {}),
-                        "enable_fallback": int(session._enable_fallback),
-                    },
-                )
+                self._set(providers=session.get_providers(), provider_options=None)
+                self.set_fallback(session._enable_fallback)
+
+    def _set(self, **arguments: Any) -> None:
+        self.arguments = replace(self.arguments, **arguments)
 
     def run(self, output_names: Sequence[str] | None, feeds: Any, run_options: Any) -> Any:
         """The list of the outputs of a request, as arrays.
@@ -178,7 +178,7 @@ class OrtBackend:
         """Reopen the session with these execution providers."""
         before = self.arguments
         self.give_back()
-        self.arguments = replace(before, providers=providers, provider_options=provider_options)
+        self._set(providers=providers, provider_options=provider_options)
         try:
             self.open()
         except Exception:
@@ -188,8 +188,7 @@ class OrtBackend:
     def set_fallback(self, on: bool) -> None:
         """Set whether the session falls back to other execution providers when one fails."""
         with self._lock:
-            keywords = {**(self.arguments.keywords or {}), "enable_fallback": int(on)}
-            self.arguments = replace(self.arguments, keywords=keywords)
+            self._set(keywords={**self.arguments.keywords, "enable_fallback": int(on)})
             if self._session is not None:
                 self._session._enable_fallback = on
 

@@ -8,7 +8,7 @@ from coexec.defaults import AUTO
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Cancelled
 from coexec.selection.background import TRAFFIC
-from coexec.selection.plan_selector import PlanSelector, Running, Shapes
+from coexec.selection.plan_selector import PlanSelector, Running
 from coexec.selection.replan import Replanner
 from coexec.selection.settings import Settings
 from coexec.session.request_check import checked_request
@@ -35,11 +35,6 @@ class PlanBackend:
         """Plan with these settings from now on."""
         self._settings = settings
         self.selector = PlanSelector(self._source, settings)
-
-    def running(self, shapes: Shapes = ()) -> Running | None:
-        """The plan that answers requests of these shapes; by default, of the shapes that model and
-        settings fix. None if ONNX Runtime's own session answers."""
-        return self.selector.running(shapes)
 
     def run(
         self,
@@ -105,12 +100,14 @@ class PlanBackend:
     def stored_signature(self) -> Signature | None:
         """ONNX Runtime's report about the model, which an earlier session has stored; None if there
         is none."""
-        running = self.running()
-        if running is None:
-            return None
-        return Signature.find(self.selector.cache, running.prepared.work.given.digest)
+        running = self.selector.running(())
+        return None if running is None else Signature.find(self.selector.cache, _digest(running))
 
     def store_signature(self, signature: Signature) -> None:
         """Store ONNX Runtime's report about the model for later sessions."""
-        if (running := self.running()) is not None:
-            signature.keep(self.selector.cache, running.prepared.work.given.digest)
+        if (running := self.selector.running(())) is not None:
+            signature.keep(self.selector.cache, _digest(running))
+
+
+def _digest(running: Running) -> str:
+    return running.prepared.work.given.digest

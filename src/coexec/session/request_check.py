@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coexec.arguments import check_feeds, check_names
 from coexec.arrays import Array
 from coexec.errors import InputError
@@ -13,7 +15,7 @@ from coexec.graph.graph import Tensor
 from coexec.selection.plan_selector import Running
 from coexec.selection.settings import Settings
 from coexec.session.feeds import as_array, dtype_of, shape_of
-from coexec.session.model_source import declared_shapes, portable
+from coexec.session.model_source import DeclaredShapes
 from coexec.session.signature import NodeArg, Signature, fixed
 
 __all__ = ["checked_request", "fits", "why_refused"]
@@ -49,70 +51,66 @@ def fits(running: Running, feeds: Any) -> bool:
 
 def why_refused(
     signature: Signature,
+    declared: DeclaredShapes,
     output_names: Any,
     feeds: Any,
-    source: Any,
     settings: Settings,
+    because: InputError | None,
 ) -> InputError | None:
     """An error of coexec that describes an invalid request, which ONNX Runtime has refused; None if
     the checks pass.
 
     Args:
-        source: the session's model.
+        because: why a plan has refused the request; None if none has.
     """
-    declared = declared_shapes(portable(source))
     try:
         check_names([arg.name for arg in signature.outputs], output_names)
-        inputs = [_tensor(arg, declared.get(arg.name)) for arg in signature.inputs]
-        if isinstance(feeds, Mapping):
-            for arg in signature.inputs:
-                _check_shape(arg, feeds, declared.get(arg.name), settings)
-            inputs = [t for t in inputs if t.name in feeds or not t.opaque]
-        check_feeds({t.name: t for t in inputs}, feeds)
     except InputError as error:
         return error
+    inputs = {arg.name: _tensor(arg, declared.get(arg.name)) for arg in signature.inputs}
+    if isinstance(feeds, Mapping):
+        inputs = {n: tensor for n, tensor in inputs.items() if n in feeds or not tensor.opaque}
+    try:
+        check_feeds(inputs, feeds)
+    except InputError as error:
+        same_names = isinstance(feeds, Mapping) and feeds.keys() == inputs.keys()
+        wrong = _wrong_shape(signature, declared, feeds, settings) if same_names else None
+        return wrong or because or error
+    return because
+
+
+def _wrong_shape(
+    signature: Signature, declared: DeclaredShapes, feeds: Mapping[str, Any], settings: Settings
+) -> InputError | None:
+    """The error of `check_feeds` with the right remedy, if it concerns a shape."""
+    for arg in signature.inputs:
+        try:
+            array = np.asarray(feeds.get(arg.name))
+        except Exception:  # the object's own conversion may raise any exception
+            return None
+        sizes = declared.get(arg.name)
+        tensor = _tensor(arg, sizes)
+        if tensor.opaque:
+            continue
+        if array.dtype != tensor.dtype:
+            return None
+        if differing := _differing(array.shape, arg):
+            text = f"input {arg.name!r} has shape {list(array.shape)}, {_taken(arg, settings)}"
+            # Only sizes that the session's options fix may be others for a plan.
+            same_rank = sizes if sizes is not None and len(sizes) == array.ndim else ()
+            is_open = bool(same_rank) and all(same_rank[axis] is None for axis in differing)
+            if is_open and settings.plan is None:
+                text += f"; for other shapes load the model with shapes={{{arg.name!r}: ...}}"
+            return InputError(text)
     return None
 
 
-def _check_shape(
-    arg: NodeArg, feeds: Mapping[str, Any], declared: Sequence[Any] | None, settings: Settings
-) -> None:
-    """Check the shape of one feed. `check_feeds` reports a feed that is missing or has no shape.
-
-    Args:
-        declared: the input's sizes in the model's file, where session options fix none of them;
-            None if they are unknown.
-
-    Raises:
-        InputError: the model takes other shapes.
-    """
-    try:
-        shape = shape_of(feeds[arg.name])
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
-        return
-    differing = _differing(shape, arg, declared)
-    if not differing:
-        return
-    text = f"input {arg.name!r} has shape {list(shape)}, {_taken(arg, settings)}"
-    sizes = declared if declared is not None and len(declared) == len(shape) else ()
-    if sizes and settings.plan is None and all(sizes[axis] is None for axis in differing):
-        text += f"; for other shapes load the model with shapes={{{arg.name!r}: ...}}"
-    raise InputError(text)
-
-
-def _differing(shape: Sequence[int], arg: NodeArg, declared: Sequence[Any] | None) -> Sequence[int]:
+def _differing(shape: Sequence[int], arg: NodeArg) -> Sequence[int]:
     """The axes in which the model does not take a shape; all axes if the ranks differ."""
-    if _is_of_unknown_rank(arg, declared):
-        return ()
     if len(shape) != len(arg.shape):
         return range(max(len(shape), 1))
     pairs = enumerate(zip(shape, arg.shape, strict=True))
     return [axis for axis, (size, taken) in pairs if isinstance(taken, int) and size != taken]
-
-
-def _is_of_unknown_rank(arg: NodeArg, declared: Sequence[Any] | None) -> bool:
-    """ONNX Runtime reports no dimensions for a scalar, and for a tensor of unknown rank."""
-    return not arg.shape and declared is None
 
 
 def _taken(arg: NodeArg, settings: Settings) -> str:
@@ -122,7 +120,7 @@ def _taken(arg: NodeArg, settings: Settings) -> str:
     if plan is None:
         return f"the model takes {taken}"
     made_for = _text(fixed(arg, settings.shapes).shape)
-    if is_export(Path(plan.path).parent):
+    if plan.path and is_export(Path(plan.path).parent):
         what, owner = "the export", "its plan"
     else:
         what, owner = "the model", plan.title
@@ -137,6 +135,7 @@ def _tensor(arg: NodeArg, declared: Sequence[Any] | None) -> Tensor:
     """An input that ONNX Runtime describes, as a tensor; opaque if only ONNX Runtime can check
     it."""
     dtype = dtype_of(arg.type) if re.fullmatch(r"tensor\(\w+\)", arg.type) else None
-    if dtype is None or _is_of_unknown_rank(arg, declared):
+    # ONNX Runtime reports no dimensions for a scalar, and for a tensor of unknown rank.
+    if dtype is None or (not arg.shape and declared is None):
         return Tensor(arg.name, (), arg.type, opaque=True)
     return Tensor(arg.name, tuple(d if isinstance(d, int) else -1 for d in arg.shape), str(dtype))

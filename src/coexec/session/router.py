@@ -78,7 +78,6 @@ class Router:
 
     def __init__(
         self,
-        source: Any,
         settings: Settings,
         constants: Collection[str],
         ort: OrtBackend,
@@ -91,8 +90,7 @@ class Router:
             plans: None: nothing is planned.
             unplanned: why nothing is planned and ONNX Runtime's own session answers.
         """
-        self.source, self.settings = source, settings
-        self._constants = constants
+        self.settings, self._constants = settings, constants
         self.ort, self.plans = ort, plans
         self.unplanned = unplanned
         self.metadata = Metadata(ort, plans, settings.shapes)
@@ -222,12 +220,12 @@ class Router:
         session answers it."""
         if self.plans is None or self.unplanned is not None:
             return (), None
-        running = self.plans.running()
+        running = self.plans.selector.running(())
         if running is not None and fits(running, feeds):
             self._latest = ()
             return (), running
         self._latest = shapes = self._shapes_of(feeds)
-        return shapes, self.plans.running(shapes) if shapes else None
+        return shapes, self.plans.selector.running(shapes) if shapes else None
 
     def _shapes_of(self, feeds: Any) -> Shapes:
         """Shapes of the inputs that the model leaves dynamic; empty if there are no such inputs, or
@@ -258,11 +256,16 @@ class Router:
         """
 
         def because() -> InputError | None:
-            refused = None
-            if request is not None:
-                signature = self.metadata.signature
-                refused = why_refused(signature, *request, self.source, self.settings)
-            return refused or why.because
+            if request is None:
+                return why.because
+            metadata = self.metadata
+            return why_refused(
+                metadata.signature,
+                metadata.declared_shapes,
+                *request,
+                self.settings,
+                why.because,
+            )
 
         engines = ExecutionError if why.because is None else InputError
         return in_our_words(error, InputError, engines, because)
@@ -312,7 +315,7 @@ class Router:
         of the shapes that model and settings fix. None: ONNX Runtime's own session answers."""
         if self.plans is None or self.unplanned is not None:
             return None
-        return self.plans.running(self._latest)
+        return self.plans.selector.running(self._latest)
 
     @property
     def degraded(self) -> str | None:
@@ -327,7 +330,7 @@ class Router:
         providers = providers_of_ort(providers)
         self.ort.set_providers(providers, provider_options)
         arguments = self.ort.arguments
-        disabled = (arguments.keywords or {}).get("disabled_optimizers")
+        disabled = arguments.keywords.get("disabled_optimizers")
         self.unplanned = why_unplanned(
             arguments.options, providers, self.settings.devices, disabled
         )
@@ -354,7 +357,7 @@ class Router:
         fixed shapes, ONNX Runtime's own session is closed, unless its state would be lost."""
         plans = self.plans
         self._has_plans = plans is not None and plans.selector.any_running
-        if plans is None or self.unplanned is not None or plans.running() is None:
+        if plans is None or self.unplanned is not None or plans.selector.running(()) is None:
             return
         if self.ort.is_open:
             plans.store_signature(self.metadata.signature)

@@ -10,7 +10,7 @@ from coexec.errors import ModelError
 from coexec.ort import both
 from coexec.selection.prepare import devices_of_plan
 from coexec.selection.settings import Settings
-from coexec.session.model_source import for_ort_constructor, is_checked, open_inputs, portable
+from coexec.session.model_source import for_ort_constructor, is_checked, portable
 from coexec.session.options import may_give_weights, options_for, warn_of, why_unplanned
 from coexec.session.ort_backend import OrtArguments, OrtBackend, providers_of_ort
 from coexec.session.plan_backend import PlanBackend
@@ -50,7 +50,7 @@ def new_router(
         plans.recorded = RecordedRuns()
     model = partial(for_ort_constructor, source, is_checked(source, options))
     ort = OrtBackend(model, OrtArguments(options, providers, provider_options, keywords))
-    return Router(source, settings, constants, ort, plans, unplanned)
+    return Router(settings, constants, ort, plans, unplanned)
 
 
 def start(router: Router) -> None:
@@ -111,10 +111,10 @@ def _refuse(router: Router, error: ModelError) -> None:
 
 def _overridden(router: Router) -> dict[str, tuple[int, ...]]:
     """Shapes of inputs that the model leaves dynamic and that the session options fix."""
-    left_open = open_inputs(portable(router.source))
-    dynamic = router.metadata.dynamic_inputs
+    metadata = router.metadata
     return {
         arg.name: tuple(d for d in arg.shape if isinstance(d, int))
-        for arg in router.metadata.signature.inputs
-        if arg.name in left_open and arg.name not in dynamic
+        for arg in metadata.signature.inputs
+        if None in (metadata.declared_shapes.get(arg.name) or ())
+        and arg.name not in metadata.dynamic_inputs
     }
