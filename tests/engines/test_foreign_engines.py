@@ -85,7 +85,7 @@ def test_it_is_used_like_ours(install: Install, tmp_path: Path) -> None:
     for name in (f"{CPU}/slow", CPU):
         with coexec.InferenceSession(products(), devices=[name], **words) as session:
             found.append(session.run(None, {"x": x})[0])
-            found.append(session._running.prepared.plan.places[0].engine)
+            found.append(session.coexec_router.running.prepared.plan.places[0].engine)
     assert found[1::2] == ["slow", "onnxruntime"]
     np.testing.assert_allclose(found[0], found[2], rtol=1e-5, atol=1e-5)
     with pytest.raises(InfeasibleError, match=r"slow does not run .*: there is no Conv here"):

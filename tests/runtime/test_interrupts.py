@@ -266,7 +266,7 @@ for name in sys.argv[1:]:
 
 @pytest.mark.sampled(2)
 def test_threads_that_were_killed_are_replaced(watched: Watched) -> None:
-    running = watched.session._running
+    running = watched.session.coexec_router.running
     for _ in range(5):
         for thread in threading.enumerate():
             if thread.name.startswith("coexec cpu") and thread.ident is not None:
@@ -275,7 +275,7 @@ def test_threads_that_were_killed_are_replaced(watched: Watched) -> None:
         for _ in range(3):
             assert watched.is_right(watched.run())  # ONNX Runtime answers where a run was lost
         watched.check()
-    assert watched.session._running is running
+    assert watched.session.coexec_router.running is running
 
 
 @pytest.mark.sampled(4)
@@ -295,7 +295,7 @@ def test_a_handler_that_closes_the_session_stops_the_run(watched: Watched) -> No
 
 def test_a_handler_is_answered_during_a_run(watched: Watched) -> None:
     """By ONNX Runtime's session, if the plan is the one that it has interrupted."""
-    running = watched.session._running
+    running = watched.session.coexec_router.running
     several = running.prepared.plan.as_given  # the own session of an engine
     refused: list[str] = []
     right: list[bool] = []
@@ -314,7 +314,7 @@ def test_a_handler_is_answered_during_a_run(watched: Watched) -> None:
             assert watched.is_right(watched.run())
     assert right and all(right)
     assert several or "called by a signal handler" in refused[0]
-    assert watched.session._running is running
+    assert watched.session.coexec_router.running is running
     watched.check()
 
 

@@ -24,7 +24,7 @@ from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputErr
 from coexec.selection import background, plan_selector
 from coexec.selection.chooser import Chooser
 from coexec.selection.plan_selector import PlanSelector
-from coexec.session import request_router
+from coexec.session.router import Router
 from coexec.settings import Settings
 from tests.helpers.patience import ENOUGH_S
 from tests.helpers.quick_choice import PROGRAM
@@ -100,7 +100,7 @@ def test_it_answers_at_once_and_says_what_was_decided(
 def test_shapes_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_selector, "_WORTH_S", 0.0)
     monkeypatch.setattr(plan_selector, "_KEPT", 2)
-    monkeypatch.setattr(request_router, "_ACCOUNTED_S", -1.0)
+    monkeypatch.setattr(Router, "account_every_s", -1.0)
     model = any_size().SerializeToString()
     own = onnxruntime.InferenceSession(model)
     with coexec.InferenceSession(model, devices=DEVICES, cache=tmp_path) as session:
@@ -113,10 +113,17 @@ def test_shapes_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 session.wait()
             assert session.degraded is None and session.devices
             if rows == 7:  # the plan for 5 rows was used least recently
-                assert [dict(shapes)["x"][0] for shapes in session._serving._states] == [3, 7]
-        assert len(session._serving._states) == 2
+                assert with_plan(session) == [3, 7]
+        assert len(with_plan(session)) == 2
     # Each shape was decided once, and is remembered.
     assert len(list(tmp_path.glob("choices/*"))) == 3
+
+
+def with_plan(session: coexec.InferenceSession) -> list[int]:
+    """The numbers of rows for which a plan is open."""
+    plans = session.coexec_router.plans
+    assert plans is not None
+    return [rows for rows in (3, 5, 7) if plans.selector.running((("x", (rows, 4)),))]
 
 
 def test_shapes_given_before_any_request(tmp_path: Path) -> None:
@@ -202,7 +209,7 @@ def test_a_device_that_fails_is_replaced(tmp_path: Path) -> None:
     with coexec.InferenceSession(
         branches(), devices=DEVICES, planner="heft", cache=tmp_path
     ) as session:
-        running = session._serving.running(())
+        running = session.coexec_router.running
 
         def fails(*_: object, **__: object) -> None:
             raise ExecutionError("cpu:0 is on fire")
@@ -247,8 +254,9 @@ def test_a_choice_in_doubt_is_raced_again(tmp_path: Path, monkeypatch: pytest.Mo
     doubted["decision"] |= {"doubt": "the times of the taken plan vary by 50%", "races": 1}
     cache.add("choices", key, Entry({"choice.json": json.dumps(doubted).encode()}))
     with coexec.InferenceSession(model, **words) as session:
-        session._serving.start_known((), session._serving.check())
-        state = session._serving._state(())
+        selector = session.coexec_router.plans.selector
+        selector.start_known((), selector.check())
+        state = selector._state(())
         while state.job is not None:
             threading.Event().wait(0.05)
     assert remembered()["decision"]["races"] == 2

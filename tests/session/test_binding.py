@@ -91,12 +91,12 @@ def test_the_state_changes_between_runs(tmp_path: Path) -> None:
         binding.bind_output("y")
         session.run_with_iobinding(binding)
         assert values(binding) == [[0, 2]]
-        serving, session._serving = session._serving, None  # no plan answers any more
+        session.coexec_router.unplanned = "no plan answers any more"
         for _ in range(2):
             session.run_with_iobinding(binding)
             assert values(binding) == [[0, 2]]
             session.give_back_ort()  # its next handle is another one
-        session._serving = serving
+        session.coexec_router.unplanned = None
         session.run_with_iobinding(binding)
         assert values(binding) == [[0, 2]]
 

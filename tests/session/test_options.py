@@ -17,7 +17,7 @@ from onnx import helper
 import coexec
 from coexec.errors import UsageError
 from coexec.session import options as subject
-from coexec.session.model_source import open_inputs
+from coexec.session.model_source import declared_shapes
 from coexec.session.options import ORT_KEYWORDS, why_unplanned
 from tests.helpers.session_states import DEVICES, opened
 from tests.helpers.small_models import branches, from_nodes, tensor_info
@@ -165,7 +165,7 @@ def test_free_dimensions_are_overridden(kind: Any, by: str, tmp_path: Path) -> N
             assert not session.ort_is_open
 
 
-def test_open_inputs_are_read_from_the_file(tmp_path: Path) -> None:
+def test_declared_shapes_are_read_from_the_file(tmp_path: Path) -> None:
     both = from_nodes(
         [helper.make_node("Add", ["a", "b"], ["y"])],
         [tensor_info("a", [1, 2]), tensor_info("b", ["N", 2])],
@@ -174,12 +174,14 @@ def test_open_inputs_are_read_from_the_file(tmp_path: Path) -> None:
     )
     path = tmp_path / "m.onnx"
     path.write_bytes(both.SerializeToString())
-    assert open_inputs(str(path)) == open_inputs(both.SerializeToString()) == {"b"}
-    assert open_inputs(branches().SerializeToString()) == set()
+    declared = {"a": [1, 2], "b": [None, 2]}
+    assert declared_shapes(str(path)) == declared_shapes(both.SerializeToString()) == declared
     for content in (b"", b"\xff\xff\xff", both.SerializeToString()[:-5]):
         path.write_bytes(content)
-        assert open_inputs(str(path)) <= {"b"}
-    assert open_inputs(str(tmp_path / "none")) == open_inputs("zoo:lstm") == set()
+        assert declared_shapes(str(path)).items() <= declared.items()
+    assert declared_shapes(str(tmp_path / "none")) == declared_shapes("zoo:lstm") == {}
+    both.graph.input[1].type.tensor_type.ClearField("shape")
+    assert declared_shapes(both.SerializeToString()) == {"a": [1, 2], "b": None}
 
 
 def test_what_a_plan_has_no_use_for_is_said_once(

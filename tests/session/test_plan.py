@@ -161,4 +161,5 @@ def test_a_plan_that_is_written_read_and_used_is_the_same(
     plan = Plan.of_places(graph.fingerprint, order, Provenance("drawn"))
     file = written(model, plan, tmp_path_factory.mktemp("plan") / "p.json")
     with coexec.InferenceSession(model, plan=file, cache=cache) as session:
-        assert session._running is not None and session._running.prepared.plan == plan
+        running = session.coexec_router.running
+        assert running is not None and running.prepared.plan == plan

@@ -54,7 +54,7 @@ def test_ended_by_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     graph = coexec.load(branches()).graph
     pins = {task.name: DEVICES[n % len(DEVICES)] for n, task in enumerate(graph.tasks)}
     with opened("plan", branches(), tmp_path, planner="heft", pins=pins) as session:
-        running = session._running
+        running = session.coexec_router.running
         assert running is not None and len(running.prepared.compiled.segments) > 2
         expected = session.run(None, FEEDS)
         options, begun = onnxruntime.RunOptions(), 0

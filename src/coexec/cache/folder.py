@@ -48,7 +48,7 @@ LIMIT_BYTES = 8 << 30
 _SUBSTITUTE_BYTES = 2 << 30
 """Limit of the folder that replaces a cache that cannot be written; it may lie in memory."""
 
-_FORM = "4"
+_FORM = "5"
 """Raised when entries get other files, or files of another form."""
 
 _MAKER = f"coexec {__version__} form {_FORM}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from onnxruntime import IOBinding as OrtIOBinding
@@ -12,6 +12,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 from coexec.arrays import Array
 from coexec.errors import InputError
 from coexec.session.feeds import array_at, array_of, as_ortvalue, dtype_of
+from coexec.session.ort_backend import OrtBackend
 
 if TYPE_CHECKING:
     from coexec.session.inference import InferenceSession
@@ -57,9 +58,10 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
 
     def __init__(self, session: "InferenceSession") -> None:
         self.owner = session
+        self._ort = session.coexec_router.ort
         self._inputs: dict[str, _Input] = {}
         self._outputs: dict[str, _BoundOutput] = {}
-        self._theirs: OrtIOBinding | None = None
+        self._ort_binding: OrtIOBinding | None = None
         self._answered: OrtIOBinding | None = None
         """ONNX Runtime's binding with the outputs of the latest run; None: a plan has answered."""
         self._results: list[tuple[OrtValue, Array, bool]] | None = None
@@ -94,7 +96,7 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
     def _bind_input(self, name: str, bound: _Input) -> None:
         is_input = any(arg.name == name for arg in self.owner.get_inputs())
         if not is_input or bound.array is None or self._current() is not None:
-            bound.call.on(self.theirs())  # ONNX Runtime raises an error if the call is invalid
+            bound.call.on(self.ort_binding())  # ONNX Runtime raises an error if the call is invalid
         self._inputs[name] = bound
 
     def bind_output(
@@ -138,32 +140,32 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
     def _current(self) -> OrtIOBinding | None:
         """The binding of ONNX Runtime's own session; None unless it belongs to the session that is
         open now."""
-        session = vars(self.owner).get("_sess")
-        binding = self._theirs
-        return binding if binding is not None and binding._session is session else None
+        binding = self._ort_binding
+        if binding is None or binding._session is not self._ort.handle:
+            return None
+        return binding
 
     def _calls(self) -> list[_BindingCall]:
         inputs = [bound.call for bound in self._inputs.values()]
         return inputs + [bound.call for bound in self._outputs.values()]
 
-    def theirs(self) -> OrtIOBinding:
+    def ort_binding(self) -> OrtIOBinding:
         """The binding of ONNX Runtime's own session. The session is opened if necessary."""
         binding = self._current()
         if binding is None:
-            with self.owner.kept_open():
-                binding = OrtIOBinding(self.owner)
+            binding = OrtIOBinding(self._ort.open())
             for call in self._calls():
                 call.on(binding)
-            self._theirs = binding
+            self._ort_binding = binding
         return binding
 
     @property
     def _iobinding(self) -> Any:
-        return self.theirs()._iobinding
+        return self.ort_binding()._iobinding
 
     @property
     def _session(self) -> Any:
-        return self.theirs()._session
+        return self.ort_binding()._session
 
     def feeds(self) -> dict[str, Any] | None:
         """The arrays to feed to a plan, by input; None if a plan cannot answer."""
@@ -178,27 +180,32 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
         """Names of the bound outputs, in the order of binding."""
         return list(self._outputs)
 
-    def take(self, results: Sequence[Array]) -> bool:
-        """Copy the results of a plan to the bound outputs, in the order of `output_names`. Returns
-        False if they do not fit the caller's memory."""
-        bounds = list(self._outputs.values())
-        if not all(_fits(b.into, result) for b, result in zip(bounds, results, strict=True)):
-            return False
-        outputs: list[tuple[OrtValue, Array, bool]] = []
-        for bound, result in zip(bounds, results, strict=True):
-            array = result if bound.into is None else bound.into
-            value = bound.value or as_ortvalue(array)
-            if value is None:
-                return False
-            if bound.into is not None:
-                bound.into[...] = result
-            outputs.append((value, array, bound.into is not None))
-        self._results = outputs
-        return True
+    has_feeds = False
 
-    def answered_by_theirs(self) -> None:
-        """Note that ONNX Runtime's own session has answered: its binding has the outputs."""
-        self._results, self._answered = None, self._theirs
+    def of_plan(self, arrays: Sequence[Array]) -> Self | None:
+        """Copy the outputs of a plan to the bound outputs, in the order of `output_names`. Returns
+        None if they do not fit the caller's memory."""
+        bounds = list(self._outputs.values())
+        if not all(_fits(b.into, array) for b, array in zip(bounds, arrays, strict=True)):
+            return None
+        outputs: list[tuple[OrtValue, Array, bool]] = []
+        for bound, array in zip(bounds, arrays, strict=True):
+            memory = array if bound.into is None else bound.into
+            value = bound.value or as_ortvalue(memory)
+            if value is None:
+                return None
+            if bound.into is not None:
+                bound.into[...] = array
+            outputs.append((value, memory, bound.into is not None))
+        self._results = outputs
+        return self
+
+    def of_ort(
+        self, ort: OrtBackend, output_names: Sequence[str] | None, feeds: Any, run_options: Any
+    ) -> None:
+        """Run ONNX Runtime's own session with its binding, which has names, feeds and outputs."""
+        ort.run_bound(self.ort_binding(), run_options)
+        self._results, self._answered = None, self._ort_binding
 
     def get_outputs(self) -> list[OrtValue]:
         """The outputs of the latest run, in the order in which they were bound."""
@@ -249,5 +256,5 @@ def _at(device_type: str, element_type: Any, shape: Sequence[int], address: int)
     return array_at(address, shape, dtype) if device_type == "cpu" and dtype is not None else None
 
 
-def _fits(into: Array | None, found: Array) -> bool:
-    return into is None or (into.shape == found.shape and into.dtype == found.dtype)
+def _fits(into: Array | None, array: Array) -> bool:
+    return into is None or (into.shape == array.shape and into.dtype == array.dtype)

@@ -1,64 +1,64 @@
 """`InferenceSession`: ONNX Runtime's class of that name, on all processors at once."""
 
-import logging
 import os
-import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from onnxruntime import OrtValue
 
 from coexec import arguments
 from coexec.cache import Cache
-from coexec.engines.names import whole_cpu
-from coexec.errors import ClosedError, InputError, ModelError
-from coexec.ort import OrtSession, both
+from coexec.errors import ClosedError, InputError
+from coexec.ort import OrtSession
 from coexec.plan.plan import Plan
 from coexec.plan.plan_file import PlanFile
 from coexec.research_loader import ZOO
-from coexec.selection.background import TRAFFIC
 from coexec.selection.decision import Decision
 from coexec.selection.plan_files import plan_of
-from coexec.selection.plan_selector import PlanSelector
-from coexec.selection.prepare import devices_of_plan
 from coexec.session.binding import IOBinding
-from coexec.session.callbacks import CallbackThreads
 from coexec.session.constructor_arguments import model_and_settings
-from coexec.session.feeds import as_ortvalue, for_ort
-from coexec.session.model_source import (
-    for_ort_constructor,
-    is_checked,
-    open_inputs,
-    portable,
-)
-from coexec.session.options import (
-    ORT_KEYWORDS,
-    may_give_weights,
-    options_for,
-    restore,
-    told,
-    warn_of,
-    why_unplanned,
-)
-from coexec.session.ort_metadata import fixed, providers_of_ort
-from coexec.session.output_comparison import why_other_weights
-from coexec.session.request_check import asked_of, is_dynamic
-from coexec.session.request_router import AnsweringSession, Unanswered, of_direct_run
-from coexec.session.runs import RecordedRuns
-from coexec.settings import AUTO, MODE, WAITING, Mode, Settings, Waiting, check_values
-from coexec.timing.trace import Span, Trace
+from coexec.session.forms import ORT_VALUES
+from coexec.session.model_source import portable
+from coexec.session.options import ORT_KEYWORDS, portable_options, recreated_options
+from coexec.session.router import Router
+from coexec.session.starting import new_router, start
+from coexec.settings import AUTO, MODE, WAITING, Mode, Waiting, check_values
+from coexec.timing.trace import Trace
 
 __all__ = ["InferenceSession"]
 
-_log = logging.getLogger("coexec")
+
+@dataclass(frozen=True)
+class _ConstructorCall:
+    """The arguments of a session's constructor: what is pickled of a session."""
+
+    model: Any
+    options: Any
+    providers: tuple[Any, Any]
+    """``providers`` and ``provider_options``."""
+    keywords: Mapping[str, Any]
+
+    def portable(self) -> "_ConstructorCall":
+        """The call in a form that can be pickled, and repeated in another working directory."""
+        model = portable(self.model)
+        if isinstance(model, str) and not model.startswith(ZOO):
+            model = os.path.abspath(model)
+        keywords = dict(self.keywords)
+        if isinstance(keywords["cache"], Cache):
+            keywords["cache"] = keywords["cache"].root
+        return replace(self, model=model, options=portable_options(self.options), keywords=keywords)
+
+    def repeat(self, session: "InferenceSession") -> None:
+        """Call the constructor of ``session``."""
+        InferenceSession.__init__(
+            session, self.model, recreated_options(self.options), *self.providers, **self.keywords
+        )
 
 
-class InferenceSession(AnsweringSession):
+class InferenceSession(OrtSession):  # type: ignore[misc]
     """Runs one model on several devices in parallel.
 
     Replaces ``onnxruntime.InferenceSession`` and is a subclass of it: ONNX Runtime's own session
@@ -66,7 +66,17 @@ class InferenceSession(AnsweringSession):
     planning in the background has found a plan that is clearly faster than that session.
 
     May be used by several threads, and may be copied and pickled: a copy opens the model again.
+
+    This class has the methods of ONNX Runtime's class; its `Router` answers the requests. ONNX
+    Runtime's own session is another object, that of the router's `OrtBackend`.
     """
+
+    __slots__ = ("_coexec_call", "coexec_router")
+    # All state lies in these slots. So ``vars(session)`` has the attributes of a subclass only.
+
+    _coexec_call: _ConstructorCall
+    coexec_router: Router
+    """Which backend answers a request, and the backends. For tests and tools."""
 
     def __init__(
         self,
@@ -136,8 +146,6 @@ class InferenceSession(AnsweringSession):
                 refuses the model, the error is also of ONNX Runtime's own class.
         """
         arguments.check_keywords(ort_keywords, InferenceSession.__init__, ORT_KEYWORDS)
-        before = set(vars(self))
-        self._given = path_or_bytes, sess_options, providers, provider_options
         coexec_arguments: dict[str, Any] = {
             "devices": devices,
             "planner": planner,
@@ -152,123 +160,17 @@ class InferenceSession(AnsweringSession):
             "mode": mode,
             "waiting": waiting,
         }
-        self._words = {**coexec_arguments, "values": values, **ort_keywords}
+        keywords = {**coexec_arguments, "values": values, **ort_keywords}
+        self._coexec_call = _ConstructorCall(
+            path_or_bytes, sess_options, (providers, provider_options), keywords
+        )
         arguments.check_providers(providers)
-        providers = providers_of_ort(providers)
-        self._decided = check_values(values)
-        source, settings = model_and_settings(path_or_bytes, coexec_arguments, self._decided)
-        self._settings = settings
-        self._unplanned = why_unplanned(
-            sess_options, providers, settings.devices, ort_keywords.get("disabled_optimizers")
+        constants = check_values(values)
+        source, settings = model_and_settings(path_or_bytes, coexec_arguments, constants)
+        self.coexec_router = new_router(
+            source, settings, constants, sess_options, providers, provider_options, ort_keywords
         )
-        self._callbacks = CallbackThreads()
-        if self._unplanned is None:
-            self._serving = PlanSelector(portable(source), settings)
-            warn_of(sess_options)
-        if sess_options is None and settings.devices is not None:
-            with devices_of_plan(settings):
-                sess_options = options_for(settings.devices)
-        if sess_options is not None and sess_options.enable_profiling:
-            self._recorded = RecordedRuns()
-        super().__init__(
-            partial(for_ort_constructor, source, is_checked(source, sess_options)),
-            sess_options,
-            providers,
-            provider_options,
-            **ort_keywords,
-        )
-        self._begin(sess_options)
-        self._pick_backend()
-        later = {
-            "_closed",
-            "_direct",
-            "_dynamic",
-            "_latest",
-            "_ours",
-            "_pinned",
-            "_recorded",
-            "_replanner",
-            "_serving",
-            "_signature",
-            "_unaccounted_s",
-            "_unplanned",
-        }
-        self._ours = (set(vars(self)) | later) - before
-        """Names of the attributes that do not belong to a subclass."""
-
-    def _begin(self, options: Any) -> None:
-        """Start the stored plan, or ONNX Runtime's own session and the planning."""
-        serving = self._serving
-        if serving is None:
-            self.open_ort()
-            return
-        self._subscribe(serving)
-        now = options is None or not (options.optimized_model_filepath or may_give_weights(options))
-        try:
-            quick = serving.has_cached_digest
-            # The check takes some milliseconds. It is not needed for the default devices.
-            request = serving.check() if quick or self._settings != self._by_default else None
-            if request is not None and quick and now and serving.start_known((), request):
-                return
-        except ModelError as error:
-            self._refuse(error)
-            return
-        self.open_ort()
-        if options is not None and (sizes := self._overridden()):
-            self._settings = replace(self._settings, shapes={**sizes, **self._settings.shapes})
-            self._serving = serving = PlanSelector(serving.source, self._settings)
-            self._subscribe(serving)
-        left_open = [a for a in self._signature.inputs if is_dynamic(a, self._settings.shapes)]
-        if left_open and self._settings.plan is None:
-            serving.check_planner()
-            return  # planned when the shapes of requests are known
-        later = self._settings.background
-        if later is None:
-            settings = self._settings
-            later = settings.planner == AUTO and settings.plan is None and settings.replan is None
-        if later:
-            serving.start_later(())
-        else:
-            serving.start_now(())
-
-    def _subscribe(self, serving: PlanSelector) -> None:
-        """Set the callbacks of ``serving``. The first is called when a plan has taken over. The
-        second checks a plan before, if the options may change weights."""
-        session = weakref.ref(self)
-        serving.changed = partial(_give_back, session)
-        if may_give_weights(self._given[1]):
-            serving.doubt = partial(why_other_weights, session)
-
-    @property
-    def _by_default(self) -> Settings:
-        """The settings with the default devices, planner and engines."""
-        settings = self._settings
-        return Settings(
-            shapes=settings.shapes, values=settings.values, cache=settings.cache, mode=settings.mode
-        )
-
-    def _refuse(self, error: ModelError) -> None:
-        """Raise ``error``, also with ONNX Runtime's own class, if ONNX Runtime refuses the model,
-        too. Else plan nothing."""
-        try:
-            self.open_ort()
-        except ModelError as refusal:
-            cause = refusal.__cause__
-            if not isinstance(cause, Exception):
-                raise
-            raise both(ModelError, type(cause))(str(error)) from cause
-        self._unplanned = str(error)
-
-    def _overridden(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of inputs that the model leaves dynamic and that the session options fix."""
-        assert self._serving is not None
-        left_open = open_inputs(self._serving.source)
-        fixed_inputs = [arg for arg in self._signature.inputs if not is_dynamic(arg, {})]
-        return {
-            arg.name: tuple(d for d in arg.shape if isinstance(d, int))
-            for arg in fixed_inputs
-            if arg.name in left_open
-        }
+        start(self.coexec_router)
 
     def run(
         self,
@@ -290,23 +192,8 @@ class InferenceSession(AnsweringSession):
             ExecutionError: a device failed, and ONNX Runtime's own session too.
             TerminatedError: ``run_options.terminate`` was set.
         """
-        if self._direct and run_options is None and not self._decided:
-            try:
-                return self._run_directly(output_names, input_feed)
-            except Exception as error:
-                TRAFFIC.end()
-                if not of_direct_run(error):
-                    raise
-                # Below, the feeds are converted, or the error is raised with coexec's message.
-        if self._decided and isinstance(input_feed, Mapping):
-            decided = self._decided
-            input_feed = {n: fed for n, fed in input_feed.items() if n not in decided}
-        answer = self._by_plan(output_names, input_feed, run_options)
-        if isinstance(answer, list):
-            return answer
-        feeds = for_ort(input_feed, self._signature.inputs)
-        call = partial(OrtSession.run, self, output_names, feeds, run_options)
-        return self._by_ort(answer, call, (output_names, feeds))
+        outputs: list[Any] = self.coexec_router.run(output_names, input_feed, run_options)
+        return outputs
 
     def run_with_ort_values(
         self,
@@ -315,15 +202,10 @@ class InferenceSession(AnsweringSession):
         run_options: Any = None,
     ) -> list[OrtValue]:
         """As `run`, with ``OrtValue`` feeds and outputs. Values in main memory are not copied."""
-        feeds = input_dict_ort_values
-        answer = self._by_plan(output_names, feeds, run_options)
-        if isinstance(answer, list):
-            values = [value for array in answer if (value := as_ortvalue(array)) is not None]
-            if len(values) == len(answer):
-                return values
-            answer = Unanswered(())
-        call = partial(OrtSession.run_with_ort_values, self, output_names, feeds, run_options)
-        return self._by_ort(answer, call, (output_names, feeds))
+        values: list[OrtValue] = self.coexec_router.run(
+            output_names, input_dict_ort_values, run_options, ORT_VALUES
+        )
+        return values
 
     def io_binding(self) -> IOBinding:
         """An object that binds inputs and outputs to the caller's memory, for
@@ -338,33 +220,15 @@ class InferenceSession(AnsweringSession):
                 Runtime.
         """
         if not isinstance(iobinding, IOBinding):
-            self._run_bound(iobinding, run_options)
+            self.coexec_router.ort.run_bound(iobinding, run_options)
             return
         if iobinding.owner is not self:
             raise InputError(
                 "the IOBinding belongs to another session; make one with this "
                 "session's io_binding()"
             )
-        feeds = iobinding.feeds()
-        why: list[Any] | Unanswered = Unanswered(())
-        if feeds is not None:
-            why = self._by_plan(iobinding.output_names, feeds, run_options)
-            if isinstance(why, list) and iobinding.take(why):
-                return
-        if not isinstance(why, Unanswered):
-            why = Unanswered(())  # the outputs do not fit the bound memory
-        call = partial(self._run_bound, iobinding, run_options)
-        self._by_ort(why, call)
-        iobinding.answered_by_theirs()
-
-    def _run_bound(self, iobinding: Any, run_options: Any) -> None:
-        """Run ONNX Runtime's own session with a binding, even if the session of the binding was
-        replaced meanwhile."""
-        binding = iobinding.theirs() if isinstance(iobinding, IOBinding) else iobinding
-        session: Any = self
-        if self._serving is not None and binding._session in self._ort_handles:
-            session = SimpleNamespace(_sess=binding._session, _captured_graph_bindings={})
-        OrtSession.run_with_iobinding(session, binding, run_options)
+        names, feeds = iobinding.output_names, iobinding.feeds()
+        self.coexec_router.run(names, feeds, run_options, iobinding)
 
     def run_async(
         self,
@@ -388,32 +252,21 @@ class InferenceSession(AnsweringSession):
                 f"the feeds are a {type(input_feed).__name__}; give a dict from input "
                 f"names to arrays"
             )
-        required = [a.name for a in self._signature.inputs if not a.type.startswith("optional")]
+        required = self.coexec_router.metadata.required_inputs
         if missing := [name for name in required if name not in input_feed]:
             raise InputError(
                 f"input {missing[0]!r} is missing; the model takes {', '.join(map(repr, required))}"
             )
-        run = partial(self.run, output_names, input_feed, run_options)
-        if self._closed:
+        if self.coexec_router.is_closed:
             raise ClosedError("the session is closed; make a new one")
-        self._callbacks.submit(run, callback, user_data)
+        run = partial(self.run, output_names, input_feed, run_options)
+        self.coexec_router.callbacks.submit(run, callback, user_data)
 
     def run_with_trace(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
     ) -> tuple[list[Any], Trace]:
         """As `run`. Also returns a trace of what ran where and when."""
-        shapes, running = self._plan_for(input_feed)
-        if running is None:
-            start_s = time.perf_counter()
-            feeds = for_ort(input_feed, self._signature.inputs)
-            call = partial(OrtSession.run, self, output_names, feeds)
-            own_outputs = self._by_ort(Unanswered(shapes), call, (output_names, feeds))
-            took_s = time.perf_counter() - start_s
-            whole = Span("the whole model", whole_cpu(), 0.0, took_s, engine="onnxruntime")
-            return own_outputs, Trace((whole.device,), (whole,))
-        names, arrays = asked_of(running, output_names, input_feed)
-        outputs, trace = self._run_recorded(running, arrays)
-        return [outputs[name] for name in names], trace
+        return self.coexec_router.run_with_trace(output_names, input_feed)
 
     def end_profiling(self) -> str:
         """End the profiling of ``SessionOptions.enable_profiling``. Returns the name of its file.
@@ -424,34 +277,76 @@ class InferenceSession(AnsweringSession):
         Raises:
             OSError: the file cannot be written.
         """
-        recorded, self._recorded = self._recorded, None
-        if recorded:
-            return recorded.write(self._ort_call[1][0].profile_file_prefix)
-        profiled = self.ort_is_open or recorded is not None
-        return str(OrtSession.end_profiling(self)) if profiled else ""
+        return self.coexec_router.end_profiling()
 
     def get_profiling_start_time_ns(self) -> int:
         """Start of profiling, in nanoseconds of ``time.monotonic_ns``; 0 if nothing is profiled."""
-        if self._recorded is not None and not self.ort_is_open:
-            return self._recorded.start_ns
-        return int(OrtSession.get_profiling_start_time_ns(self))
+        return self.coexec_router.profiling_start_ns
 
     def get_inputs(self) -> Sequence[Any]:
-        """The model's inputs, in order, with the shapes that ``shapes`` fixes."""
-        return [fixed(arg, self._settings.shapes) for arg in super().get_inputs()]
+        """The model's inputs, in order, with their dimensions as the model names them, and with the
+        sizes that ``shapes`` fixes."""
+        return self.coexec_router.metadata.inputs
+
+    def get_outputs(self) -> Sequence[Any]:
+        """The model's outputs, in order, with their dimensions as the model names them."""
+        return self.coexec_router.metadata.signature.outputs
+
+    def get_overridable_initializers(self) -> Sequence[Any]:
+        """The weights that a feed may replace."""
+        return self.coexec_router.metadata.signature.overridable
+
+    def get_modelmeta(self) -> Any:
+        """The model's metadata."""
+        return self.coexec_router.metadata.signature.metadata
+
+    def get_session_options(self) -> Any:
+        """The options with which ONNX Runtime's own session is or will be opened."""
+        return self.coexec_router.ort.options
 
     def get_providers(self) -> list[str]:
         """ONNX Runtime's execution providers, and the devices of the plan in use."""
-        return list(dict.fromkeys((*self._ort_providers(), *self.devices)))
+        return list(dict.fromkeys((*self.coexec_router.ort.providers, *self.devices)))
+
+    def get_provider_options(self) -> Mapping[str, Any]:
+        """The options of ONNX Runtime's execution providers, by name."""
+        return self.coexec_router.ort.provider_options
+
+    def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
+        """Reopen ONNX Runtime's own session with these execution providers.
+
+        No plan answers while one of them is not for the CPU, unless devices were named.
+        """
+        arguments.check_providers(providers)
+        self.coexec_router.set_providers(providers, provider_options)
+
+    def disable_fallback(self) -> None:
+        """Do not fall back to other execution providers when one fails."""
+        self.coexec_router.ort.set_fallback(False)
+
+    def enable_fallback(self) -> None:
+        """Fall back to other execution providers when one fails."""
+        self.coexec_router.ort.set_fallback(True)
+
+    def create_ortvalue_from_shape_and_type(self, *positional: Any, **keywords: Any) -> Any:
+        """As in ONNX Runtime. The value belongs to its own session, which stays open."""
+        session = self.coexec_router.ort.pin()
+        return session.create_ortvalue_from_shape_and_type(*positional, **keywords)
+
+    def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
+        """As in ONNX Runtime, for its own session, which stays open."""
+        self.coexec_router.ort.pin().set_ep_dynamic_options(options)
+
+    def set_tuning_results(self, results: Any, *, error_on_invalid: bool = False) -> None:
+        """As in ONNX Runtime, for its own session, which stays open."""
+        session = self.coexec_router.ort.pin()
+        session.set_tuning_results(results, error_on_invalid=error_on_invalid)
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The devices of the plan for the latest request; empty: ONNX Runtime's own session answers
         it."""
-        serving = self._serving
-        if serving is None or self._unplanned is not None:
-            return ()
-        running = serving.running(self._latest) or self._running
+        running = self.coexec_router.running
         if running is None:
             return ()
         plans = running.prepared, *running.prepared.beside
@@ -461,23 +356,43 @@ class InferenceSession(AnsweringSession):
     def decision(self) -> Decision | None:
         """What planner "auto" considered for the latest request, with figures and reasons; None
         while nothing is decided, and for other planners and plan files."""
-        if self._serving is None or self._unplanned is not None:
-            return None
-        return self._serving.decision(self._latest) or self._serving.decision(())
+        return self.coexec_router.decision
 
     def wait(self) -> None:
         """Wait until the planning in the background has ended."""
-        if self._serving is not None:
-            self._serving.wait()
+        if (plans := self.coexec_router.plans) is not None:
+            plans.selector.wait()
 
     @property
     def degraded(self) -> str | None:
-        """Why ONNX Runtime's own session answers instead of a plan; None if all works as requested.
+        """Why ONNX Runtime's own session answers requests of the latest request's shapes instead of
+        a plan; None if all works as requested.
 
-        Reasons: nothing is planned for these settings, the plan is not ready, a device failed."""
-        if self._serving is None or self._unplanned is not None:
-            return self._unplanned
-        return self._serving.reason(self._latest)
+        Before the first request: of the shapes that model and ``shapes`` fix. While there is no
+        plan for any shapes, new shapes are seen after a twentieth of a second of requests.
+
+        Reasons: nothing is planned for these settings, the plan is not ready, it was made for other
+        shapes, a device failed."""
+        return self.coexec_router.degraded
+
+    @property
+    def ort_is_open(self) -> bool:
+        """Whether ONNX Runtime's own session holds the model in memory."""
+        return self.coexec_router.ort.is_open
+
+    def open_ort(self) -> None:
+        """Open ONNX Runtime's own session now.
+
+        Raises:
+            ModelError: ONNX Runtime refuses the model. The error is also an instance of ONNX
+                Runtime's own class.
+        """
+        self.coexec_router.ort.open()
+
+    def give_back_ort(self) -> None:
+        """Free the memory of ONNX Runtime's own session, after the running requests have left it.
+        It is opened again when it is needed."""
+        self.coexec_router.ort.give_back()
 
     def close(self) -> None:
         """Release all resources. Called automatically when the session is no longer used.
@@ -485,12 +400,7 @@ class InferenceSession(AnsweringSession):
         A run of another thread is allowed to end. If a signal handler closes the session that its
         own thread runs, that run stops and raises `coexec.errors.ClosedError`.
         """
-        self._closed = True
-        self._direct = False
-        self._callbacks.close()
-        if self._serving is not None:
-            self._serving.close()
-        self.give_back_ort()
+        self.coexec_router.close()
 
     def __enter__(self) -> "InferenceSession":
         return self
@@ -498,40 +408,21 @@ class InferenceSession(AnsweringSession):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if self._serving is not None:
-            self._serving.close()
+    def __getattr__(self, name: str) -> Any:
+        """An attribute of ONNX Runtime's own session, which is opened if necessary: programs and
+        ONNX Runtime's methods read ``_sess`` and others."""
+        is_ours = name in InferenceSession.__slots__  # before the constructor has set it
+        if name.startswith("_") and not name.startswith("__") and not is_ours:
+            session = self.coexec_router.ort.open()
+            if hasattr(session, name):
+                return getattr(session, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
         """The constructor's arguments in a form that can be pickled, and the attributes that a
         subclass has added. A subclass may override this and `__setstate__`."""
-        source, options, *providers = self._given
-        source = portable(source)
-        if isinstance(source, str) and not source.startswith(ZOO):
-            source = os.path.abspath(source)
-        words = dict(self._words)
-        if isinstance(words["cache"], Cache):
-            words["cache"] = words["cache"].root
-        hidden = self._ours | self._ort_names
-        added = {name: value for name, value in vars(self).items() if name not in hidden}
-        return {"given": (source, told(options), *providers), "words": words, "added": added}
+        return {"call": self._coexec_call.portable(), "added": dict(vars(self))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state["added"])
-        source, options, *providers = state["given"]
-        InferenceSession.__init__(self, source, restore(options), *providers, **state["words"])
-
-
-def _give_back(session: "weakref.ref[InferenceSession]") -> None:
-    """Close ONNX Runtime's own session, because a plan answers from now on. It stays open if it has
-    a state that would be lost."""
-    alive = session()
-    if alive is None:
-        return
-    alive._pick_backend()
-    if (running := alive._running) is None or alive._serving is None:
-        return
-    if alive.ort_is_open:
-        alive._signature.keep(alive._serving.cache, running.prepared.work.given.digest)
-    if not alive._pinned:
-        alive.give_back_ort()
+        state["call"].repeat(self)

@@ -1,7 +1,7 @@
 """Conversions of a model as a program passes it: for ONNX Runtime, and for another process."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,13 @@ from coexec.ort import both
 from coexec.research_loader import ZOO, resolved_model
 from coexec.session.options import may_give_weights
 
-__all__ = ["for_ort_constructor", "open_inputs", "portable", "with_values"]
+__all__ = [
+    "DeclaredShapes",
+    "declared_shapes",
+    "for_ort_constructor",
+    "portable",
+    "with_values",
+]
 
 
 def for_ort_constructor(source: Any, checked: bool) -> str | bytes:
@@ -95,16 +101,23 @@ def with_values(source: Any, values: Mapping[str, Any]) -> bytes:
     return serialized(ir.external_data.load_to_model(model))
 
 
-def open_inputs(source: str | bytes) -> set[str]:
-    """Names of the inputs for which the model leaves a dimension dynamic."""
+DeclaredShapes = Mapping[str, Sequence[int | None] | None]
+"""Shapes of a model's inputs as its file declares them, by name: None for an open dimension, and in
+place of a shape of unknown rank."""
+
+
+def declared_shapes(source: str | bytes) -> DeclaredShapes:
+    """The shapes of the model's inputs in its file; empty if it cannot be read."""
     if isinstance(source, str) and source.startswith(ZOO):
-        return set()
+        return {}
     try:
         inputs = without_weights(source).graph.input
     except ModelError:  # reported when the model is opened
-        return set()
+        return {}
+    types = {value.name: value.type.tensor_type for value in inputs}
     return {
-        value.name
-        for value in inputs
-        if any(not d.HasField("dim_value") for d in value.type.tensor_type.shape.dim)
+        name: [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
+        if kind.HasField("shape")
+        else None
+        for name, kind in types.items()
     }

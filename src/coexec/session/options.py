@@ -25,8 +25,8 @@ __all__ = [
     "SessionOptions",
     "may_give_weights",
     "options_for",
-    "restore",
-    "told",
+    "portable_options",
+    "recreated_options",
     "warn_of",
     "why_unplanned",
 ]
@@ -106,7 +106,7 @@ class SessionOptions(onnxruntime.SessionOptions):  # type: ignore[misc]
     set_provider_selection_policy_delegate = _noted("set_provider_selection_policy_delegate")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restored, (type(self), attributes(self), self.calls)
+        return new_options, (type(self), attributes(self), self.calls)
 
 
 def attributes(options: Any) -> dict[str, Any]:
@@ -118,19 +118,23 @@ def attributes(options: Any) -> dict[str, Any]:
     }
 
 
-def told(options: Any) -> Any:
+def portable_options(options: Any) -> Any:
     """Options in a form that can be pickled. For ONNX Runtime's own class: its attributes only."""
     if options is None or isinstance(options, SessionOptions):
         return options
     return attributes(options)
 
 
-def restore(given: Any) -> Any:
-    """The options that ``given`` was made from: inverse of `told`."""
-    return restored(onnxruntime.SessionOptions, given) if isinstance(given, dict) else given
+def recreated_options(portable: Any) -> Any:
+    """The options that ``portable`` was made from: inverse of `portable_options`."""
+    return (
+        new_options(onnxruntime.SessionOptions, portable)
+        if isinstance(portable, dict)
+        else portable
+    )
 
 
-def restored(kind: type, values: Mapping[str, Any], calls: Sequence[Any] = ()) -> Any:
+def new_options(kind: type, values: Mapping[str, Any], calls: Sequence[Any] = ()) -> Any:
     """Options of class ``kind`` with these attributes, on which these calls were made."""
     options = kind()
     for name, value in values.items():

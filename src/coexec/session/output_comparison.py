@@ -10,8 +10,8 @@ import numpy as np
 from coexec.graph.graph import Tensor
 from coexec.model.difference import unlike
 from coexec.model.inputs import filled
-from coexec.ort import OrtSession
 from coexec.selection.plan_selector import Running
+from coexec.session.ort_backend import OrtBackend
 
 __all__ = ["why_different", "why_other_weights"]
 
@@ -63,7 +63,7 @@ def _alike(found: Any, expected: Any) -> bool:
     return not fractions or unlike(found, expected, _SHARE) is None
 
 
-def why_other_weights(session: "weakref.ref[OrtSession]", running: Running) -> str | None:
+def why_other_weights(ort: "weakref.ref[OrtBackend]", running: Running) -> str | None:
     """`why_different` for a session that may be collected already; None if it is."""
-    alive = session()
-    return None if alive is None else why_different(running, partial(OrtSession.run, alive, None))
+    alive = ort()
+    return None if alive is None else why_different(running, partial(alive.open().run, None))

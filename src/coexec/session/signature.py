@@ -5,6 +5,7 @@ including symbolic dimensions, without opening ONNX Runtime's own session.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -12,7 +13,7 @@ from coexec.cache import Cache, Entry
 from coexec.codec import decode, encode
 from coexec.ort import OrtSession
 
-__all__ = ["ModelMetadata", "NodeArg", "Signature"]
+__all__ = ["ModelMetadata", "NodeArg", "Signature", "fixed", "is_dynamic"]
 
 _KIND: Final = "signatures"
 
@@ -53,13 +54,13 @@ class Signature:
 
     @classmethod
     def of(cls, session: OrtSession) -> Self:
-        """The report of an open session of ONNX Runtime."""
-        metadata = OrtSession.get_modelmeta(session)
+        """The report of a session of ONNX Runtime's own class."""
+        metadata = session.get_modelmeta()
         names = ModelMetadata.__dataclass_fields__
         return cls(
-            _args(OrtSession.get_inputs(session)),
-            _args(OrtSession.get_outputs(session)),
-            _args(OrtSession.get_overridable_initializers(session)),
+            _args(session.get_inputs()),
+            _args(session.get_outputs()),
+            _args(session.get_overridable_initializers()),
             ModelMetadata(**{name: getattr(metadata, name) for name in names}),
         )
 
@@ -74,5 +75,25 @@ class Signature:
         return None if entry is None else decode(cls, json.loads(entry.files["signature.json"]))
 
 
-def _args(theirs: Any) -> list[NodeArg]:
-    return [NodeArg(arg.name, list(arg.shape), arg.type) for arg in theirs]
+def _args(ort_args: Any) -> list[NodeArg]:
+    return [NodeArg(arg.name, list(arg.shape), arg.type) for arg in ort_args]
+
+
+def is_dynamic(arg: NodeArg, shapes: Mapping[str, Any]) -> bool:
+    """Whether an input has dimensions that neither the model nor ``shapes`` fixes."""
+    return arg.name not in shapes and any(
+        not isinstance(d, int) and d not in shapes for d in arg.shape
+    )
+
+
+def fixed(arg: Any, shapes: Mapping[str, Any]) -> Any:
+    """An input as ONNX Runtime describes it, with the sizes that ``shapes`` fix.
+
+    Args:
+        shapes: all sizes of an input by the input's name, or one size by the name of a dimension.
+    """
+    sizes_of_input = shapes.get(arg.name)
+    if isinstance(sizes_of_input, Sequence):
+        return NodeArg(arg.name, list(sizes_of_input), arg.type)
+    sizes = [shapes.get(d, d) if isinstance(d, str) else d for d in arg.shape]
+    return arg if sizes == arg.shape else NodeArg(arg.name, sizes, arg.type)

@@ -161,7 +161,7 @@ def test_auto_carries_on_with_the_cpu(tmp_path: Path) -> None:
     Chooser(proto, Settings(cache=cache, effort=Effort(warm_up=1, least=2, most=2))).choose()
     with InferenceSession(proto, planner="auto", cache=cache) as session:
         assert not any("opencl" in name or name.startswith("gpu") for name in session.devices)
-        running = session._running
+        running = session.coexec_router.running
         assert running is None or "opencl" not in {p.engine for p in running.prepared.plan.places}
         feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
         found = session.run(None, feeds)

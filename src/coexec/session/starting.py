@@ -1,0 +1,119 @@
+"""Make the backends of a session, and start the stored plan or the planning."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from coexec.errors import ModelError
+from coexec.ort import both
+from coexec.selection.prepare import devices_of_plan
+from coexec.session.model_source import for_ort_constructor, is_checked, portable
+from coexec.session.options import may_give_weights, options_for, warn_of, why_unplanned
+from coexec.session.ort_backend import OrtArguments, OrtBackend, providers_of_ort
+from coexec.session.plan_backend import PlanBackend
+from coexec.session.router import Router
+from coexec.session.runs import RecordedRuns
+from coexec.settings import AUTO, Settings
+
+__all__ = ["new_router", "start"]
+
+
+def new_router(
+    source: Any,
+    settings: Settings,
+    constants: Collection[str],
+    options: Any,
+    providers: Sequence[Any] | None,
+    provider_options: Sequence[Any] | None,
+    keywords: Mapping[str, Any],
+) -> Router:
+    """A router with its backends. `start` opens them.
+
+    Args:
+        constants: names of inputs that have become constants.
+        options: ``onnxruntime.SessionOptions``; this and the arguments that follow it are those of
+            ONNX Runtime's constructor.
+    """
+    providers = providers_of_ort(providers)
+    disabled = keywords.get("disabled_optimizers")
+    unplanned = why_unplanned(options, providers, settings.devices, disabled)
+    plans = None
+    if unplanned is None:
+        plans = PlanBackend(portable(source), settings)
+        warn_of(options)
+    if options is None and settings.devices is not None:
+        with devices_of_plan(settings):
+            options = options_for(settings.devices)
+    if plans is not None and options is not None and options.enable_profiling:
+        plans.recorded = RecordedRuns()
+    model = partial(for_ort_constructor, source, is_checked(source, options))
+    ort = OrtBackend(model, OrtArguments(options, providers, provider_options, keywords))
+    return Router(settings, constants, ort, plans, unplanned)
+
+
+def start(router: Router) -> None:
+    """Start the stored plan, or ONNX Runtime's own session and the planning.
+
+    Called by the session's constructor itself: warnings name the line that calls the constructor.
+    """
+    plans, options = router.plans, router.ort.arguments.options
+    if plans is None:
+        router.ort.open()
+        return
+    now = options is None or not (options.optimized_model_filepath or may_give_weights(options))
+    try:
+        quick = plans.selector.has_cached_digest
+        # The check takes some milliseconds. It is not needed for the default devices.
+        needs_check = quick or router.settings != _with_defaults(router.settings)
+        request = plans.selector.check() if needs_check else None
+        if request is not None and quick and now and plans.selector.start_known((), request):
+            return
+    except ModelError as error:
+        _refuse(router, error)
+        return
+    router.ort.open()
+    if options is not None and (sizes := _overridden(router)):
+        router.use(replace(router.settings, shapes={**sizes, **router.settings.shapes}))
+    settings = router.settings
+    if router.metadata.undecided_inputs and settings.plan is None:
+        plans.selector.check_planner()
+        return  # planned when the shapes of requests are known
+    later = settings.background
+    if later is None:
+        later = settings.planner == AUTO and settings.plan is None and settings.replan is None
+    if later:
+        plans.selector.start_later(())
+    else:
+        plans.selector.start_now(())
+
+
+def _with_defaults(settings: Settings) -> Settings:
+    """The settings with the default devices, planner and engines."""
+    return Settings(
+        shapes=settings.shapes, values=settings.values, cache=settings.cache, mode=settings.mode
+    )
+
+
+def _refuse(router: Router, error: ModelError) -> None:
+    """Raise ``error``, also with ONNX Runtime's own class, if ONNX Runtime refuses the model, too.
+    Else plan nothing."""
+    try:
+        router.ort.open()
+    except ModelError as refusal:
+        cause = refusal.__cause__
+        if not isinstance(cause, Exception):
+            raise
+        raise both(ModelError, type(cause))(str(error)) from cause
+    router.unplanned = str(error)
+
+
+def _overridden(router: Router) -> dict[str, tuple[int, ...]]:
+    """Shapes of inputs that the model leaves dynamic and that the session options fix."""
+    metadata = router.metadata
+    return {
+        arg.name: tuple(d for d in arg.shape if isinstance(d, int))
+        for arg in metadata.signature.inputs
+        if None in (metadata.declared_shapes.get(arg.name) or ())
+        and arg.name not in metadata.dynamic_inputs
+    }
