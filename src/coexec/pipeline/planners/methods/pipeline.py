@@ -31,7 +31,7 @@ class Pieces(NamedTuple):
     """Whether all chains were tried, and not only those of `methods.wide`."""
 
 
-def fine_pieces(bodies: Bodies, diameter: int = DIAMETER, max_arcs: int = _ARCS) -> Pieces:
+def fine_pieces(bodies: Bodies, diameter: int = DIAMETER) -> Pieces:
     """The pieces of Algorithm 1."""
     dag = Dag(bodies.rows.before)
 
@@ -41,7 +41,7 @@ def fine_pieces(bodies: Bodies, diameter: int = DIAMETER, max_arcs: int = _ARCS)
     wide = wide_chain(dag, redundancy, diameter)
     most = max(map(redundancy, wide), default=0.0)
     try:
-        return Pieces(tuple(least_chain(dag, redundancy, diameter, max_arcs, most)), True)
+        return Pieces(tuple(least_chain(dag, redundancy, diameter, _ARCS, most)), True)
     except TooWide:
         return Pieces(tuple(wide), False)
 
