@@ -141,7 +141,6 @@ class Planner(Generic[CostT, ProblemT, AnswerT, PlanT]):
 def _fits(value: Any, annotation: Any) -> bool:
     if get_origin(annotation) is Literal:
         return value in get_args(annotation)
-    type_names = inspect.formatannotation(annotation)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     fits = {
         "int": isinstance(value, int) and number,
@@ -150,8 +149,8 @@ def _fits(value: Any, annotation: Any) -> bool:
         "bool": isinstance(value, bool),
         "None": value is None,
     }
-    named = [ok for kind, ok in fits.items() if kind in type_names]
-    return any(named) or not named  # of a type that is not listed, the planner itself is the judge
+    type_names = inspect.formatannotation(annotation).strip("'").split(" | ")
+    return any(fits.get(name, True) for name in type_names)  # the planner checks other types
 
 
 def _wanted(annotation: Any) -> str:
