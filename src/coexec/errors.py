@@ -55,6 +55,7 @@ __all__ = [
     "UsageError",
     "first_line",
     "nearest",
+    "unknown_option",
 ]
 
 
@@ -158,3 +159,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
     similar = get_close_matches(name, names, n=1)
     return f" (did you mean {similar[0]!r}?)" if similar else ""
+
+
+def unknown_option(owner: str, name: str, options: Iterable[str]) -> UsageError:
+    """The error for an option that its owner, such as "planner heft", does not have."""
+    names = list(options)
+    return UsageError(
+        f"{owner} has no option {name!r}{nearest(name, names)}; it has {', '.join(names) or 'none'}"
+    )

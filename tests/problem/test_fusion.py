@@ -13,7 +13,7 @@ from coexec.plan.derive import derive
 from coexec.plan.plan import Plan
 from coexec.planners import PLANNERS, search_starts
 from coexec.planners.methods.search.annealing import annealed
-from coexec.problem.fusion import Evaluator, Queues, found_in, fuse, fused, queues_of
+from coexec.problem.fusion import Evaluator, Queues, fuse, fused, queues_of, solution_of
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s, written
 from coexec.timing.simulate import simulate
@@ -82,7 +82,7 @@ def test_tries_that_are_not_run_would_have_been_longer(seed: int) -> None:
         *search_starts(problem),
     ):
         plain = Solution(found.assignment, found.sequence)
-        assert fused(problem, plain) == found_in(problem, plainly_fused(problem, plain))
+        assert fused(problem, plain) == solution_of(problem, plainly_fused(problem, plain))
 
 
 # A fork: b on B reads a on A, which has c to do as well. Each launch costs 1.
@@ -137,7 +137,7 @@ def test_the_clock_is_the_simulators(busy: str, data: st.DataObject) -> None:
     case = data.draw(cases(9, "ABC", busy, alone=False))
     problem = Problem(*case)
     queues = data.draw(launches(case, data.draw(placements(case))))
-    found = found_in(problem, queues)
+    found = solution_of(problem, queues)
     schedule = derive(written(problem, found), case.graph)
     pieces = {piece: s.index for s in schedule.segments for piece in s.pieces}
     for launch in (launch for queue in queues for launch in queue):
@@ -172,7 +172,7 @@ def test_what_a_launch_made_first_leaves_first(busy: Busy) -> None:
     )
     problem, queues = Problem(*case), [[(0, 1), (3,)], [(2,), (4,)]]
     took_s = 1.5 + 2 * 2.0 + 9.0 + 5.0
-    assert simulated_s(problem, found_in(problem, queues)) == took_s
+    assert simulated_s(problem, solution_of(problem, queues)) == took_s
     assert Evaluator(problem).run(queues).total_s == took_s
 
 

@@ -29,11 +29,12 @@ from coexec.planners import PLANNERS
 from coexec.runtime.compiled import CompiledPlan, load_compiled, save_compiled
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
-from coexec.runtime.recorder import RealRecorder, VirtualRecorder
+from coexec.runtime.recorder import RealRecorder
 from coexec.settings import Waiting
 from coexec.timing.simulate import VirtualClock, simulate
 from tests.helpers.graphs import hand_made
 from tests.helpers.small_models import branches
+from tests.helpers.virtual_recorder import VirtualRecorder
 
 MODEL = load(branches(width=4))
 waits = pytest.mark.parametrize("waiting", ["passive", "active"])

@@ -28,11 +28,12 @@ from coexec.plan.schedule import Schedule
 from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
-from coexec.runtime.recorder import RealRecorder, VirtualRecorder
+from coexec.runtime.recorder import RealRecorder
 from coexec.timing.simulate import VirtualClock, simulate
 from coexec.timing.trace import REORDER, Detail, Kind, Trace
 from coexec.timing.waits import HAND_OVER
 from tests.helpers.small_models import branches
+from tests.helpers.virtual_recorder import VirtualRecorder
 from tests.runtime.test_executor import MODEL, Elsewhere
 
 PATIENCE_S = 60.0

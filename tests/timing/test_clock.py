@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from coexec.hardware.hardware import Busy, Link, System
 from coexec.plan.derive import derive
 from coexec.plan.schedule import Schedule
-from coexec.problem.fusion import Evaluator, Launch, Queues, found_in, fuse, queues_of
+from coexec.problem.fusion import Evaluator, Launch, Queues, fuse, queues_of, solution_of
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, written
 from coexec.problem.timeline import Timeline, makespan_s
@@ -250,7 +250,7 @@ def segments(draw: st.DrawFn, problem: Problem, placement: Placement) -> tuple[S
             tried = fuse(queues, device, at)
             if draw(st.booleans()) and Evaluator(problem).run(tried).total_s < INF:
                 queues = tried
-    found = found_in(problem, queues)
+    found = solution_of(problem, queues)
     return found, queues_of(problem, found)
 
 

@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from coexec.engines.base import Engine
-from coexec.errors import UsageError, nearest
+from coexec.errors import UsageError, unknown_option
 
 __all__ = ["EngineOptions", "parsed"]
 
@@ -27,11 +27,7 @@ def parsed(engine: Engine, options: EngineOptions | None) -> Any:
     values = {}
     for name, text in texts.items():
         if name not in names:
-            raise UsageError(
-                f"engine {engine.name} has no option {name!r}"
-                f"{nearest(name, names)}; it has "
-                f"{', '.join(names) or 'none'}"
-            )
+            raise unknown_option(f"engine {engine.name}", name, names)
         values[name] = _value(f"{engine.name}.{name}", str(text), types[name])
     return engine.options(**values)
 

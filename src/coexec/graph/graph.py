@@ -22,7 +22,6 @@ __all__ = [
     "Scalars",
     "Task",
     "Tensor",
-    "piece_signature",
     "tensor_part",
 ]
 
@@ -146,11 +145,6 @@ class Piece(NamedTuple):
 def tensor_part(name: str, region: Region, graph: "Graph") -> str:
     """Name of a part of a tensor: the tensor's name if it is whole."""
     return name if region.covers(graph.tensors[name].shape) else f"{name}{region}"
-
-
-def piece_signature(task: Task, region: Region, whole: Region) -> str:
-    """The key under which the cost of a piece is stored: the task's own if it is unsplit."""
-    return task.signature if region == whole else f"{task.signature} @ {region}"
 
 
 @dataclass(frozen=True)

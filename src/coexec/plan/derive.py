@@ -11,7 +11,7 @@ from coexec.graph.receptive import needed_inputs
 from coexec.graph.region import Region
 from coexec.graph.stitch import missing
 from coexec.hardware.hardware import Place
-from coexec.plan.plan import Plan
+from coexec.plan.plan import Plan, Provenance
 from coexec.plan.schedule import Schedule, Segment, Supply, TaskRegion, Transfer, as_made
 
 __all__ = ["derive", "in_steps", "stepwise"]
@@ -36,21 +36,14 @@ def derive(plan: Plan, graph: Graph, tensor_caching: bool = True) -> Schedule:
 def stepwise(graph: Graph, place_of: Mapping[str, Place]) -> Schedule:
     """A schedule in which every task is a segment, one after the other, to measure tasks in
     place."""
-    segments = []
-    maker: dict[str, int] = {}
-    supplies: dict[tuple[int, TaskRegion], tuple[Supply, ...]] = {}
-    for index, task in enumerate(graph.tasks):
-        piece = graph.whole_piece(task)
-        reads = tuple((name, graph.tensors[name].whole) for name in task.inputs)
-        writes = tuple((name, graph.tensors[name].whole) for name in task.outputs)
-        after = (index - 1,) if index else ()
-        place = place_of[task.name]
-        segments.append(Segment(index, *place, (piece,), reads, writes, after))
-        for name, whole in reads:
-            if name in maker:
-                supplies[index, (name, whole)] = (Supply(maker[name], whole, whole),)
-        maker |= dict.fromkeys(task.outputs, index)
-    return Schedule(graph, tuple(segments), (), supplies)
+    order: dict[str, list[Piece]] = {}
+    engine_of: dict[Piece, str] = {}
+    for task in graph.tasks:
+        piece, place = graph.whole_piece(task), place_of[task.name]
+        order.setdefault(place.device, []).append(piece)
+        engine_of[piece] = place.engine
+    by_device = {device: tuple(pieces) for device, pieces in order.items()}
+    return in_steps(Plan(graph.fingerprint, by_device, engine_of, Provenance("")), graph)
 
 
 def in_steps(plan: Plan, graph: Graph) -> Schedule:

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
 from math import inf
-from operator import and_, attrgetter
+from operator import and_
 from types import MappingProxyType
 from typing import Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from coexec.graph.graph import Graph, Tensor
+from coexec.graph.graph import Graph
 
 __all__ = [
     "BOUNDS",
@@ -176,19 +176,12 @@ def alive_at(records: Sequence[Record]) -> Mapping[int, Sequence[int]]:
     return {first: sorted(tensors) for first, tensors in tensors_by_first.items()}
 
 
-def records_of(
-    graph: Graph, size_bytes: Callable[[Tensor], int] = attrgetter("size_bytes")
-) -> dict[str, Record]:
+def records_of(graph: Graph) -> dict[str, Record]:
     """A record for each tensor that a task makes, by name, in the order of tasks.
 
     Positions are those of ``graph.tasks``. Values inside a task (a convolution's result that its
     activation overwrites) need no memory. Inputs of the model belong to the caller and have no
     record. Outputs of the model live to the end: they are fetched after the last task.
-
-    Args:
-        graph: the graph that the device runs.
-        size_bytes: bytes of a tensor on the device, for example in a layout with padded channels,
-            or rounded up to the alignment of its memory.
     """
     end = len(graph.tasks) - 1
     last = {name: end for name in graph.outputs}
@@ -196,7 +189,7 @@ def records_of(
         for name in graph.tasks[position].inputs:
             last.setdefault(name, position)
     return {
-        name: Record(size_bytes(graph.tensors[name]), position, last.get(name, position))
+        name: Record(graph.tensors[name].size_bytes, position, last.get(name, position))
         for position, task in enumerate(graph.tasks)
         for name in task.outputs
     }

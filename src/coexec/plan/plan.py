@@ -62,13 +62,11 @@ class Plan:
         order: Mapping[Place, tuple[Piece, ...]],
         provenance: Provenance,
         fused: frozenset[Piece] = frozenset(),
-        *,
-        as_given: bool = False,
     ) -> Self:
         """A plan in which each device uses one engine."""
         engine_of = {piece: place.engine for place, pieces in order.items() for piece in pieces}
         by_device = {place.device: pieces for place, pieces in order.items()}
-        return cls(model, by_device, engine_of, provenance, fused, as_given)
+        return cls(model, by_device, engine_of, provenance, fused)
 
     @cached_property
     def device_of(self) -> Mapping[Piece, str]:

@@ -12,17 +12,11 @@ have their unit in the name.
 """
 
 import functools
-import gc
-import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from coexec.costs.base import CostModel
 from coexec.errors import CoexecError, PlanError, UsageError, first_line, nearest
-from coexec.graph.graph import Graph
-from coexec.hardware.hardware import System
 from coexec.plan.plan import Plan, verify_plan
 from coexec.planners import (
     anneal,
@@ -37,71 +31,23 @@ from coexec.planners import (
     mulayer,
     single,
 )
-from coexec.planners.methods.options import made_with, options_of
 from coexec.planners.methods.search.starts import sorted_starts
 from coexec.problem.building import build_plan
+from coexec.problem.planner import FOREIGN, Planner, PlannerKind
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["PLANNERS", "Planner", "Planners", "find_planner", "search_starts"]
+__all__ = ["PLANNERS", "MachinePlanner", "Planner", "Planners", "find_planner", "search_starts"]
 
 _GROUP = "coexec.planners"
-_REFERENCE = "reinstall its package, or choose another planner"
 
 
-@dataclass(frozen=True)
-class Planner:
-    """A planner with its name. A call returns a verified plan that records the options used."""
+MachinePlanner: TypeAlias = Planner[CostModel, Problem, Solution, Plan]
 
-    name: str
-    solve: Callable[..., Solution]
-    """``solve(problem, *, option=default, ...)``."""
-
-    def __call__(self, graph: Graph, cost: CostModel, system: System, **options: Any) -> Plan:
-        """Plan ``graph`` for the devices of ``system``.
-
-        Raises:
-            InfeasibleError: some task runs on no device, or no memory can hold the plan.
-            UsageError, DeviceError, PlanError: an option has no meaning for this planner or case.
-        """
-        with _older_objects_kept():
-            problem = Problem(graph, cost, system)
-            solution = self.solve(problem, **options)
-            if not isinstance(solution, Solution):
-                raise PlanError(
-                    f"planner {self.name!r} returns a {type(solution).__name__}, which "
-                    f"is no Solution; {_REFERENCE}"
-                )
-            used = made_with(self.solve, options, solution)
-            plan = build_plan(problem, solution, self.name, used)
-        verify_plan(plan, graph, system)
-        return plan
-
-    @property
-    def options(self) -> Mapping[str, inspect.Parameter]:
-        """The options by name, each with its default and type."""
-        return options_of(self.solve)
-
-
-@contextmanager
-def _older_objects_kept() -> Iterator[None]:
-    """Make the garbage collector skip all older objects until the block ends.
-
-    Planning creates millions of objects. This triggers full collections of all objects of the
-    process, which take a fifth of the time, although planning leaves no such garbage. If the caller
-    or another thread has frozen objects already, nothing changes.
-    """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+_MACHINE = PlannerKind(Problem, Solution, build_plan, verify_plan)
 
 
 def search_starts(problem: Problem) -> list[Solution]:
@@ -137,7 +83,7 @@ _SOLVE: Mapping[str, Callable[..., Solution]] = {
 }
 
 
-class Planners(Mapping[str, Planner]):
+class Planners(Mapping[str, MachinePlanner]):
     """The planners of coexec and of other packages, by name, sorted.
 
     Entry points are read if a name is not one of coexec's, and to list all names. A planner of
@@ -148,10 +94,10 @@ class Planners(Mapping[str, Planner]):
     broken.
     """
 
-    def __getitem__(self, name: str) -> Planner:
+    def __getitem__(self, name: str) -> MachinePlanner:
         if name in _SOLVE:
-            return Planner(name, _SOLVE[name])
-        return Planner(name, _loaded(_entries()[name]))
+            return Planner(name, _SOLVE[name], _MACHINE)
+        return Planner(name, _loaded(_entries()[name]), _MACHINE)
 
     def __contains__(self, name: object) -> bool:
         return name in _SOLVE or name in _entries()
@@ -167,7 +113,7 @@ PLANNERS = Planners()
 """All planners that are installed."""
 
 
-def find_planner(name: str, *others: str) -> Planner:
+def find_planner(name: str, *others: str) -> MachinePlanner:
     """The planner with this name, with an error message for users.
 
     Args:
@@ -208,13 +154,13 @@ def _loaded(entry: "EntryPoint") -> Callable[..., Any]:
         raise UsageError(
             f"planner {entry.name!r} ({entry.value}) cannot be imported: "
             f"{type(error).__name__}: {first_line(error)}; "
-            f"{_REFERENCE}"
+            f"{FOREIGN}"
         ) from error
     if not callable(solve):
         raise UsageError(
             f"planner {entry.name!r} ({entry.value}) is a {type(solve).__name__}, and "
             f"no function solve(problem, *, option=default); "
-            f"{_REFERENCE}"
+            f"{FOREIGN}"
         )
 
     @functools.wraps(solve)
@@ -226,7 +172,7 @@ def _loaded(entry: "EntryPoint") -> Callable[..., Any]:
         except Exception as error:
             raise PlanError(
                 f"planner {entry.name!r} failed ({type(error).__name__}: "
-                f"{first_line(error)}); {_REFERENCE}"
+                f"{first_line(error)}); {FOREIGN}"
             ) from error
 
     return guarded

@@ -80,7 +80,7 @@ def solve(
     begun += [fused(problem, solution) for solution in solutions]
     # A plan meets the bound if the difference is not larger than the error of rounding to ticks.
     enough_s = bound_s + 2 * formulation.constraints.rounding() * formulation.constraints.tick_s
-    best = min(begun, key=lambda found: simulated_s(problem, found))
+    best = min(begun, key=lambda solution: simulated_s(problem, solution))
     best = annealed(problem, best, steps, seed=seed, bound_s=enough_s)
     status = "time limit" if solver.wall_time >= time_limit_s else "feasible"
     if simulated_s(problem, best) <= enough_s:

@@ -82,19 +82,19 @@ def solve(
         max_nodes = max_nodes or _PART_NODES
         shares = _shares(problem) if look_ahead is None else [look_ahead]
         solved = [_in_parts(problem, parts, share, max_nodes, solver) for share in shares]
-    best = min(solved, key=lambda solution: makespan_s(problem, *solution.found[:2]))
+    best = min(solved, key=lambda each: makespan_s(problem, *each.solution[:2]))
     if not best.proven:
-        best = best._replace(found=_no_worse(problem, best.found))
+        best = best._replace(solution=_no_worse(problem, best.solution))
     status = "optimal" if best.proven else "feasible" if solver.left_s > 0 else "time limit"
     chosen = {"look_ahead": best.look_ahead, "max_nodes": max_nodes}
-    return best.found._replace(status=status, options=chosen)
+    return best.solution._replace(status=status, options=chosen)
 
 
-def _no_worse(problem: Problem, found: Solution) -> Solution:
-    """The shortest plan in the simulator: ``found``, plain list scheduling or a single device."""
+def _no_worse(problem: Problem, solution: Solution) -> Solution:
+    """The shortest plan in the simulator: ``solution``, list scheduling or a single device."""
     ranks_s = problem.upward_rank_s
     timeline, sequence = listed(problem, problem.tasks, Timeline(problem), ranks_s)
-    return best_of(problem, [found, Solution(timeline.place, sequence)])
+    return best_of(problem, [solution, Solution(timeline.place, sequence)])
 
 
 def _check(
@@ -122,7 +122,7 @@ def _check(
 class _Solved(NamedTuple):
     """A solution, the look-ahead that led to it, and whether it is proven to be optimal."""
 
-    found: Solution
+    solution: Solution
     look_ahead: float | None
     proven: bool = False
 

@@ -18,7 +18,16 @@ from coexec.problem.solution import Solution, written
 from coexec.problem.timeline import sent
 from coexec.timing.clock import Clock, Move, launched_s
 
-__all__ = ["Evaluation", "Evaluator", "Launch", "Queues", "found_in", "fuse", "fused", "queues_of"]
+__all__ = [
+    "Evaluation",
+    "Evaluator",
+    "Launch",
+    "Queues",
+    "fuse",
+    "fused",
+    "queues_of",
+    "solution_of",
+]
 
 Launch = tuple[int, ...]
 Queues = list[list[Launch]]
@@ -29,10 +38,10 @@ _FACTS = 10_000
 """Number of launches whose facts are cached: several times as many as a search uses at a time."""
 
 
-def queues_of(problem: Problem, found: Solution) -> Queues:
+def queues_of(problem: Problem, solution: Solution) -> Queues:
     """Launches of a plan, by device: its segments."""
     number = {task.name: i for i, task in enumerate(problem.graph.tasks)}
-    schedule = derive(written(problem, found), problem.graph)
+    schedule = derive(written(problem, solution), problem.graph)
     return [
         [
             tuple(number[piece.task] for piece in schedule.segments[index].pieces)
@@ -42,14 +51,14 @@ def queues_of(problem: Problem, found: Solution) -> Queues:
     ]
 
 
-def found_in(problem: Problem, queues: Queues) -> Solution:
+def solution_of(problem: Problem, queues: Queues) -> Solution:
     """The plan with these launches. The queues must not have a deadlock."""
     run = Evaluation(Evaluator(problem), queues)
     behind = (task for queue in queues for launch in queue for task in launch[1:])
     return Solution(run.place, [t for launch in run.done for t in launch], frozenset(behind))
 
 
-def fused(problem: Problem, found: Solution) -> Solution:
+def fused(problem: Problem, solution: Solution) -> Solution:
     """The same plan, with launches fused as long as the makespan does not grow. O(tries |V|).
 
     Only where nothing is copied between devices. Elsewhere launch overheads are small compared with
@@ -57,17 +66,17 @@ def fused(problem: Problem, found: Solution) -> Solution:
     """
     evaluator = Evaluator(problem)
     if not any(problem.launches_s) or evaluator.moves:
-        return found
-    queues = queues_of(problem, found)
+        return solution
+    queues = queues_of(problem, solution)
     run = evaluator.run(queues)
     if run.total_s == inf:  # a task cannot run on its device
-        return found
+        return solution
     before = None
     while before != queues:
         before = queues
         for device in problem.devices:
             queues, run = _fused_on(evaluator, queues, device, run)
-    return found_in(problem, queues)
+    return solution_of(problem, queues)
 
 
 def _fused_on(

@@ -17,7 +17,7 @@ __all__ = ["Solution", "alone", "best_of", "simulated_s", "written"]
 
 
 class Solution(NamedTuple):
-    """A planner's answer: what each device computes, in which order, and a status.
+    """A planner's answer: the device and the order of all tasks or pieces, and a status.
 
     A planner of whole tasks numbers the tasks, as the problem does. A planner that divides tasks
     lists ``pieces`` and numbers them.

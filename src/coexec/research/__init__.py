@@ -1,1 +1,1 @@
-"""What reproduces the papers: networks, simulated phones, calibration. No other room needs it."""
+"""What reproduces the papers: networks, phones, memory strategies. No other room imports it."""

@@ -1,6 +1,5 @@
-"""Recorders of a run: no times, wall-clock times, or times of a virtual clock."""
+"""Recorders of a run: no times, or wall-clock times."""
 
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -9,11 +8,11 @@ from coexec.arrays import Array
 from coexec.engines.base import InFlight, OpenEngine
 from coexec.hardware.hardware import Place
 from coexec.runtime.compiled import CompiledPlan
-from coexec.timing.simulate import VirtualClock, flows
+from coexec.timing.simulate import flows
 from coexec.timing.trace import REORDER, Detail, Span, Trace, transfer_name
 from coexec.timing.waits import Need, with_waits
 
-__all__ = ["RealRecorder", "Recorder", "VirtualRecorder"]
+__all__ = ["RealRecorder", "Recorder"]
 
 
 class Recorder:
@@ -173,21 +172,6 @@ class RealRecorder(Recorder):
         for i in after:
             if i in self._end_s:
                 yield Need(self._end_s[i] - self._origin_s, segments[i].name, i)
-
-
-class VirtualRecorder(Recorder):
-    """Records virtual seconds of the simulator's clock, independent of the threads' real times."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-
-    def end(self, node: int, work: InFlight | None = None) -> None:
-        with self._lock:
-            self._clock.run(node)
-
-    def trace(self) -> Trace:
-        return self._clock.trace(requests=1)
 
 
 def _since(origin_s: float, span: Span) -> Span:

@@ -310,19 +310,17 @@ def make_plan(
     Raises:
         UsageError: the planner or one of the options does not exist.
     """
-    from coexec.planners import PLANNERS
+    from coexec.planners import find_planner
 
-    check_planner(planner, options)
-    return PLANNERS[planner](graph, cost, system, **options)
+    return find_planner(planner, AUTO)(graph, cost, system, **options)
 
 
 def check_planner(planner: str, options: Mapping[str, Any]) -> None:
-    """Check that a planner and its options exist.
+    """Check that a planner and its options exist, before the devices are measured.
 
     Raises:
         UsageError: the planner or one of the options does not exist.
     """
     from coexec.planners import find_planner
-    from coexec.planners.methods.options import check_options
 
-    check_options(planner, find_planner(planner, AUTO).options, options)
+    find_planner(planner, AUTO).check(options)

@@ -156,8 +156,6 @@ def test_records_of_a_graph() -> None:
         "d": Record(4, 3, 4),  # an output, fetched when all is done
         "e": Record(4, 4, 4),
     }
-    aligned = records_of(graph, lambda tensor: -tensor.size_bytes // 16 * -16)
-    assert [r.size_bytes for r in aligned.values()] == [16, 32, 16, 32, 16, 16]
 
 
 # What single strategies promise

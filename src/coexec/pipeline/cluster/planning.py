@@ -14,7 +14,6 @@ from coexec.pipeline.plan.plan import PipelinePlan
 from coexec.pipeline.planners import PIPELINES
 from coexec.pipeline.planners.methods.problem import PipelineProblem
 from coexec.pipeline.simulate import PipelineRun, simulate_pipeline
-from coexec.planners.methods.options import check_options
 
 __all__ = ["KnownMachine", "Planned", "Planning", "exchanged", "response_s"]
 
@@ -79,7 +78,7 @@ class Planning:
             raise UsageError(
                 f"there is no planner {planner!r} of pipelines; there are {', '.join(PIPELINES)}"
             )
-        check_options(planner, PIPELINES[planner].options, options)
+        PIPELINES[planner].check(options)
         self.graph, self.network = graph, network
         self.door: str | None = None
         """Machine from which frames come, or another name if they come from outside; None: from the

@@ -20,15 +20,13 @@ def notes_of(problem: PipelineProblem) -> tuple[str, ...]:
     return () if problem.rows.spatial else (WHOLE_STAGES,)
 
 
-def stages_of_groups(
-    problem: PipelineProblem, groups: Sequence[Group], exchange: Exchange = "leader"
-) -> tuple[Stage, ...]:
+def stages_of_groups(problem: PipelineProblem, groups: Sequence[Group]) -> tuple[Stage, ...]:
     """The stages of a plan, with shares of rows that end together. A tail is a stage of its own, on
     the leader."""
     done, stages = 0, list[Stage]()
     for group in groups:
         staged, body = problem.staged(done, group), problem.bodies.of(group.tasks)
-        stages += stages_of(problem, body, group.machines, staged.shares, exchange)
+        stages += stages_of(problem, body, group.machines, staged.shares)
         done |= group.tasks
     return tuple(stages)
 

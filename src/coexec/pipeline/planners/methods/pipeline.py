@@ -32,7 +32,7 @@ class Pieces(NamedTuple):
     """
 
 
-def fine_pieces(bodies: Bodies, diameter: int = DIAMETER, max_arcs: int = _ARCS) -> Pieces:
+def fine_pieces(bodies: Bodies, diameter: int = DIAMETER) -> Pieces:
     """The pieces of Algorithm 1."""
     dag = Dag(bodies.rows.before)
 
@@ -42,7 +42,7 @@ def fine_pieces(bodies: Bodies, diameter: int = DIAMETER, max_arcs: int = _ARCS)
     wide = wide_chain(dag, redundancy, diameter)
     most = max(map(redundancy, wide), default=0.0)
     try:
-        return Pieces(tuple(least_chain(dag, redundancy, diameter, max_arcs, most)), True)
+        return Pieces(tuple(least_chain(dag, redundancy, diameter, _ARCS, most)), True)
     except TooWide:
         return Pieces(tuple(wide), False)
 

@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from coexec.pipeline.planners.methods.pieces import DIAMETER, Cost, Dag, best_chain
 from coexec.pipeline.planners.methods.rows import bits_of
 
-__all__ = ["KEPT", "wide_chain"]
+__all__ = ["wide_chain"]
 
-KEPT = 3
+_KEPT = 3
 """Number of fronts of each size that the search continues."""
 
 
-def wide_chain(dag: Dag, cost: Cost, diameter: int = DIAMETER, kept: int = KEPT) -> list[int]:
-    """A good chain, its pieces as bits. The costs of O(kept * n * w * d) pieces are computed."""
+def wide_chain(dag: Dag, cost: Cost, diameter: int = DIAMETER) -> list[int]:
+    """A good chain, its pieces as bits. The costs of O(_KEPT * n * w * d) pieces are computed."""
     arcs: dict[int, dict[int, float]] = {}
     value: dict[int, tuple[float, float]] = {0: (0.0, 0.0)}
     by_size: list[dict[int, None]] = [{} for _ in range(len(dag.before) + 1)]
     by_size[0][0] = None
     for fronts in by_size[:-1]:
-        for front in sorted(fronts, key=lambda f: (value[f], f))[:kept]:
+        for front in sorted(fronts, key=lambda f: (value[f], f))[:_KEPT]:
             worst, total = value[front]
             arcs[front] = {}
             for after in _candidates(dag, front, diameter):

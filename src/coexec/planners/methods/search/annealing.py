@@ -6,7 +6,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from math import inf
 
-from coexec.problem.fusion import Evaluation, Evaluator, Launch, Queues, found_in, fuse, queues_of
+from coexec.problem.fusion import (
+    Evaluation,
+    Evaluator,
+    Launch,
+    Queues,
+    fuse,
+    queues_of,
+    solution_of,
+)
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s
 
@@ -66,7 +74,9 @@ def annealed(
                 best, best_s = tried, now_s
     if best_s == inf:  # some task cannot run on its device
         return start
-    return min(start, found_in(problem, best), key=lambda found: simulated_s(problem, found))
+    return min(
+        start, solution_of(problem, best), key=lambda solution: simulated_s(problem, solution)
+    )
 
 
 class _Walk:
