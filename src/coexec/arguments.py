@@ -37,6 +37,7 @@ __all__ = [
     "check_texts",
     "check_values",
     "check_waiting",
+    "check_without",
 ]
 
 _Array = npt.NDArray[Any]
@@ -164,6 +165,18 @@ def check_values(values: Any) -> dict[str, Any]:
             )
         checked[name] = array.tolist()
     return checked
+
+
+def check_without(passes: Any) -> tuple[str, ...]:
+    """Names of passes, sorted. Whether they exist is checked when the model is loaded."""
+    if isinstance(passes, str) or not isinstance(passes, Iterable):
+        passes = [None]
+    names = list(passes)
+    if any(not isinstance(name, str) for name in names):
+        raise UsageError(
+            f"without_passes={passes!r} names no passes; give a list, such as ['fold-constants']"
+        )
+    return tuple(sorted(set(names)))
 
 
 def _is_integer(value: Any) -> bool:

@@ -4,7 +4,16 @@ from typing import Annotated
 
 import typer
 
-from coexec.cli.options import CacheOpt, DebugOpt, InputsOpt, JsonOpt, ModelArg, ShapeOpt, ValueOpt
+from coexec.cli.options import (
+    CacheOpt,
+    DebugOpt,
+    InputsOpt,
+    JsonOpt,
+    ModelArg,
+    ShapeOpt,
+    ValueOpt,
+    WithoutOpt,
+)
 from coexec.cli.verbs import prints
 
 
@@ -21,6 +30,8 @@ from coexec.cli.verbs import prints
     task_list="Names of the tasks, in order.",
     opaque="By task that only ONNX Runtime runs, the reason.",
     memory="With --memory: bytes of intermediate tensors, by strategy.",
+    passes="With --passes or --pass: by pass, what it does and the nodes before and after it; with "
+    "--pass the model as text before and after it.",
     device="With --device: the tasks that it runs, and why it does not run the others.",
 )
 def command(
@@ -33,16 +44,24 @@ def command(
         bool, typer.Option(help="What intermediate tensors take, by strategy.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="What this device runs.")] = None,
+    passes: Annotated[
+        bool, typer.Option("--passes", help="List the passes that simplify the model, in order.")
+    ] = False,
+    pass_name: Annotated[
+        str | None, typer.Option("--pass", help="What this pass changes, a node a line.")
+    ] = None,
+    without: WithoutOpt = None,
     cache: CacheOpt = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
     """Show tasks, FLOPs, bytes, width and critical path. --tasks lists every task, --memory what
-    intermediate tensors take on one device, by strategy, --device what a device runs and what not.
+    intermediate tensors take on one device, by strategy, --device what a device runs and what not,
+    --passes what the simplification did, --pass NAME the lines that one pass removed and added.
     """
     from rich.table import Table
 
-    from coexec.cli import support
+    from coexec.cli import pass_facts, support
     from coexec.cli.common import settings
     from coexec.cli.console import out
     from coexec.cli.model_facts import memory_facts, model_facts, operator_counts, print_memory
@@ -53,7 +72,19 @@ def command(
     from coexec.selection.planning_context import PlanningContext
     from coexec.units import format_bytes, format_count
 
-    config = settings(devices=device, shape=shape, value=value, inputs=inputs, cache=cache)
+    config = settings(
+        devices=device, shape=shape, value=value, without=without, inputs=inputs, cache=cache
+    )
+    if passes or pass_name is not None:
+        with progress(f"loading {model}"):
+            steps = pass_facts.steps_of(model, config, pass_name)
+        if json:
+            print_json({"passes": pass_facts.facts(steps, pass_name)})
+        elif pass_name is None:
+            pass_facts.show(steps)
+        else:
+            print(pass_facts.changes(steps, pass_name))
+        return
     with progress(f"loading {model}"):
         work = PlanningContext(model, config)
         graph = work.model.graph

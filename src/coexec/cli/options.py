@@ -30,6 +30,13 @@ ShapeOpt = Annotated[
         help="INPUT=1,3,224,224 fixes a dynamic shape, NAME=1 a symbolic dimension; repeatable.",
     ),
 ]
+WithoutOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        help="A pass to leave out, one of inspect --passes; repeatable.",
+    ),
+]
 ValueOpt = Annotated[
     list[str] | None,
     typer.Option("--value", help="INPUT=16000 or INPUT=1,2,3 makes an input constant; repeatable."),

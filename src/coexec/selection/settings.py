@@ -41,6 +41,8 @@ class Settings:
     by name of a dimension, in all inputs that have it: ``{"N": 1}``. Names of inputs come first."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """Fixed values of inputs: ``{"sr": 16000}``. They become constants and are folded."""
+    without_passes: Sequence[str] = ()
+    """Passes of `coexec.model.passes` that do not simplify the model."""
     examples: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Example inputs by name, to measure with; they fix shapes that are dynamic in the model."""
     assume: bool = False
@@ -85,6 +87,7 @@ class Settings:
             "planner_options": arguments.check_planner(self.planner, self.planner_options),
             "shapes": arguments.check_shapes(shapes),
             "values": arguments.check_values(self.values),
+            "without_passes": arguments.check_without(self.without_passes),
             "cache": arguments.check_cache(self.cache),
             "engine_options": arguments.check_engine_options(self.engine_options),
             "pins": arguments.check_texts("pins", self.pins, "{'conv*': 'cpu:0'}"),
