@@ -1,4 +1,4 @@
-"""What each pass does to one model."""
+"""The steps of a simplification: one model before and after each pass."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace

@@ -33,7 +33,7 @@ class Pass:
     name: str
     """As on the command line."""
     summary: str
-    """What it does, in one sentence."""
+    """One sentence about its work."""
     exact: bool
     """Whether it gives the same results bit by bit; else each of its uses is compared."""
     rewrite: Callable[[ir.Model], object]

@@ -18,6 +18,7 @@ from coexec.graph.graph import tensor_part
 from coexec.hardware.hardware import Place
 from coexec.keys import digest
 from coexec.lowering.lowered import Lowered, as_it_is, read_lowered
+from coexec.lowering.module import Module
 from coexec.lowering.pieces import changing_layout, cut_pieces, handed_on, leaving_blocks
 from coexec.model.model import Model
 from coexec.model.stored import import_lowered, is_kept, is_large, stored_weights
@@ -73,6 +74,11 @@ class Compiler:
             modules,
             gathers,
         )
+
+    def reference_modules(self, schedule: Schedule) -> tuple[Module, ...]:
+        """The modules of ``schedule`` in the model's own operators, for any engine that runs
+        ONNX."""
+        return cut_pieces(schedule, dict.fromkeys(schedule.places, self._plain), self._plain)[0]
 
     def changing_layout(
         self, places: Sequence[Place], devices: Sequence[OpenDevice]

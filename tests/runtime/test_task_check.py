@@ -1,0 +1,126 @@
+"""Every task by itself against ONNX Runtime: opaque parts, pieces, quantised numbers, rounding."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from coexec.cache import Cache
+from coexec.engines.detect import usable_cores
+from coexec.engines.opened import OpenDevice
+from coexec.engines.registry import open_devices
+from coexec.graph.graph import Graph, Piece
+from coexec.graph.receptive import splittable_axes
+from coexec.lowering.text import text_of
+from coexec.model.load import load, random_inputs
+from coexec.runtime import task_check
+from coexec.runtime.compiler import Compiler
+from coexec.runtime.task_check import PlacedPiece, TaskCheck, TaskComparison, whole_tasks
+from tests.helpers.fused_blocks import quantised_network
+from tests.helpers.graphs import halves
+from tests.helpers.needs_opencl import opencl_name, opencl_options
+from tests.helpers.small_models import branches, from_nodes, tensor_info
+from tests.model import test_opaque as opaque
+
+CPU = f"cpu:{usable_cores()[0]}"
+node = helper.make_node
+
+
+def compared(
+    proto: onnx.ModelProto,
+    cache: Path,
+    device: str = CPU,
+    pieces: Any = whole_tasks,
+    feeds: dict[str, Any] | None = None,
+) -> list[TaskComparison]:
+    model = load(proto)
+    options = opencl_options() if "opencl" in device else {}
+    devices: tuple[OpenDevice, ...] = open_devices([device], options)
+    placed = pieces(model.graph, [devices[0].first.place])
+    check = TaskCheck(Compiler(model, Cache(cache)), devices, placed)
+    found = list(check.compare(random_inputs(model.graph) | (feeds or {})))
+    devices[0].close()
+    return found
+
+
+def in_halves(graph: Graph, places: Any) -> list[PlacedPiece]:
+    """Two pieces of each task that can be divided, along its last axis."""
+    placed = []
+    for task in graph.tasks:
+        axis = max(splittable_axes(graph, task), default=None)
+        whole = graph.whole_piece(task)
+        pieces = [whole]
+        if axis is not None and whole.region.stop[axis] > 1:
+            regions = halves(graph, task, axis, whole.region.stop[axis] // 2)
+            pieces = [Piece(task.name, region) for region in regions]
+        placed += [(piece, place) for piece in pieces for place in places]
+    return placed
+
+
+@pytest.mark.parametrize("make", opaque.MODELS, ids=lambda make: make.__name__)
+@pytest.mark.filterwarnings("ignore::coexec.errors.ModelWarning")
+def test_opaque_tasks_are_skipped_and_all_others_compared(make: Any, tmp_path: Path) -> None:
+    for found in compared(make(), tmp_path, feeds=opaque.FEEDS.get(make.__name__)):
+        assert found.verdict == ("skipped" if found.task.opaque else "equal")
+        assert bool(found.difference) == (not found.task.opaque)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "opencl"])
+def test_pieces_are_compared_with_their_region_of_the_whole(engine: str, tmp_path: Path) -> None:
+    device = opencl_name(usable_cores()[0]) if engine == "opencl" else CPU
+    found = compared(branches(width=2), tmp_path, device, in_halves)
+    assert Counter(each.verdict for each in found) == {"equal": len(found)}
+    assert sum(each.region is not None for each in found) > len(found) // 2
+
+
+def test_numbers_of_8_bits_may_differ_by_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proto = quantised_network(["conv", "added"])
+    steps = 1
+
+    def shifted(session: Any, names: Any, feeds: Any) -> list[Any]:
+        results = run_session(session, names, feeds)
+        return [
+            np.where(r > 100, r - steps, r + steps).astype(r.dtype) if r.dtype.itemsize == 1 else r
+            for r in results
+        ]
+
+    run_session = task_check.run_session
+    monkeypatch.setattr(task_check, "run_session", shifted)
+    assert {found.verdict for found in compared(proto, tmp_path)} == {"equal"}
+    steps = 2
+    assert "differs" in {found.verdict for found in compared(proto, tmp_path)}
+
+
+def test_random_numbers_are_skipped(tmp_path: Path) -> None:
+    nodes = [
+        node("Relu", ["x"], ["h"], "relu"),
+        node("RandomNormalLike", ["h"], ["r"], "noise"),
+        node("Add", ["h", "r"], ["y"], "sum"),
+    ]
+    ends = tensor_info("x", [4, 5]), tensor_info("y", [4, 5])
+    found = compared(from_nodes(nodes, [ends[0]], [ends[1]]), tmp_path)
+    assert [each.verdict for each in found] == ["equal", "skipped", "equal"]
+    assert found[1].reason == "it draws random numbers"
+
+
+def test_a_module_is_text_in_the_operators_of_its_engine(tmp_path: Path) -> None:
+    model = load(branches(width=1, size=8))
+    devices = open_devices([CPU], {})
+    check = TaskCheck(
+        Compiler(model, Cache(tmp_path)),
+        devices,
+        whole_tasks(model.graph, [devices[0].first.place]),
+    )
+    (first, *_) = check._reference()
+    assert text_of(first).splitlines() == [
+        "graph segment_0 (x: 1x3x8x8)",
+        "  stem: 1x16x8x8 = Conv(x, stem.w[16x3x3x3], stem.b[16]) {pads=[1, 1, 1, 1]}  # stem",
+        "  stem.r: 1x16x8x8 = Relu(stem)  # stem.relu",
+        "return stem.r",
+    ]
