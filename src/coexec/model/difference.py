@@ -62,7 +62,8 @@ def difference_of(found: Array, expected: Array) -> Difference:
         a, b = found.astype(np.float64), expected.astype(np.float64)
         unlike_b = (a != b) & ~(np.isnan(a) & np.isnan(b))
         lost = unlike_b & ~(np.isfinite(a) & np.isfinite(b))
-        distance = np.abs(np.where(unlike_b & ~lost, a - b, 0.0))
+        with np.errstate(invalid="ignore"):  # infinite numbers are lost, not distant
+            distance = np.where(unlike_b & ~lost, np.abs(a - b), 0.0)
     else:
         unlike_b, lost = found != expected, np.zeros(expected.shape, bool)
         distance = unlike_b.astype(np.float64)

@@ -19,6 +19,7 @@ import onnxscript.optimizer
 from coexec.arrays import Array
 from coexec.model.infer import has_open, infer, left_alone
 from coexec.model.nondeterministic import is_random
+from coexec.model.opaque import reads
 from coexec.model.reference_session import plain_session
 from coexec.model.replacing import own_weight
 from coexec.model.types import without_types
@@ -71,6 +72,17 @@ def fold_constants(model: ir.Model) -> None:
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.LiftSubgraphInitializersToMainGraphPass()(model)
     common.RemoveUnusedNodesPass()(model)
+    _remove_unread_weights(model)
+
+
+def _remove_unread_weights(model: ir.Model) -> None:
+    """Remove the weights that only nodes of a folded If read: onnx_ir still counts these uses, and
+    ONNX Runtime takes no values for weights that no node reads."""
+    weights = model.graph.initializers
+    read = {value for node in model.graph for value in reads(node)}
+    for name, value in list(weights.items()):
+        if value not in read and not (value.is_graph_input() or value.is_graph_output()):
+            del weights[name]
 
 
 def _keep_attributes(model: ir.Model) -> None:
