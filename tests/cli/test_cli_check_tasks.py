@@ -105,7 +105,7 @@ def test_lost_numbers_and_passes_are_named(tmp_path: Path, capfd: Captured) -> N
     assert main([*check, *harm("Conv", "NaN")]) == CHECK_FAILED
     said = capfd.readouterr().out
     assert "differs: conv (Conv+Relu)" in said and "at [0, 0, 0, 0]: nan, in" in said
-    assert "1 elements are NaN or infinite" in said
+    assert "output y: 1 elements have other NaN or infinity" in said
     assert "made by the passes pad-into-conv" in said
 
 
@@ -114,6 +114,7 @@ def test_lost_numbers_and_passes_are_named(tmp_path: Path, capfd: Captured) -> N
     [
         ("refused", DONE, "refused", "there is no Concat here"),
         ("fails", CANNOT, "failed", "made to fail"),
+        ("raises", CANNOT, "failed", "KeyError: 'made to raise'"),
     ],
 )
 def test_a_task_that_does_not_run_is_listed_with_the_reason(

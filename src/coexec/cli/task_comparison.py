@@ -13,6 +13,7 @@ from coexec.cli.output import print_json
 from coexec.cli.progress import Tell
 from coexec.defaults import AUTO
 from coexec.errors import CheckError, ExecutionError
+from coexec.model.difference import Difference
 from coexec.runtime.task_check import (
     PlacedPiece,
     TaskCheck,
@@ -133,19 +134,11 @@ def _story(comparison: TaskComparison) -> Iterator[str]:
     elif difference.text:
         yield f"  output {comparison.output} {difference.text}"
     else:
-        yield (
-            f"  output {comparison.output}: by {_relative(difference.relative)}, "
-            f"{comparison.allowed:.0e} is allowed; {difference.elements} elements differ"
-        )
+        yield f"  output {comparison.output}: {_extent(difference, comparison.allowed)}"
         yield (
             f"  at {list(difference.where)}: {difference.found:g}, in ONNX Runtime "
             f"{difference.expected:g}"
         )
-        if difference.numbers_lost:
-            yield (
-                f"  {difference.numbers_lost} elements are NaN or infinite on one side alone, or "
-                f"differ in which"
-            )
     if comparison.passes:
         yield f"  made by the passes {', '.join(comparison.passes)}"
     else:
@@ -154,10 +147,16 @@ def _story(comparison: TaskComparison) -> Iterator[str]:
     yield from (f"    {line}" for line in comparison.lowered.splitlines())
 
 
-def _relative(difference: float) -> str:
-    if math.isinf(difference):
-        return "more than can be compared"
-    return f"{difference:.2g} of its largest value"
+def _extent(difference: Difference, allowed: float) -> str:
+    """How much of an output differs, and by how much."""
+    if difference.numbers_lost:
+        return f"{difference.numbers_lost} elements have other NaN or infinity"
+    if math.isinf(difference.relative):  # whole numbers
+        return f"{difference.elements} elements differ"
+    return (
+        f"{difference.elements} elements differ, by up to {difference.relative:.2g} of the largest "
+        f"value; {allowed:.0e} is allowed"
+    )
 
 
 def _facts(comparison: TaskComparison) -> dict[str, Any]:

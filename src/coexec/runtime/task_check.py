@@ -15,7 +15,7 @@ import numpy as np
 
 from coexec.arrays import Array
 from coexec.engines.opened import OpenDevice, engine_at
-from coexec.errors import CoexecError, first_line
+from coexec.errors import CoexecError, ModelError, first_line
 from coexec.graph.graph import Graph, Piece, Task, tensor_part
 from coexec.graph.receptive import needed_inputs
 from coexec.graph.region import Region
@@ -114,7 +114,7 @@ class TaskCheck:
         readers = Counter(name for task in self._graph.tasks for name in task.inputs)
         values = dict(feeds)
         for task, module in zip(self._graph.tasks, self._reference(), strict=True):
-            reference = _ReferenceTask(module, values)
+            reference = _ReferenceTask(task.name, module, values)
             values |= reference.outputs
             for comparison, compiled in pieces_of.get(task.name, ()):
                 if compiled is None:
@@ -189,8 +189,9 @@ class TaskCheck:
         try:
             with Executor(compiled, self._devices) as executor:
                 results = executor.run(values)
-        except CoexecError as error:
-            reason = first_line(error)
+        except Exception as error:  # an engine of another package may raise any
+            kind = "" if isinstance(error, CoexecError) else f"{type(error).__name__}: "
+            reason = f"{kind}{first_line(error)}"
             return replace(comparison, verdict="failed", reason=reason, lowered=text_of(module))
         engine = engine_at(comparison.place, self._devices)
         precise = engine.info.precision == "fp32"
@@ -221,13 +222,16 @@ class TaskCheck:
 class _ReferenceTask:
     """A task in ONNX Runtime."""
 
-    def __init__(self, module: Module, values: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, module: Module, values: Mapping[str, Any]) -> None:
         """Run the task.
 
         Args:
             values: its inputs, among others.
+
+        Raises:
+            ModelError: ONNX Runtime does not run it.
         """
-        self._module = module
+        self._name, self._module = name, module
         self._feeds = {tensor.name: values[tensor.name] for tensor in module.inputs}
         self.outputs = self._run(optimised=True)
 
@@ -237,9 +241,14 @@ class _ReferenceTask:
 
     def _run(self, *, optimised: bool) -> dict[str, Any]:
         module = self._module
-        session = weighted_session(module.proto, module.weights, 1, optimised=optimised)
         names = [tensor.name for tensor in module.outputs]
-        return dict(zip(names, run_session(session, names, self._feeds), strict=True))
+        try:
+            session = weighted_session(module.proto, module.weights, 1, optimised=optimised)
+            return dict(zip(names, run_session(session, names, self._feeds), strict=True))
+        except Exception as error:
+            raise ModelError(
+                f"ONNX Runtime does not run the task {self._name!r} by itself: {first_line(error)}"
+            ) from None
 
 
 def _segment(graph: Graph, index: int, piece: Piece, place: Place) -> Segment:

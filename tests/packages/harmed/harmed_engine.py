@@ -15,8 +15,8 @@ class Harm:
     operator: str = ""
     """The operator that is computed wrongly, or refused."""
     how: str = "one more"
-    """"one more": the last element is larger by 1. "NaN": the first one is NaN. "fails" or
-    "refused"."""
+    """"one more": the last element is larger by 1. "NaN": the first one is NaN. "fails",
+    "raises" or "refused"."""
 
 
 class Program:
@@ -37,6 +37,8 @@ class Program:
     def run(self):
         if self.harm == "fails":
             raise ExecutionError("made to fail")
+        if self.harm == "raises":
+            raise KeyError("made to raise")
         results = self.evaluator.run(list(self.outputs), self.inputs)
         for tensor, result in zip(self.outputs.values(), results, strict=True):
             tensor[...] = result
