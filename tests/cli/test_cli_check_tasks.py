@@ -166,6 +166,22 @@ def test_pieces_of_a_plan_are_compared_in_their_region(tmp_path: Path, capfd: Ca
     assert found["first"]["index"] == [0, 47, 9, 9]
 
 
+def test_a_segment_is_named_if_its_tasks_are_wrong_only_together(
+    tmp_path: Path, capfd: Captured
+) -> None:
+    check = [*words(tmp_path), "--tasks", "--devices", HARMED, "--planner", "single"]
+    assert main(check) == DONE
+    assert "compared and 1 segments of the plan, by" in capfd.readouterr().out
+    check += harm("Concat", "together")
+    assert main([*check, "--json"]) == CHECK_FAILED
+    found = document(capfd)
+    assert found["counts"] == {"equal": len(found["tasks"])}
+    assert [row["verdict"] for row in found["segments"]] == ["differs"]
+    assert found["first"]["operators"] == f"{len(found['tasks'])} tasks"
+    assert main(check) == CHECK_FAILED
+    assert "no task differs from ONNX Runtime by itself, but 1 of 1" in capfd.readouterr().err
+
+
 def test_opaque_tasks_are_skipped_with_the_reason(tmp_path: Path, capfd: Captured) -> None:
     assert main([*words(tmp_path, counted()), "--tasks", "--devices", CPU, "--json"]) == DONE
     found = document(capfd)

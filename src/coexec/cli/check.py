@@ -30,6 +30,8 @@ from coexec.defaults import AUTO
     "value; not with --tasks and --passes.",
     counts="With --tasks: number of tasks by verdict: equal, differs, failed, refused, skipped.",
     tasks="With --tasks: by task and place, the verdict, the reason and the difference.",
+    segments="With --tasks and a plan none of whose tasks differs: the same by segment of several "
+    "tasks, in which an engine may fuse tasks.",
     passes="With --passes: by pass, the verdict and the difference of the outputs after it.",
     first="With --tasks or --passes: the first task or pass that differs, with all that is known; "
     "null: none does.",
@@ -63,8 +65,9 @@ def command(
 
     --tasks compares every task on each device of --devices, or, with --plan or --planner or without
     --devices, every piece of the plan. Both sides get ONNX Runtime's tensors, so that the first
-    task that differs is wrong itself. --passes simplifies the model by one pass more each time, and
-    names the first pass with which the outputs differ; no device takes part.
+    task that differs is wrong itself. If no piece of a plan differs, its segments are compared in
+    the same way: an engine may fuse their tasks. --passes simplifies the model by one pass more
+    each time, and names the first pass with which the outputs differ; no device takes part.
     """
     from coexec.cli import pass_comparison, task_comparison
     from coexec.cli.checks import accepted, differences, judged

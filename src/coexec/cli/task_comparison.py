@@ -2,8 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
@@ -14,88 +15,117 @@ from coexec.cli.progress import Tell
 from coexec.defaults import AUTO
 from coexec.errors import CheckError, ExecutionError
 from coexec.model.difference import Difference
-from coexec.runtime.task_check import (
-    PlacedPiece,
-    TaskCheck,
-    TaskComparison,
-    pieces_of_plan,
-    whole_tasks,
-)
+from coexec.plan.schedule import Segment
+from coexec.runtime.task_check import TaskCheck, TaskComparison, pieces_of_plan, whole_tasks
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepare import prepare
 from coexec.selection.settings import Settings
 
-__all__ = ["compare", "report"]
+__all__ = ["Comparisons", "compare", "report"]
 
 
-def compare(source: Any, config: Settings, tell: Tell) -> list[TaskComparison]:
+class Comparisons(NamedTuple):
     """All comparisons, in topological order of the tasks."""
-    work, placed = _placed(source, config)
+
+    tasks: list[TaskComparison]
+    segments: list[TaskComparison]
+    """Segments of several tasks of a plan; only compared if no task differs."""
+
+
+def compare(source: Any, config: Settings, tell: Tell) -> Comparisons:
+    """Compare every task on each named device, or the pieces of a plan and then its segments."""
+    if config.devices is not None and config.plan is None and config.planner == AUTO:
+        work, schedule = PlanningContext(source, config), None
+        places = [place for device in work.devices for place in device.spec.places]
+        pieces = whole_tasks(work.graph, places)
+    else:
+        prepared = prepare(source, config)
+        work, pieces = prepared.work, pieces_of_plan(prepared.graph, prepared.plan)
+        schedule = work.schedule(replace(prepared.plan, as_given=False))
     refuse_pretended(work)
     tell("making inputs", 0, 0)
     feeds, _ = accepted(work.given)
-    comparisons = []
-    tell("compiling the tasks", 0, 0)
-    for comparison in TaskCheck(work.compiler, work.devices, placed).compare(feeds):
-        comparisons.append(comparison)
-        tell("comparing tasks", len(comparisons), len(placed))
-    return comparisons
+
+    def compared(segments: Sequence[Segment], what: str) -> list[TaskComparison]:
+        tell(f"compiling {what}", 0, 0)
+        comparisons = []
+        for comparison in TaskCheck(work.compiler, work.devices, segments).compare(feeds):
+            comparisons.append(comparison)
+            tell(f"comparing {what}", len(comparisons), len(segments))
+        return comparisons
+
+    tasks = compared(pieces, "tasks")
+    if schedule is None or any(c.verdict in ("differs", "failed") for c in tasks):
+        return Comparisons(tasks, [])
+    several = [segment for segment in schedule.segments if len(segment.pieces) > 1]
+    return Comparisons(tasks, compared(several, "segments") if several else [])
 
 
-def _placed(source: Any, config: Settings) -> tuple[PlanningContext, list[PlacedPiece]]:
-    """Every task on each named device, or the pieces of a plan."""
-    if config.devices is not None and config.plan is None and config.planner == AUTO:
-        work = PlanningContext(source, config)
-        places = [place for device in work.devices for place in device.spec.places]
-        return work, whole_tasks(work.graph, places)
-    prepared = prepare(source, config)
-    return prepared.work, pieces_of_plan(prepared.graph, prepared.plan)
-
-
-def report(comparisons: Sequence[TaskComparison], *, every: bool, json: bool) -> None:
+def report(comparisons: Comparisons, *, every: bool, json: bool) -> None:
     """Print the comparisons.
 
     Raises:
-        CheckError: a task differs.
-        ExecutionError: a task failed, and none differs.
+        CheckError: a task or a segment differs.
+        ExecutionError: one failed, and none differs.
     """
-    counts = Counter(comparison.verdict for comparison in comparisons)
-    first = next((c for c in comparisons if c.verdict == "differs"), None)
-    failed = next((c for c in comparisons if c.verdict == "failed"), None)
-    shown = first or failed
+    tasks, segments = comparisons
+    both = [*tasks, *segments]
+    first = next((c for c in both if c.verdict == "differs"), None)
+    failed = next((c for c in both if c.verdict == "failed"), None)
     facts = {
-        "counts": counts,
-        "tasks": [_facts(comparison) for comparison in comparisons],
+        "counts": Counter(c.verdict for c in tasks),
+        "tasks": [_facts(comparison) for comparison in tasks],
+        "segments": [_facts(comparison) for comparison in segments],
         "first": None if first is None else _facts(first) | _details(first),
     }
-    if not json:
-        out.print(_every_task(comparisons) if every else _reasons(comparisons))
-        if shown is not None:
-            print("\n".join(_story(shown)))
-    compared = counts["equal"] + counts["differs"]
-    if first is not None:
-        error = CheckError(
-            f"{counts['differs']} of {compared} tasks differ from ONNX Runtime; the first is "
-            f"{first.name!r} ({first.task.kind}) on {first.place}"
-        )
-        error.facts = facts
-        raise error
-    if failed is not None:
-        failure = ExecutionError(
-            f"{counts['failed']} tasks fail; the first is {failed.name!r} ({failed.task.kind}) on "
-            f"{failed.place}: {failed.reason}"
-        )
-        failure.facts = facts
-        raise failure
-    if json:
+    if json and first is None and failed is None:
         print_json(facts)
-        return
-    worst = max((c.difference.relative for c in comparisons if c.difference), default=0.0)
-    out.print(
-        f"no task differs from ONNX Runtime: {compared} compared, by {worst:.1e} of the largest "
-        f"value at most"
-        if compared
-        else "no task was compared"
+    if not json:
+        out.print(_every_task(both) if every else _reasons(both))
+        if (wrong := first or failed) is not None:
+            print("\n".join(_story(wrong)))
+    if first is not None:
+        among = tasks if len(first.tasks) == 1 else segments
+        raise _with_facts(CheckError(_sentence(first, among)), facts)
+    if failed is not None:
+        text = f"{failed.name!r} ({failed.kind}) on {failed.place} fails: {failed.reason}"
+        raise _with_facts(ExecutionError(text), facts)
+    if not json:
+        out.print(_summary(tasks, segments))
+
+
+def _with_facts(error: ExecutionError, facts: Mapping[str, Any]) -> ExecutionError:
+    error.facts = facts
+    return error
+
+
+def _sentence(first: TaskComparison, among: Sequence[TaskComparison]) -> str:
+    """What is wrong, in one sentence."""
+    counts = Counter(comparison.verdict for comparison in among)
+    compared = counts["equal"] + counts["differs"]
+    where = f"{first.name!r} ({first.kind}) on {first.place}"
+    if len(first.tasks) == 1:
+        return (
+            f"{counts['differs']} of {compared} tasks differ from ONNX Runtime; the first is "
+            f"{where}"
+        )
+    return (
+        f"no task differs from ONNX Runtime by itself, but {counts['differs']} of {compared} "
+        f"segments of the plan do; the first is {where}: what the engine makes of these tasks "
+        f"together is wrong"
+    )
+
+
+def _summary(tasks: Sequence[TaskComparison], segments: Sequence[TaskComparison]) -> str:
+    """How many were compared and equal, and by how much they differ."""
+    differences = [c.difference.relative for c in (*tasks, *segments) if c.difference is not None]
+    if not differences:
+        return "no task was compared"
+    compared = sum(c.difference is not None for c in tasks)
+    also = f" and {len(differences) - compared} segments of the plan" if segments else ""
+    return (
+        f"no task differs from ONNX Runtime: {compared} compared{also}, by {max(differences):.1e} "
+        f"of the largest value at most"
     )
 
 
@@ -116,7 +146,7 @@ def _every_task(comparisons: Sequence[TaskComparison]) -> Table:
         difference = comparison.difference
         table.add_row(
             comparison.name,
-            comparison.task.kind,
+            comparison.kind,
             str(comparison.place),
             comparison.verdict,
             "" if difference is None else f"{difference.relative:.1e}",
@@ -127,7 +157,7 @@ def _every_task(comparisons: Sequence[TaskComparison]) -> Table:
 
 def _story(comparison: TaskComparison) -> Iterator[str]:
     """All that is known about a task that differs or failed, a line each."""
-    yield f"{comparison.verdict}: {comparison.name} ({comparison.task.kind}) on {comparison.place}"
+    yield f"{comparison.verdict}: {comparison.name} ({comparison.kind}) on {comparison.place}"
     difference = comparison.difference
     if difference is None:
         yield f"  {comparison.reason}"
@@ -162,9 +192,9 @@ def _extent(difference: Difference, allowed: float) -> str:
 def _facts(comparison: TaskComparison) -> dict[str, Any]:
     difference = comparison.difference
     return {
-        "task": comparison.task.name,
+        "task": comparison.tasks[0].name if len(comparison.tasks) == 1 else comparison.name,
         "region": None if comparison.region is None else str(comparison.region),
-        "operators": comparison.task.kind,
+        "operators": comparison.kind,
         "place": str(comparison.place),
         "verdict": comparison.verdict,
         "reason": comparison.reason,
