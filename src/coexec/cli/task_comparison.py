@@ -30,18 +30,21 @@ class Comparisons(NamedTuple):
     tasks: list[TaskComparison]
     segments: list[TaskComparison]
     """Segments of several tasks of a plan; only compared if no task differs."""
+    as_given: bool = False
+    """Whether the plan runs none of them, but the whole model in the engine's own session."""
 
 
 def compare(source: Any, config: Settings, tell: Tell) -> Comparisons:
     """Compare every task on each named device, or the pieces of a plan and then its segments."""
     if config.devices is not None and config.plan is None and config.planner == AUTO:
-        work, schedule = PlanningContext(source, config), None
+        work, schedule, as_given = PlanningContext(source, config), None, False
         places = [place for device in work.devices for place in device.spec.places]
         pieces = whole_tasks(work.graph, places)
     else:
         prepared = prepare(source, config)
         work, pieces = prepared.work, pieces_of_plan(prepared.graph, prepared.plan)
         schedule = work.schedule(replace(prepared.plan, as_given=False))
+        as_given = prepared.plan.as_given
     refuse_pretended(work)
     tell("making inputs", 0, 0)
     feeds, _ = accepted(work.given)
@@ -56,9 +59,9 @@ def compare(source: Any, config: Settings, tell: Tell) -> Comparisons:
 
     tasks = compared(pieces, "tasks")
     if schedule is None or any(c.verdict in ("differs", "failed") for c in tasks):
-        return Comparisons(tasks, [])
+        return Comparisons(tasks, [], as_given)
     several = [segment for segment in schedule.segments if len(segment.pieces) > 1]
-    return Comparisons(tasks, compared(several, "segments") if several else [])
+    return Comparisons(tasks, compared(several, "segments") if several else [], as_given)
 
 
 def report(comparisons: Comparisons, *, every: bool, json: bool) -> None:
@@ -68,7 +71,7 @@ def report(comparisons: Comparisons, *, every: bool, json: bool) -> None:
         CheckError: a task or a segment differs.
         ExecutionError: one failed, and none differs.
     """
-    tasks, segments = comparisons
+    tasks, segments, as_given = comparisons
     both = [*tasks, *segments]
     first = next((c for c in both if c.verdict == "differs"), None)
     failed = next((c for c in both if c.verdict == "failed"), None)
@@ -81,6 +84,11 @@ def report(comparisons: Comparisons, *, every: bool, json: bool) -> None:
     if json and first is None and failed is None:
         print_json(facts)
     if not json:
+        if as_given:
+            out.print(
+                "the plan runs the model as it was given, in the engine's own session; compared is "
+                "what coexec makes of it for this engine"
+            )
         out.print(_every_task(both) if every else _reasons(both))
         if (wrong := first or failed) is not None:
             print("\n".join(_story(wrong)))
@@ -131,12 +139,14 @@ def _summary(tasks: Sequence[TaskComparison], segments: Sequence[TaskComparison]
 
 def _reasons(comparisons: Sequence[TaskComparison]) -> Table:
     """A row for each verdict with its reason."""
-    groups: dict[tuple[str, str], list[TaskComparison]] = {}
+    groups: dict[tuple[str, str, str], list[TaskComparison]] = {}
     for comparison in comparisons:
-        groups.setdefault((comparison.verdict, comparison.reason), []).append(comparison)
-    table = Table("verdict", "tasks", "because", "for example", box=None)
-    for (verdict, reason), members in groups.items():
-        table.add_row(verdict, str(len(members)), reason, f"{members[0].name} {members[0].place}")
+        unit = "tasks" if len(comparison.tasks) == 1 else "segments"
+        groups.setdefault((comparison.verdict, comparison.reason, unit), []).append(comparison)
+    table = Table("verdict", "number", "because", "for example", box=None)
+    for (verdict, reason, unit), members in groups.items():
+        example = f"{members[0].name} {members[0].place}"
+        table.add_row(verdict, f"{len(members)} {unit}", reason, example)
     return table
 
 
