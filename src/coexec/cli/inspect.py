@@ -83,7 +83,7 @@ def command(
         elif pass_name is None:
             pass_facts.show(steps)
         else:
-            print(pass_facts.changes(steps, pass_name))
+            out.print(pass_facts.changes(steps, pass_name))
         return
     with progress(f"loading {model}"):
         work = PlanningContext(model, config)

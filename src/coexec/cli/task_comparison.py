@@ -91,10 +91,9 @@ def report(comparisons: Comparisons, *, every: bool, json: bool) -> None:
             )
         out.print(_every_task(both) if every else _reasons(both))
         if (wrong := first or failed) is not None:
-            print("\n".join(_story(wrong)))
+            out.print("\n".join(_story(wrong)))
     if first is not None:
-        among = tasks if len(first.tasks) == 1 else segments
-        raise _with_facts(CheckError(_sentence(first, among)), facts)
+        raise _with_facts(CheckError(_sentence(first, tasks, segments)), facts)
     if failed is not None:
         text = f"{failed.name!r} ({failed.kind}) on {failed.place} fails: {failed.reason}"
         raise _with_facts(ExecutionError(text), facts)
@@ -107,20 +106,18 @@ def _with_facts(error: ExecutionError, facts: Mapping[str, Any]) -> ExecutionErr
     return error
 
 
-def _sentence(first: TaskComparison, among: Sequence[TaskComparison]) -> str:
-    """What is wrong, in one sentence."""
-    counts = Counter(comparison.verdict for comparison in among)
-    compared = counts["equal"] + counts["differs"]
+def _sentence(
+    first: TaskComparison, tasks: Sequence[TaskComparison], segments: Sequence[TaskComparison]
+) -> str:
+    """The fault in one sentence. Segments are compared only if no task differs."""
+    counts = Counter(comparison.verdict for comparison in segments or tasks)
+    of_all = f"{counts['differs']} of {counts['equal'] + counts['differs']}"
     where = f"{first.name!r} ({first.kind}) on {first.place}"
-    if len(first.tasks) == 1:
-        return (
-            f"{counts['differs']} of {compared} tasks differ from ONNX Runtime; the first is "
-            f"{where}"
-        )
+    if not segments:
+        return f"{of_all} tasks differ from ONNX Runtime; the first is {where}"
     return (
-        f"no task differs from ONNX Runtime by itself, but {counts['differs']} of {compared} "
-        f"segments of the plan do; the first is {where}: what the engine makes of these tasks "
-        f"together is wrong"
+        f"no task differs from ONNX Runtime by itself, but {of_all} segments of the plan do; the "
+        f"first is {where}: what the engine makes of these tasks together is wrong"
     )
 
 
