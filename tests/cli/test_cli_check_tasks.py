@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from coexec.cli import main
 from coexec.cli.exits import CANNOT, CHECK_FAILED, DONE, WRONG_USAGE
@@ -18,7 +20,7 @@ from coexec.model.load import load
 from coexec.plan.plan import Plan, Provenance
 from coexec.selection.plan_files import text_of
 from tests.helpers.graphs import halves
-from tests.helpers.small_models import branches
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 from tests.model.test_opaque import counted
 from tests.model.test_passes import padded
 
@@ -180,6 +182,20 @@ def test_a_segment_is_named_if_its_tasks_are_wrong_only_together(
     assert found["first"]["operators"] == f"{len(found['tasks'])} tasks"
     assert main(check) == CHECK_FAILED
     assert "no task differs from ONNX Runtime by itself, but 1 of 1" in capfd.readouterr().err
+
+
+def test_an_engine_is_not_wrong_where_only_onnx_runtime_is(tmp_path: Path, capfd: Captured) -> None:
+    """Its Sigmoid is an approximation, whose error is large beside very small results."""
+    ends = tensor_info("x", [64]), tensor_info("y", [64])
+    nodes = [helper.make_node("Sigmoid", ["x"], ["y"], "gate")]
+    check = words(tmp_path, from_nodes(nodes, [ends[0]], [ends[1]]))
+    np.savez(tmp_path / "x.npz", x=np.linspace(-16, -12, 64, dtype=np.float32))
+    check += ["--tasks", "--devices", HARMED, "--inputs", str(tmp_path / "x.npz"), "--json"]
+    assert main(check) == DONE
+    (row,) = document(capfd)["tasks"]
+    assert row["verdict"] == "equal" and row["difference"] > 1e-4
+    assert row["reason"].startswith("ONNX's evaluator agrees with it, and differs from ONNX")
+    assert main([*check, *harm("Sigmoid")]) == CHECK_FAILED
 
 
 def test_opaque_tasks_are_skipped_with_the_reason(tmp_path: Path, capfd: Captured) -> None:
