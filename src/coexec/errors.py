@@ -106,6 +106,9 @@ class PackageError(CoexecError, ImportError):
 class ExecutionError(CoexecError, RuntimeError):
     """A device failed while it ran a segment."""
 
+    facts: Mapping[str, Any] = {}
+    """What is known nevertheless, for programs."""
+
 
 class BusyError(ExecutionError):
     """The limit of concurrent requests is reached. The same request may succeed later."""
@@ -113,9 +116,6 @@ class BusyError(ExecutionError):
 
 class CheckError(ExecutionError):
     """Outputs differ from those of ONNX Runtime by more than rounding errors."""
-
-    facts: Mapping[str, Any] = {}
-    """Details of the difference, for programs."""
 
 
 class ClosedError(ExecutionError):

@@ -235,3 +235,25 @@ def test_plans_have_these_shapes(what: str, planner: str, tmp_path: Path) -> Non
         assert session.degraded is None
     assert found.shape == expected.shape
     assert worst_difference(found, expected) < 1e-5
+
+
+def test_the_weights_of_a_branch_that_is_never_taken_vanish() -> None:
+    def branch(name: str, weight: str) -> onnx.GraphProto:
+        add = helper.make_node("Add", ["x", weight], [name])
+        return helper.make_graph([add], name, [], [tensor_info(name, [512])])
+
+    branches = {"then_branch": branch("t", "w"), "else_branch": branch("e", "v")}
+    nodes = [
+        helper.make_node("Equal", ["one", "one"], ["always"]),
+        helper.make_node("If", ["always"], ["h"], **branches),
+        helper.make_node("Relu", ["h"], ["y"]),
+    ]
+    weights = {
+        "one": np.array(1, np.int64),
+        "w": np.ones(512, np.float32),
+        "v": np.zeros(512, np.float32),
+    }
+    ends = tensor_info("x", [512]), tensor_info("y", [512])
+    graph = load(from_nodes(nodes, [ends[0]], [ends[1]], weights), check=True).source.graph
+    assert [node.op_type for node in graph] == ["Add", "Relu"]
+    assert list(graph.initializers) == ["w"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from coexec.graph.graph import Tensor
-from coexec.model.difference import TOLERANCE, is_rounding, unlike
+from coexec.model.difference import TOLERANCE, Difference, difference_of, is_rounding, unlike
 from coexec.model.inputs import probes
 
 ANY = arrays.arrays(
@@ -84,3 +84,33 @@ def test_probes_change_float_values_alone(dtype: str) -> None:
     assert 0 < abs(values["very small numbers"]).max() < 1e-2
     assert abs(values["very large numbers"]).max() > 100
     assert [what for what, _ in probes([tensors[1]], ordinary)] == []
+
+
+def test_the_element_that_differs_most_is_named() -> None:
+    expected = np.array([[1, 2, 4], [0, -1, np.nan]], np.float32)
+    found = expected.copy()
+    assert difference_of(found, expected) == Difference(0.0, (0, 0), 1.0, 1.0)
+    found[0, 1], found[1, 1] = 3, -0.5
+    difference = difference_of(found, expected)
+    assert difference == Difference(0.25, (0, 1), 3.0, 2.0, elements=2)
+    found[1, 0] = np.inf
+    difference = difference_of(found, expected)
+    assert difference == Difference(np.inf, (1, 0), np.inf, 0.0, elements=3, numbers_lost=1)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "text"),
+    [
+        (np.zeros(2), np.zeros(3), "is float64 of shape [2], not float64 of shape [3]"),
+        (np.zeros(2, np.int8), np.zeros(2), "is int8 of shape [2], not float64 of shape [2]"),
+    ],
+)
+def test_other_types_and_shapes_have_no_element(found: Any, expected: Any, text: str) -> None:
+    assert difference_of(found, expected) == Difference(np.inf, text=text)
+
+
+def test_whole_numbers_differ_by_their_distance() -> None:
+    found, expected = np.array([3, 250, 7], np.uint8), np.array([2, 5, 7], np.uint8)
+    difference = difference_of(found, expected)
+    assert difference == Difference(np.inf, (1,), 250, 5, elements=2)
+    assert difference_of(np.zeros((0, 3)), np.zeros((0, 3))) == Difference(0.0)

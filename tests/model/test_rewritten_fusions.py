@@ -1,6 +1,8 @@
 """Fusions count where they compute the same as what they replace."""
 
+import dataclasses
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,9 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
-from coexec.model import fusions, replacement_check, simplify
+from coexec.model import fusions, replacement_check
 from coexec.model.load import load
+from coexec.model.passes import PASSES
 from coexec.model.reference_session import plain_session
 from coexec.model.replacement_check import differing_row, hostile
 from coexec.model.replacing import Replacement
@@ -113,7 +116,8 @@ def test_hard_swish_with_its_own_numbers_alone() -> None:
 def test_a_use_that_differs_is_left_out_alone(harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two normalisations, the one that is made wrong stays; the other is folded."""
     calls: list[str] = []
-    rule = fusions.FUSIONS["BatchNormalization into weights"]["BatchNormalization"]
+    folding = PASSES["norm-into-weights"]
+    rule = fusions.FUSIONS[folding.name]["BatchNormalization"]
 
     def harmed(bn: ir.Node) -> Replacement | ir.Value | None:
         found = rule(bn)
@@ -126,11 +130,8 @@ def test_a_use_that_differs_is_left_out_alone(harm: str, monkeypatch: pytest.Mon
         attributes = {"strides": ir.AttrInt64s("strides", [2, 2])}
         return Replacement(op_type, found.inputs, attributes, found.covers, found.samples)
 
-    monkeypatch.setitem(
-        simplify.PASSES,
-        "BatchNormalization into weights",
-        lambda model: simplify._fuse(model, {"BatchNormalization": harmed}),
-    )
+    rewrite = partial(fusions.fuse, rules={"BatchNormalization": harmed})
+    monkeypatch.setitem(PASSES, folding.name, dataclasses.replace(folding, rewrite=rewrite))
     weights = weights_of(w=(4, 4, 1, 1), s=(4,), t=(4,), m=(4,), v=(4,))
     nodes = [
         node("Conv", ["x", "w"], ["a"]),

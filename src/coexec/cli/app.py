@@ -18,6 +18,7 @@ VERBS = {
     "explain": "Say why tasks are where they are.",
     "simulate": "Simulate a plan, and draw it.",
     "run": "Run a model once.",
+    "check": "Compare a plan with ONNX Runtime, and find what is wrong.",
     "bench": "Compare the plan with ONNX Runtime.",
     "export": "Keep a model with its plan and what was compiled.",
     "serve": "Answer requests over HTTP.",

@@ -1,4 +1,4 @@
-"""`--check`: compare outputs with ONNX Runtime's."""
+"""Compare outputs with ONNX Runtime's, for `--check` and `coexec check`."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -6,12 +6,19 @@ from typing import Any
 
 from coexec.arrays import Array
 from coexec.engines.registry import is_pretended
-from coexec.errors import CheckError, UsageError
+from coexec.errors import CheckError, InputError, UsageError, first_line
 from coexec.model.difference import is_rounding, worst_difference
 from coexec.selection.opened_model import OpenedModel
 from coexec.selection.planning_context import PlanningContext
 
-__all__ = ["differences", "judged", "judged_by"]
+__all__ = [
+    "accepted",
+    "differences",
+    "judged",
+    "judged_by",
+    "own_difference",
+    "refuse_pretended",
+]
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -21,11 +28,46 @@ def differences(
 ) -> dict[str, float]:
     """Difference of each output from ONNX Runtime's on the original model, relative to its largest
     value."""
+    refuse_pretended(work)
+    expected = work.given.reference(feeds)
+    return {name: worst_difference(outputs[name], expected[name]) for name in outputs}
+
+
+def refuse_pretended(work: PlanningContext) -> None:
+    """
+    Raises:
+        UsageError: a device computes nothing.
+    """
     idle = [d.spec.name for d in work.devices if is_pretended(d.spec)]
     if idle:
         raise UsageError(f"--check with {', '.join(idle)}, which computes nothing; leave one out")
-    expected = work.given.reference(feeds)
-    return {name: worst_difference(outputs[name], expected[name]) for name in outputs}
+
+
+def accepted(given: OpenedModel) -> tuple[dict[str, Any], dict[str, Array]]:
+    """The first inputs with which ONNX Runtime runs the original model, and its outputs.
+
+    Raises:
+        InputError: it runs with none, or not with the inputs of the user.
+    """
+    model = given.model
+    tried = [model.examples] if model.examples else model.candidates()
+    reason = ""
+    for feeds in tried:
+        try:
+            return dict(feeds), given.reference(feeds)
+        except Exception as error:
+            reason = first_line(error)
+    whose = "these inputs" if model.examples else "made-up inputs"
+    raise InputError(
+        f"ONNX Runtime does not run the model with {whose}: {reason}; give it others with --inputs "
+        f"FILE.npz"
+    )
+
+
+def own_difference(given: OpenedModel, feeds: Mapping[str, Any]) -> float:
+    """Largest difference between ONNX Runtime's answers with and without its optimisations."""
+    optimised, plain = (given.reference(feeds, optimised=each) for each in (True, False))
+    return max(worst_difference(plain[name], optimised[name]) for name in optimised)
 
 
 def judged(
@@ -57,8 +99,7 @@ def judged_by(
     """
     if worst <= allowed:
         return f"equal to ONNX Runtime within {allowed:.0e} of the largest value: {worst:.1e}"
-    optimised, plain = (model.reference(feeds, optimised=each) for each in (True, False))
-    own = max(worst_difference(plain[name], optimised[name]) for name in optimised)
+    own = own_difference(model, feeds)
     if is_rounding(worst, own):
         return (
             f"differs from ONNX Runtime by {worst:.1e} of the largest value; its own answers "

@@ -18,7 +18,7 @@ __all__ = [
 DONE, CHECK_FAILED, WRONG_USAGE, CANNOT, INTERRUPTED = 0, 1, 2, 3, 130
 EXIT_CODES = {
     DONE: "Done.",
-    CHECK_FAILED: "A check failed: the outputs are not those of ONNX Runtime (`--check`).",
+    CHECK_FAILED: "A check failed: results are not those of ONNX Runtime (`check`, `--check`).",
     WRONG_USAGE: "Wrong usage: a verb, an option or a value that does not exist or has no meaning.",
     CANNOT: "It cannot be done here: the model does not load, a device, engine or package is "
     "absent or fails, no plan exists, a file cannot be read or written.",

@@ -130,7 +130,8 @@ def takes(*settings: str) -> Callable[[_Command], _Command]:
 def _parameter(field: Any) -> inspect.Parameter:
     """The option of a setting as a parameter that typer understands."""
     option = field.metadata["option"]
-    default = None if field.default is MISSING else field.default
+    has_default = field.default is not MISSING and not option.repeats
+    default = field.default if has_default else None
     kind: Any = list[str] if option.repeats else option.kind
     kind = kind if default is not None else kind | None
     annotation: Any = Annotated[kind, typer.Option(option.flag, help=option.help)]

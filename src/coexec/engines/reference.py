@@ -13,7 +13,7 @@ from coexec.errors import ExecutionError
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.lowering.module import Module
 
-__all__ = ["Reference", "ReferenceEngine"]
+__all__ = ["Reference", "ReferenceEngine", "evaluator_of"]
 
 
 class ReferenceEngine(OpenEngine):
@@ -38,19 +38,24 @@ class Reference(Pretended):
         return ReferenceEngine(device, info)
 
 
+def evaluator_of(module: Module) -> Any:
+    """The ONNX project's evaluator of a module: its ``run(names, inputs)`` returns the outputs."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    proto = onnx.load_model_from_string(module.proto)
+    for i, initializer in enumerate(proto.graph.initializer):
+        if initializer.name in module.weights:
+            value = onnx.numpy_helper.from_array(
+                np.asarray(module.weights[initializer.name]), initializer.name
+            )
+            proto.graph.initializer[i].CopyFrom(value)
+    return ReferenceEvaluator(proto)
+
+
 class _ReferenceProgram:
     def __init__(self, module: Module, device: str) -> None:
-        import onnx
-        from onnx.reference import ReferenceEvaluator
-
-        proto = onnx.load_model_from_string(module.proto)
-        for i, initializer in enumerate(proto.graph.initializer):
-            if initializer.name in module.weights:
-                value = onnx.numpy_helper.from_array(
-                    np.asarray(module.weights[initializer.name]), initializer.name
-                )
-                proto.graph.initializer[i].CopyFrom(value)
-        self._evaluator = ReferenceEvaluator(proto)
+        self._evaluator = evaluator_of(module)
         self._device = device
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_BoundEvaluator":

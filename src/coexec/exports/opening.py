@@ -33,6 +33,7 @@ _FIXED = (
     "plan",
     "shapes",
     "values",
+    "without_passes",
     "engine_options",
     "pins",
     "mode",

@@ -1,6 +1,7 @@
 """Differences between outputs and their expected values. Imports no ONNX, because a start from the
 cache needs this module."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from coexec.graph.graph import Graph, Tensor
 __all__ = [
     "HALF_TOLERANCE",
     "TOLERANCE",
+    "Difference",
+    "difference_of",
     "is_half",
     "is_narrow",
     "is_rounding",
@@ -29,9 +32,59 @@ _AMPLIFIED = 2.0
 optimisations, where a model amplifies rounding."""
 
 
+@dataclass(frozen=True)
+class Difference:
+    """How a tensor differs from the expected one."""
+
+    relative: float
+    """`worst_difference`."""
+    where: tuple[int, ...] = ()
+    """Index of the element that differs most; the first one that has no number, if there is one."""
+    found: Any = None
+    expected: Any = None
+    """The values there; None, both, if types or shapes differ."""
+    elements: int = 0
+    """Number of elements that are not equal."""
+    numbers_lost: int = 0
+    """Number of elements that are NaN or infinite and should be something else, or vice versa."""
+    text: str = ""
+    """Types and shapes that differ; "" if they are the same."""
+
+
+def difference_of(found: Array, expected: Array) -> Difference:
+    """The difference between two tensors; its ``relative`` is 0.0 if there is none."""
+    relative = worst_difference(found, expected)
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return Difference(relative, text=_others(found, expected))
+    if not expected.size:
+        return Difference(relative)
+    if is_float(expected.dtype):
+        a, b = found.astype(np.float64), expected.astype(np.float64)
+        unlike_b = (a != b) & ~(np.isnan(a) & np.isnan(b))
+        lost = unlike_b & ~(np.isfinite(a) & np.isfinite(b))
+        with np.errstate(invalid="ignore"):  # infinite numbers are lost, not distant
+            distance = np.where(unlike_b & ~lost, np.abs(a - b), 0.0)
+    else:
+        unlike_b, lost = found != expected, np.zeros(expected.shape, bool)
+        distance = unlike_b.astype(np.float64)
+        if expected.dtype.kind in "iu":
+            distance = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+    place = np.unravel_index(np.argmax(lost if lost.any() else distance), expected.shape)
+    where = tuple(int(i) for i in place)
+    return Difference(
+        relative,
+        where,
+        found[where].item(),
+        expected[where].item(),
+        int(unlike_b.sum()),
+        int(lost.sum()),
+    )
+
+
 def is_half(tensor: Tensor) -> bool:
     """Whether it has at most 16 bits a number: rounding the other way is more than `TOLERANCE`."""
-    return not tensor.opaque and is_narrow(numpy_type(tensor.dtype))
+    plain = not tensor.opaque and tensor.dtype != "string"  # weights may be texts
+    return plain and is_narrow(numpy_type(tensor.dtype))
 
 
 def tolerance_of(graph: Graph) -> float:

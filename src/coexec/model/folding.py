@@ -13,18 +13,19 @@ from contextlib import suppress
 
 import numpy as np
 import onnx_ir as ir
-import onnx_ir.passes.common as passes
+import onnx_ir.passes.common as common
 import onnxscript.optimizer
 
 from coexec.arrays import Array
-from coexec.model.infer import left_alone
+from coexec.model.infer import has_open, infer, left_alone
 from coexec.model.nondeterministic import is_random
+from coexec.model.opaque import reads
 from coexec.model.reference_session import plain_session
 from coexec.model.replacing import own_weight
 from coexec.model.types import without_types
 from coexec.model.values import run_session
 
-__all__ = ["fold"]
+__all__ = ["fold", "fold_constants"]
 
 _ROUNDS = 8
 _MOST_READ = 8192
@@ -61,6 +62,39 @@ _LEFT = frozenset({"ConcatFromSequence", "SplitToSequence"})
 """Operators that onnxscript replaces by others, which are not the same in all operator sets."""
 
 
+def fold_constants(model: ir.Model) -> None:
+    """Fold all constants of ``model`` in place and make weights of them."""
+    _keep_attributes(model)
+    fold(model)
+    if has_open(model):  # a value that decides a shape may be constant by now
+        infer(model)
+        fold(model)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    common.LiftSubgraphInitializersToMainGraphPass()(model)
+    common.RemoveUnusedNodesPass()(model)
+    _remove_unread_weights(model)
+
+
+def _remove_unread_weights(model: ir.Model) -> None:
+    """Remove the weights that only nodes of a folded If read: onnx_ir still counts these uses, and
+    ONNX Runtime takes no values for weights that no node reads."""
+    weights = model.graph.initializers
+    read = {value for node in model.graph for value in reads(node)}
+    for name, value in list(weights.items()):
+        if value not in read and not (value.is_graph_input() or value.is_graph_output()):
+            del weights[name]
+
+
+def _keep_attributes(model: ir.Model) -> None:
+    """Write CastLike as a Cast that keeps its attributes: folding would drop them."""
+    for node in model.graph.all_nodes():
+        like = node.inputs[1] if node.op_type == "CastLike" and not node.domain else None
+        if like is not None and like.dtype is not None and node.attributes:
+            node.attributes["to"] = ir.AttrInt64("to", int(like.dtype))
+            node.op_type = "Cast"
+            node.resize_inputs(1)
+
+
 def fold(model: ir.Model) -> None:
     """Fold all constants of ``model`` in place, until there are none left to be folded."""
     for _ in range(_ROUNDS):
@@ -80,7 +114,7 @@ def _move_and_count(model: ir.Model) -> None:
             onnxscript.optimizer.fold_constants_ir(
                 model, onnx_shape_inference=True, should_fold=_should_fold
             )
-        passes.RemoveUnusedNodesPass()(model)
+        common.RemoveUnusedNodesPass()(model)
         if len(model.graph) == size:
             return
 
@@ -146,7 +180,7 @@ def _compute(model: ir.Model) -> bool:
             arrays = _results(model, group, results)
             folded += sum(map(_store, results, arrays or ()))
         if folded:
-            passes.RemoveUnusedNodesPass()(model)
+            common.RemoveUnusedNodesPass()(model)
             return True
     return False
 

@@ -4,24 +4,30 @@ ONNX Runtime fuses most of these itself, but only inside of a task, and only for
 a rule is compared before it counts (`coexec.model.replacement_check`).
 """
 
+import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+import onnx_ir.passes.common as common
 
 from coexec.arrays import Array
 from coexec.model.group import only_read
+from coexec.model.replacement_check import compute_the_same
 from coexec.model.replacing import (
     Replacement,
     Rule,
     attributes_of,
     constant,
+    equivalent,
     opset_of,
+    replace,
     static_shape,
 )
 
-__all__ = ["FUSIONS"]
+__all__ = ["FUSIONS", "fuse"]
 
 _HARD_SWISH_SINCE = 14
 """The opset that brought HardSwish."""
@@ -34,6 +40,23 @@ _MORE = 2
 """Elements of an axis beyond one window, in the inputs with which rules are compared."""
 _MOST_STEPS = 8
 """Elements of an axis in the inputs with which transposed convolutions are compared."""
+
+
+def fuse(model: ir.Model, rules: Mapping[str, Rule]) -> None:
+    """Apply rules, in place, wherever they compute the same as the nodes that they replace.
+
+    Args:
+        rules: of one fusion, by standard operator.
+    """
+    results = (equivalent(rules, node) for node in list(model.graph))
+    replacements = [new for new in results if isinstance(new, Replacement)]
+    good = compute_the_same(replacements, model.opset_imports)
+    now: dict[ir.Value, ir.Value] = {}
+    for new in itertools.compress(replacements, good):
+        end = new.covers[-1].outputs[0]
+        inputs = [now.get(v, v) if isinstance(v, ir.Value) else v for v in new.inputs]
+        now[end] = replace(new.covers[-1], dataclasses.replace(new, inputs=inputs)) or end
+    common.RemoveUnusedNodesPass()(model)
 
 
 def _before(value: ir.Value | None, *op_types: str) -> ir.Node | None:
@@ -303,11 +326,11 @@ def _elements(value: ir.Value | None) -> dict[str, tuple[int, ...]]:
 
 
 FUSIONS: Mapping[str, Mapping[str, Rule]] = {
-    "Pad into Conv": {"Conv": _pad_into_conv},
-    "Pad into pool": {"AveragePool": _pad_into_pool},
-    "BatchNormalization into weights": {"BatchNormalization": _normalisation},
-    "HardSwish of a product": {"Div": _hard_swish_of_product},
-    "HardSigmoid": {"Div": _hard_sigmoid},
-    "HardSwish": {"Mul": _hard_swish},
+    "pad-into-conv": {"Conv": _pad_into_conv},
+    "pad-into-pool": {"AveragePool": _pad_into_pool},
+    "norm-into-weights": {"BatchNormalization": _normalisation},
+    "product-to-hard-swish": {"Div": _hard_swish_of_product},
+    "clip-to-hard-sigmoid": {"Div": _hard_sigmoid},
+    "gate-to-hard-swish": {"Mul": _hard_swish},
 }
-"""By name, in the order of their use: the rule for each standard operator."""
+"""By name of the pass, the rule for each standard operator."""

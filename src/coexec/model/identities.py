@@ -9,17 +9,41 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
+import onnx_ir.passes.common as common
 
 from coexec.arrays import Array, is_float
-from coexec.model.replacing import Replacement, Rule, constant, opset_of, static_shape
+from coexec.model.folding import fold
+from coexec.model.replacing import (
+    Replacement,
+    Rule,
+    constant,
+    equivalent,
+    opset_of,
+    replace,
+    static_shape,
+)
 
-__all__ = ["IDENTITIES"]
+__all__ = ["IDENTITIES", "remove_identities"]
 
+_ROUNDS = 8
 _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators that give the values of their first input another shape."""
 _MOST_CONSTANTS = 1 << 16
 """Most elements of a constant that is examined: larger ones are not all zeros or ones."""
 _DROPOUT_TRAINS_SINCE = 12
+
+
+def remove_identities(model: ir.Model) -> None:
+    """Apply the rules in place until none applies, and fold the new constants."""
+    for _ in range(_ROUNDS):
+        changed = False
+        for node in list(model.graph):
+            new = equivalent(IDENTITIES, node)
+            changed |= new is not None and replace(node, new) is not None
+        common.RemoveUnusedNodesPass()(model)
+        if not changed:
+            return
+        fold(model)
 
 
 def _neutral(node: ir.Node) -> ir.Value | None:

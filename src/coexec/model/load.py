@@ -28,10 +28,11 @@ from coexec.model.inputs import candidates, random_inputs
 from coexec.model.main_memory import least_bytes, require_memory
 from coexec.model.model import Model
 from coexec.model.nondeterministic import random_nodes
+from coexec.model.passes import PASSES, PassError, check_names
 from coexec.model.read import ModelSource, read
 from coexec.model.reference_session import plain_session
 from coexec.model.shape_mismatch import UnfitError
-from coexec.model.simplify import PASSES, PassError, simplify
+from coexec.model.simplify import simplify
 from coexec.model.stored import Stored, share, stored_tensor, written
 from coexec.settings import check_shapes, check_values
 
@@ -46,6 +47,7 @@ def load(
     name: str = "",
     check: bool = False,
     rewrites: bool = True,
+    without: Collection[str] = (),
     examples: Mapping[str, Any] | None = None,
     digest: str | None = None,
 ) -> Model:
@@ -62,23 +64,26 @@ def load(
         check: compare the outputs of the simplified model with those of the given one on made-up
             inputs; if they differ, the given one is planned.
         rewrites: also move and fold operators in favour of coexec's engines
-        (`coexec.model.rewrites`).
+            (`coexec.model.rewrites`).
+        without: names of passes to leave out (`coexec.model.passes`).
         examples: inputs that suit the model, tried before made-up ones.
         digest: of ``source`` with these shapes and values, if it is known.
 
     Raises:
         ModelError: the model is unreadable, unsound, larger than memory, or does not work with
             these sizes; or ONNX Runtime does not run it.
-        UsageError: ``shapes`` or ``values`` do not fit the model, or ``source`` is no model.
+        UsageError: ``shapes`` or ``values`` do not fit the model, ``source`` is no model, or there
+            is no pass of a name in ``without``.
 
     Warns:
         ModelWarning: a declared shape is wrong, no made-up inputs suit the check, or the model is
             planned without being simplified.
     """
     shapes, values = check_shapes(shapes), check_values(values)
+    check_names(without)
     source_model = read(check_model(source))
     fix(source_model, shapes, values)
-    how = _How(name or source_model.graph.name or "model", check, rewrites, examples)
+    how = _How(name or source_model.graph.name or "model", check, rewrites, without, examples)
     try:
         loaded = _simplified(source_model, how)
         if not check and any(task.opaque for task in loaded.graph.tasks):
@@ -132,6 +137,7 @@ class _How(NamedTuple):
     name: str
     check: bool
     rewrites: bool
+    without: Collection[str]
     examples: Mapping[str, Any] | None
 
 
@@ -140,7 +146,7 @@ def _simplified(given: ir.Model, how: _How) -> _Loaded:
 
     Passes that fail, and passes that make the model differ from the given one, are left out.
     """
-    without: set[str] = set()
+    without = set(how.without)
     searched = False
     while True:
         try:
@@ -166,7 +172,7 @@ class _NotPlannedError(Exception):
 def _wrong_passes(given: ir.Model, how: _How) -> set[str]:
     """The passes that fail or make a difference, found by adding one pass at a time."""
     without = set(PASSES)
-    for each in PASSES:
+    for each in (name for name in PASSES if name not in how.without):
         with suppress(PassError, _DiffersError, _NotPlannedError):
             _checked(given, how._replace(check=True), without - {each})
             without.remove(each)

@@ -1,5 +1,6 @@
 """ONNX Runtime as its users call it: the reference for results and for the outputs of operators."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from coexec.model.types import show_maps, type_proto
 from coexec.model.values import FOREIGN, ort_value
 from coexec.ort import OrtSession
 
-__all__ = ["is_plain", "own_session", "plain_session", "value_info"]
+__all__ = ["is_plain", "own_session", "plain_session", "value_info", "weighted_session"]
 
 _EMBEDDED_BYTES = 1024
 """Weights below this size are part of the serialized model."""
@@ -27,12 +28,27 @@ def plain_session(
     Raises:
         ModelError: ONNX Runtime does not run the model.
     """
+    return own_session(model, _options(threads, optimised=optimised))
+
+
+def weighted_session(
+    content: bytes, weights: Mapping[str, Array], threads: int = 0, *, optimised: bool = True
+) -> OrtSession:
+    """A session of a serialized model whose large weights are placeholders, with their values.
+
+    Raises:
+        ModelError: ONNX Runtime does not run the model.
+    """
+    return _with_weights(content, weights, _options(threads, optimised=optimised))
+
+
+def _options(threads: int, *, optimised: bool) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.log_severity_level = 4  # every error is raised too
     options.intra_op_num_threads = threads
     if not optimised:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return own_session(model, options)
+    return options
 
 
 def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) -> OrtSession:
@@ -44,15 +60,26 @@ def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) 
     Raises:
         ModelError: ONNX Runtime does not run the model.
     """
-    values: dict[str, ort.OrtValue] = {}
     try:
         if isinstance(model, onnx.ModelProto):
             model = ir.from_proto(model)
         proto, weights = _without_weights(model)
-        values = {name: ort_value(array) for name, array in weights.items()}
+        content = proto.SerializeToString()
+    except Exception as error:
+        raise UnfitError("ONNX Runtime does not run the model", error) from None
+    return _with_weights(content, weights, options)
+
+
+def _with_weights(
+    content: bytes, weights: Mapping[str, Array], options: ort.SessionOptions
+) -> OrtSession:
+    try:
+        # ONNX Runtime needs aligned memory; a file may have the values at any offset.
+        aligned = {n: np.require(array, requirements=["C", "A"]) for n, array in weights.items()}
+        values = {name: ort_value(array) for name, array in aligned.items()}
         if values:
             options.add_external_initializers(list(values), list(values.values()))
-        session = OrtSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = OrtSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise UnfitError("ONNX Runtime does not run the model", error) from None
     session.borrowed_weights = values  # the session uses their memory
@@ -70,8 +97,7 @@ def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]
         if tensor.nbytes < _EMBEDDED_BYTES and not _is_external(tensor):
             continue
         if is_plain(tensor.dtype):
-            # ONNX Runtime needs aligned memory; a file may have the values at any offset.
-            weights[name] = np.require(tensor.numpy(), requirements=["C", "A"])
+            weights[name] = tensor.numpy()
             value.const_value = ir.ExternalTensor(
                 "weights",
                 0,

@@ -17,6 +17,7 @@ __all__ = [
     "Rule",
     "attributes_of",
     "constant",
+    "equivalent",
     "inputs_of",
     "opset_of",
     "own_weight",
@@ -43,6 +44,20 @@ class Replacement:
 Rule = Callable[[ir.Node], Replacement | ir.Value | None]
 """An equivalent of the only used output of a node: another node, or an existing value. None: the
 rule does not apply."""
+
+
+def equivalent(rules: Mapping[str, Rule], node: ir.Node) -> Replacement | ir.Value | None:
+    """The result of the rule for ``node``; None if there is no rule, or if it fails, as it may for
+    unexpected nodes.
+
+    Args:
+        rules: by standard operator.
+    """
+    rule = None if node.domain or node.graph is None else rules.get(node.op_type)
+    try:
+        return None if rule is None else rule(node)
+    except Exception:
+        return None
 
 
 def replace(node: ir.Node, new: Replacement | ir.Value) -> ir.Value | None:

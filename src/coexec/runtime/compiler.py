@@ -19,6 +19,7 @@ from coexec.hardware.hardware import Place
 from coexec.keys import digest
 from coexec.lowering.entry import import_lowered, load_lowered
 from coexec.lowering.lowered_model import LoweredModel, without_lowering
+from coexec.lowering.module import Module
 from coexec.lowering.pieces import border_tensors, changing_layout, cut_pieces, leaving_blocks
 from coexec.model.model import Model
 from coexec.model.stored import is_large
@@ -74,6 +75,13 @@ class Compiler:
             modules,
             gathers,
         )
+
+    def reference_modules(self, schedule: Schedule) -> tuple[Module, ...]:
+        """The modules of ``schedule`` in the model's own operators, for any engine that runs
+        ONNX."""
+        return cut_pieces(
+            schedule, dict.fromkeys(schedule.places, self._unlowered), self._unlowered
+        )[0]
 
     def changing_layout(
         self, places: Sequence[Place], devices: Sequence[OpenDevice]

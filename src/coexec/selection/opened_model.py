@@ -3,7 +3,7 @@
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -54,6 +54,7 @@ class OpenedModel:
         examples: Mapping[str, Any] | None = None,
         *,
         assume: bool = False,
+        without_passes: Sequence[str] = (),
     ) -> None:
         """
         Args:
@@ -64,11 +65,13 @@ class OpenedModel:
             examples: example inputs, for models with which made-up inputs may not run. They fix
                 dynamic shapes.
             assume: whether to find sizes for shapes that are still dynamic then, with a warning.
+            without_passes: names of passes that do not simplify it, in alphabetical order.
         """
         self.source = source
         self._values, self._cache, self._assume = values or {}, cache, assume
         self._examples = {n: a for n, a in (examples or {}).items() if n not in self._values}
         self._given_shapes = shapes
+        self._without = tuple(without_passes)
 
     @classmethod
     def of(cls, source: Any, settings: "Settings", cache: Cache) -> "OpenedModel":
@@ -80,6 +83,7 @@ class OpenedModel:
             settings.values,
             settings.examples,
             assume=settings.assume,
+            without_passes=settings.without_passes,
         )
 
     @cached_property
@@ -131,12 +135,13 @@ class OpenedModel:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the model with its fixed shapes and values. The cache adds coexec's version."""
+        """Digest of the model with its fixed shapes and values, and of the passes that are left
+        out. The cache adds coexec's version."""
         if isinstance(self.source, str) and self.source.startswith(ZOO):
             content = digest(self.source, sorted(self.shapes.items()), sorted(self._values.items()))
         else:
             content = digest_of(self.source, self.shapes, self._values, self._cache)
-        return digest(content, FORM)
+        return digest(content, FORM, *self._without)
 
     @property
     def has_cached_digest(self) -> bool:
@@ -201,6 +206,7 @@ class OpenedModel:
             self.resolved(),
             shapes=self.shapes,
             values=self._values,
+            without=self._without,
             name=self._name(),
             examples=self._examples,
             **how,

@@ -1,0 +1,93 @@
+"""`coexec check`: compare a plan with ONNX Runtime; find the task or the pass that is wrong."""
+
+from typing import Annotated
+
+import typer
+
+from coexec.cli.options import (
+    PLANNED,
+    DebugOpt,
+    JsonOpt,
+    ModelOrExportArg,
+    SettingOptions,
+    takes,
+)
+from coexec.cli.verbs import prints
+
+
+@prints(
+    differences="By output, the largest difference from ONNX Runtime, relative to the largest "
+    "value; not with --tasks and --passes.",
+    counts="With --tasks: number of tasks by verdict: equal, differs, failed, refused, skipped.",
+    tasks="With --tasks: by task and place, the verdict, the reason and the difference.",
+    segments="With --tasks and a plan none of whose tasks differs: the same by segment of several "
+    "tasks, in which an engine may fuse tasks.",
+    passes="With --passes: by pass, the verdict and the difference of the outputs after it.",
+    first="With --tasks or --passes: the first task or pass that differs, with all that is known; "
+    "null: none does.",
+)
+@takes(*PLANNED, "without_passes")
+def command(
+    model: ModelOrExportArg,
+    options: SettingOptions,
+    tasks: Annotated[
+        bool, typer.Option("--tasks", help="Compare every task by itself, on the same inputs.")
+    ] = False,
+    passes: Annotated[
+        bool, typer.Option("--passes", help="Find the pass that makes the model compute otherwise.")
+    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="With --tasks: list every task.")] = False,
+    json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Compare the outputs of a plan with ONNX Runtime's for the same inputs: random ones, or those
+    of --inputs. Exit code 1 if they differ.
+
+    --tasks compares every task on each device of --devices, or, with --plan or --planner or without
+    --devices, every piece of the plan. Both sides get ONNX Runtime's tensors, so that the first
+    task that differs is wrong itself. If no piece of a plan differs, its segments are compared in
+    the same way: an engine may fuse their tasks. --passes simplifies the model by one pass more
+    each time, and names the first pass with which the outputs differ; no device takes part.
+    """
+    from coexec.cli import pass_comparison, task_comparison
+    from coexec.cli.checks import accepted, differences, judged
+    from coexec.cli.console import out
+    from coexec.cli.output import print_json
+    from coexec.cli.progress import progress
+    from coexec.errors import UsageError
+    from coexec.exports.opening import resolve_export
+    from coexec.selection.prepare import prepare
+
+    if tasks and passes:
+        raise UsageError("--tasks compares devices and --passes none; leave one of the two out")
+    if every and not tasks:
+        raise UsageError("--all lists the tasks that --tasks compares; add --tasks")
+    with progress(f"loading {model}") as tell:
+        config = options.settings(progress=tell)
+        source, config = resolve_export(model, config)
+        if passes:
+            compared_passes = pass_comparison.compare(source, config, tell)
+        elif tasks:
+            compared_tasks = task_comparison.compare(source, config, tell)
+        else:
+            prepared = prepare(source, config)
+            work = prepared.work
+            feeds, _ = accepted(work.given)
+            tell("running the plan", 0, 0)
+            with work.start(prepared) as executor:
+                outputs = executor.run(feeds)
+            differences_by_output = differences(work, feeds, outputs)
+    if passes:
+        pass_comparison.report(compared_passes, json=json)
+    elif tasks:
+        task_comparison.report(compared_tasks, every=every, json=json)
+    else:
+        worst = max(differences_by_output.values(), default=0.0)
+        verdict = judged(worst, work, feeds, {"differences": differences_by_output})
+        if json:
+            print_json({"differences": differences_by_output})
+            return
+        for name, difference in differences_by_output.items():
+            out.print(f"{name} differs by {difference:.1e}")
+        given = " (the model as it was given, in the engine's own session)"
+        out.print(f"{verdict}{given if prepared.plan.as_given else ''}")
