@@ -18,10 +18,10 @@ from coexec.lowering.lowered_model import (
     kind_of,
     placeholder,
     reads,
-    value_info,
 )
 from coexec.lowering.module import Module
 from coexec.model.stored import Stored, is_large
+from coexec.model.tensors import value_info
 
 __all__ = ["ModuleBuilder"]
 
