@@ -12,6 +12,7 @@ it, with a title of its own. Weights have values here if they are scalars or few
 """
 
 import json
+import math
 import re
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -328,6 +329,12 @@ class _LineReader:
     def tensor(self, name: str) -> onnx.TensorProto:
         """The tensor behind "tensor("."""
         tensor = self._type(name)
+        if tensor.dtype == "string":
+            self.expect(")")
+            texts = [name.encode()] * math.prod(tensor.shape)
+            return onnx.TensorProto(
+                name=name, data_type=onnx.TensorProto.STRING, dims=tensor.shape, string_data=texts
+            )
         kind = numpy_type(tensor.dtype)
         if self.take(","):
             array = np.array(self.json()).astype(kind).reshape(tensor.shape)
