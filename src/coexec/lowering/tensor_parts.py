@@ -55,7 +55,7 @@ class TensorParts:
         return self._builder.declare(value, shape, replace(own, dtype=layout.dtype_of(own)))
 
     def publish(self, tensor: str, region: Region, layout: Layout, used: Set[str]) -> str:
-        """The part under the name that other modules use; ``used`` are such names of other parts."""
+        """The part under its name in other modules; ``used`` are such names of other parts."""
         name = part_name(tensor, region, layout, self._graph)
         made = self.get(tensor, region, layout)
         if made == name:
