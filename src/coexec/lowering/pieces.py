@@ -2,9 +2,9 @@
 
 The model is lowered once, with all tasks apart; this does not depend on the pieces of a plan. A
 piece consists of the nodes of its task. Going backwards from the region that it computes, each node
-is cut by the rule (`graph.rules`) of the standard operator that it stands for: windows keep padding at
-the tensor's own borders only, weights are cut as views. Nodes without a known rule are replaced by
-those of the given model.
+is cut by the rule (`graph.rules`) of the standard operator that it stands for: windows keep padding
+at the tensor's own borders only, weights are cut as views. Nodes without a known rule are replaced
+by those of the given model.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
