@@ -2,14 +2,22 @@
 
 from collections.abc import Iterable
 
-from coexec.graph.graph import Graph, Task
+from coexec.graph.graph import Graph, Task, Tensor
 
-__all__ = ["format_graph"]
+__all__ = ["format_graph", "format_type"]
 
 
 def format_graph(graph: Graph) -> str:
     """Inputs, tasks in order with shapes and MACs, outputs."""
     return "\n".join(_lines(graph))
+
+
+def format_type(tensor: Tensor) -> str:
+    """Shape and type of elements, "1x3x224x224" or "2 int64"; of an opaque tensor, its type."""
+    if tensor.opaque:
+        return tensor.dtype or "unknown"
+    shape = "x".join(map(str, tensor.shape)) or "scalar"
+    return shape if tensor.dtype == "float32" else f"{shape} {tensor.dtype}"
 
 
 def _lines(graph: Graph) -> Iterable[str]:
@@ -28,9 +36,4 @@ def _task(graph: Graph, task: Task) -> str:
 
 
 def _value(graph: Graph, name: str) -> str:
-    tensor = graph.tensors[name]
-    if tensor.opaque:
-        return f"{name}: {tensor.dtype or 'unknown'}"
-    shape = "x".join(map(str, tensor.shape)) or "scalar"
-    kind = "" if tensor.dtype == "float32" else f" {tensor.dtype}"
-    return f"{name}: {shape}{kind}"
+    return f"{name}: {format_type(graph.tensors[name])}"

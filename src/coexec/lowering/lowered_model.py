@@ -10,13 +10,13 @@ from functools import cached_property, partial
 import onnx
 import onnx_ir as ir
 
-from coexec.arrays import Array, numpy_type
+from coexec.arrays import Array
 from coexec.graph.graph import Tensor
 from coexec.lowering.dialect import STANDARD, Dialect
 from coexec.lowering.layout import NHWC, PADDED, PLAIN, WIDE, Layout
 from coexec.model.reference_session import is_plain
 from coexec.model.tensors import tensor_of
-from coexec.model.types import type_proto, type_text
+from coexec.model.types import type_text
 
 __all__ = [
     "BORDER",
@@ -27,7 +27,7 @@ __all__ = [
     "placeholder",
     "read_lowered",
     "reads",
-    "value_info",
+    "tensor_of_info",
     "without_lowering",
 ]
 
@@ -186,7 +186,7 @@ def read_lowered(
     nodes = list(proto.graph.node)
     producer = _producers(nodes)
     infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
-    tensors = {info.name: _tensor(info) for info in infos}
+    tensors = {info.name: tensor_of_info(info) for info in infos}
     tensor_of = {name: name for name in borders if name in producer}
     layouts: dict[str, Layout] = {}
     for name in borders:
@@ -271,7 +271,7 @@ def _producers(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
     return {name: i for i, node in enumerate(nodes) for name in node.output if name}
 
 
-def _tensor(info: onnx.ValueInfoProto) -> Tensor:
+def tensor_of_info(info: onnx.ValueInfoProto) -> Tensor:
     kind = info.type.tensor_type
     static = kind.HasField("shape") and all(d.HasField("dim_value") for d in kind.shape.dim)
     shape = tuple(d.dim_value for d in kind.shape.dim) if static else ()
@@ -313,14 +313,6 @@ def captured(
 
 def kind_of(node: onnx.NodeProto) -> str:
     return f"{node.domain.rpartition('.')[2]}.{node.op_type}" if node.domain else node.op_type
-
-
-def value_info(tensor: Tensor) -> onnx.ValueInfoProto:
-    """The declaration of a value in a model; for an opaque value, its type without a shape."""
-    if tensor.opaque:
-        return onnx.ValueInfoProto(name=tensor.name, type=type_proto(tensor.dtype))
-    kind = ir.DataType.from_numpy(numpy_type(tensor.dtype))
-    return onnx.helper.make_tensor_value_info(tensor.name, int(kind), tensor.shape)
 
 
 def placeholder(name: str, dtype: ir.DataType, array: Array) -> onnx.TensorProto:

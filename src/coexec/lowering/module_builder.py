@@ -18,10 +18,10 @@ from coexec.lowering.lowered_model import (
     kind_of,
     placeholder,
     reads,
-    value_info,
 )
 from coexec.lowering.module import Module
 from coexec.model.stored import Stored, is_large
+from coexec.model.tensors import value_info
 
 __all__ = ["ModuleBuilder"]
 
@@ -222,10 +222,10 @@ class ModuleBuilder:
         model = onnx.ModelProto()
         model.CopyFrom(self._lowered.header)
         domains = {o.domain for o in model.opset_import}
-        given = self._unlowered.header
-        model.opset_import.extend(o for o in given.opset_import if o.domain not in domains)
+        header = self._unlowered.header
+        model.opset_import.extend(o for o in header.opset_import if o.domain not in domains)
         if not model.functions:
-            model.functions.extend(given.functions)
+            model.functions.extend(header.functions)
         model.graph.name = title
         model.graph.node.extend(nodes)
         read = results.union(name for node in nodes for name in reads(node))

@@ -221,7 +221,7 @@ class ModuleWriter:
         names: set[str] = {tensor.name for tensor in self._inputs}
         results = []
         for part in outputs:
-            name = self._parts.publish(*part, others=names)
+            name = self._parts.publish(*part, used=names)
             names.add(name)
             results.append(self._parts.declare(*part, name))
             self._layouts[name] = part[2]

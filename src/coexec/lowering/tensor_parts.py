@@ -4,7 +4,7 @@ Regions are those of the model's tensors. A lowered tensor may have more channel
 are filled up. Only an uncut range of channels includes the channels that fill the last block.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from coexec.errors import PlanError
@@ -54,15 +54,14 @@ class TensorParts:
         shape = own.shape if own.opaque else layout.declared_shape(region.shape, channels)
         return self._builder.declare(value, shape, replace(own, dtype=layout.dtype_of(own)))
 
-    def publish(self, tensor: str, region: Region, layout: Layout, others: set[str]) -> str:
-        """The part under the name that other modules use; ``others`` are such names that exist
-        already."""
+    def publish(self, tensor: str, region: Region, layout: Layout, used: Set[str]) -> str:
+        """The part under its name in other modules; ``used`` are such names of other parts."""
         name = part_name(tensor, region, layout, self._graph)
         made = self.get(tensor, region, layout)
         if made == name:
             return name
         self._rename(name, self._builder.unused_name(name))  # another value may have this name
-        if made in others or not self._rename(made, name):
+        if made in used or not self._rename(made, name):
             output = self._builder.add("Identity", made, self._builder.tensor(made).shape)
             self._rename(output, name)
         return name

@@ -7,15 +7,17 @@ moved, only passed from one operator to another inside of ONNX Runtime.
 
 from collections.abc import Collection, Iterable
 
+import onnx
 import onnx_ir as ir
 
+from coexec.arrays import numpy_type
 from coexec.errors import ModelError
 from coexec.graph.graph import Tensor
 from coexec.model.reference_session import is_plain
 from coexec.model.shape_mismatch import UnfitError
-from coexec.model.types import type_of
+from coexec.model.types import type_of, type_proto
 
-__all__ = ["tensor_of", "tensors_of", "why_opaque"]
+__all__ = ["tensor_of", "tensors_of", "value_info", "why_opaque"]
 
 
 def tensors_of(model: ir.Model, read: Collection[ir.Value]) -> Iterable[Tensor]:
@@ -51,6 +53,14 @@ def tensor_of(value: ir.Value) -> Tensor:
         return Tensor(value.name or "", shape, type_of(value), opaque=True)
     assert value.dtype is not None  # else it would be opaque
     return Tensor(value.name or "", shape, _name_of(value.dtype))
+
+
+def value_info(tensor: Tensor) -> onnx.ValueInfoProto:
+    """The declaration of a value in a model; for an opaque value, its type without a shape."""
+    if tensor.opaque:
+        return onnx.ValueInfoProto(name=tensor.name, type=type_proto(tensor.dtype))
+    kind = ir.DataType.from_numpy(numpy_type(tensor.dtype))
+    return onnx.helper.make_tensor_value_info(tensor.name, int(kind), tensor.shape)
 
 
 def why_opaque(value: ir.Value) -> str:
