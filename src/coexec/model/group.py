@@ -1,6 +1,6 @@
 """The graph of tasks of a model: operators that are always fused become one task.
 
-Operators that ONNX Runtime fuses are marked (`frontend.fused`) and stay together. The rules here
+Operators that ONNX Runtime fuses are marked (`model.fused`) and stay together. The rules here
 hold for every engine, and for the operators that ONNX Runtime fuses only in its blocked layout.
 
 A group starts at an operator with weights (convolution, matrix product) and takes the chain of

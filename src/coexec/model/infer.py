@@ -2,7 +2,7 @@
 
 ONNX's inference comes first; it looks into the bodies of operators that are defined as functions.
 Where it is known to differ from ONNX Runtime for some sizes, ONNX Runtime computes the shape
-(`frontend.computed`). For shapes that are still open, ONNX Runtime's own inference is used.
+(`model.computed`). For shapes that are still open, ONNX Runtime's own inference is used.
 Declared shapes do not count. A wrong one is corrected, because ONNX Runtime would run the model all
 the same. Where neither inference gives a shape, it depends on data, and the declared shape was true
 for one run at best.
