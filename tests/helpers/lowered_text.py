@@ -1,4 +1,4 @@
-"""Lowered models and modules as text, one node a line; `tests.helpers.model_text` describes the form.
+"""Lowered models and modules as text, one node a line, in the form of `model_text`.
 
 The note of a value is its layout where this is not the model's, behind the tensor that it holds if
 that has another name:

@@ -5,9 +5,9 @@ operators. Its tensors are the inputs of the same task, or of a piece of it, on 
 first task that differs is wrong itself. A result that ONNX's own evaluator confirms is not wrong:
 some functions of ONNX Runtime are approximations.
 
-The segments of a plan are compared in the same way: one
-that differs although none of its tasks does is wrong in what the engine makes of the tasks
-together. Not compared are transfers, and memory that values share.
+The segments of a plan are compared in the same way: one that differs although none of its tasks
+does is wrong in what the engine makes of the tasks together. Not compared are transfers, and memory
+that values share.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
