@@ -115,12 +115,12 @@ def _file_name(source: Any) -> str:
     return Path(source).name if isinstance(source, str | os.PathLike) else "model.onnx"
 
 
-def _write_model(draft: ExportDraft, given: OpenedModel, name: str) -> Path:
+def _write_model(draft: ExportDraft, opened: OpenedModel, name: str) -> Path:
     """Write the model and all files that it names into one folder of the export. Returns the
     model's file.
 
     The model is not checked again, because a plan was made from it."""
-    source = given.resolved()
+    source = opened.resolved()
     if not isinstance(source, str | os.PathLike):
         content = source if isinstance(source, bytes) else serialized(source)
         return draft.write(f"{_MODEL}/{name}", [content])

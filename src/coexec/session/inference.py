@@ -33,7 +33,7 @@ __all__ = ["InferenceSession"]
 
 @dataclass(frozen=True)
 class _ConstructorCall:
-    """The arguments of a session's constructor: what is pickled of a session."""
+    """The arguments of a session's constructor, which are the pickled state of a session."""
 
     model: Any
     options: Any
@@ -67,8 +67,8 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
 
     May be used by several threads, and may be copied and pickled: a copy opens the model again.
 
-    This class has the methods of ONNX Runtime's class; its `Router` answers the requests. ONNX
-    Runtime's own session is another object, that of the router's `OrtBackend`.
+    This class has the methods of ONNX Runtime's class; its `Router` answers the requests. The
+    router's `OrtBackend` holds ONNX Runtime's own session, which is another object.
     """
 
     __slots__ = ("_coexec_call", "coexec_router")

@@ -1,4 +1,4 @@
-"""`Metadata`: what a session reports about its model."""
+"""`Metadata`: the report of a session about its model."""
 
 from collections.abc import Mapping
 from functools import cached_property

@@ -56,11 +56,11 @@ def _made_up(tensor: Tensor, rng: "np.random.Generator") -> Any:
     return filled(tensor, 1)
 
 
-def _alike(found: Any, expected: Any) -> bool:
+def _alike(actual: Any, expected: Any) -> bool:
     """Whether an output is close to the expected one. Only floating-point outputs are compared:
     others are equal for most weights."""
     fractions = isinstance(expected, np.ndarray) and expected.dtype.kind == "f"
-    return not fractions or unlike(found, expected, _SHARE) is None
+    return not fractions or unlike(actual, expected, _SHARE) is None
 
 
 def why_other_weights(ort: "weakref.ref[OrtBackend]", running: Running) -> str | None:
