@@ -9,11 +9,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-KNOWN_CIRCLES = {
-    frozenset({"coexec.selection.planning_context", "coexec.selection.prepared"}),
-}
-"""Circles that have to go. Nothing is added here."""
-
 START = "a verb or session that does not need it starts sooner"
 """The reason of imports that would make every start slower."""
 LAZY = {
@@ -120,7 +115,7 @@ def circles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
 def test_no_modules_import_each_other_in_a_circle(folder: str) -> None:
     graph = graph_of(ROOT / folder)
     assert len(graph) > 10
-    assert circles(graph) - KNOWN_CIRCLES == set()
+    assert circles(graph) == set()
 
 
 def allowed_by(module: str) -> set[str]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from coexec.costs.base import CostModel
 from coexec.errors import UsageError
@@ -101,11 +101,9 @@ class Prepared:
         Raises:
             UsageError: the devices are simulated.
         """
-        from coexec.selection.planning_context import PlanningContext
-
-        if not isinstance(self.origin, PlanningContext):
+        if isinstance(self.origin, Simulated):
             raise UsageError("this plan is for simulated devices; plan again without --platform")
-        return self.origin
+        return cast("PlanningContext", self.origin)
 
     @property
     def graph(self) -> Graph:
