@@ -6,7 +6,7 @@ device. So every configuration is profiled, planned by several planners and simu
 with the best predictions, and every single device, then run for real, in turns (`race`), until one
 is clearly the fastest. It is compared with ONNX Runtime (`comparison`): if its outputs differ, it
 is rejected and the next one is compared. The choice is kept in the cache. A plan that is not
-clearly faster than the best single device is not chosen.
+clearly faster than the reference, a single device, is not chosen (`ranking`).
 
 In mode "throughput" there are no plans for several devices: each device of a configuration runs
 whole requests, and threads send many of them (`throughput`). All else is the same.
