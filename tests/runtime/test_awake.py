@@ -29,7 +29,7 @@ CORES = usable_cores()[:2]
 @pytest.fixture(autouse=True)
 def _unrationed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever container the tests run in."""
-    monkeypatch.setattr("coexec.runtime.core_spinner._RATIONS", ())
+    monkeypatch.setattr(Awake, "ration_files", ())
 
 
 def started(count: int = len(CORES)) -> dict[int, int]:
@@ -184,7 +184,7 @@ def test_rationed_time_is_not_used_up(
 ) -> None:
     (tmp_path / "ration").write_text(text)
     paths = (str(tmp_path / "none"), str(tmp_path / "ration"))
-    monkeypatch.setattr("coexec.runtime.core_spinner._RATIONS", paths)
+    monkeypatch.setattr(Awake, "ration_files", paths)
     awake = Awake(CORES)
     assert len(started(count)) == count
     awake.close()
