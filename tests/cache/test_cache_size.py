@@ -72,11 +72,10 @@ def test_a_changed_number_in_the_store_is_measured_again(tmp_path: Path) -> None
         assert store.read("d") == {"b": Measurement(1.0, 0.1, 3)}
 
 
-def test_a_locked_store_works_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_store_works_in_memory(tmp_path: Path) -> None:
     import sqlite3
 
-    monkeypatch.setattr("coexec.profiling.store._PATIENCE_S", 0.05)
-    with ProfileStore(tmp_path) as store:
+    with ProfileStore(tmp_path, patience_s=0.05) as store:
         store.write("d", ROW)
         other = sqlite3.connect(store.path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

@@ -8,7 +8,7 @@ from coexec.cli import bench_rows, progress
 @pytest.fixture(autouse=True)
 def no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress has no lines, however busy the machine is."""
-    monkeypatch.setattr(progress, "_LOOK_S", 1e6)
+    monkeypatch.setattr(progress, "LOOK_S", 1e6)
 
 
 @pytest.fixture

@@ -191,8 +191,8 @@ def test_the_progress_bar_shows_names_as_they_are(capfd: pytest.CaptureFixture[s
 def test_progress_without_a_terminal_is_lines(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_LOOK_S", 0.001)
-    monkeypatch.setattr(progress, "_LINE_S", 0.0)
+    monkeypatch.setattr(progress, "LOOK_S", 0.001)
+    monkeypatch.setattr(progress, "LINE_S", 0.0)
     said: list[str] = []
 
     def came(line: str) -> bool:

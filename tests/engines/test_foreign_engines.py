@@ -15,7 +15,7 @@ from onnx import helper
 
 import coexec
 from coexec.cli import main
-from coexec.engines import registry, verdicts
+from coexec.engines import registry
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import whole_cpu
 from coexec.engines.registry import describe, processors
@@ -48,7 +48,6 @@ def forget() -> None:
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Installs a package with an engine: what the docs show, with texts replaced."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(verdicts, "_verdicts", {})
     module = f"slow_{tmp_path.name}"  # of each test its own, as modules stay imported
 
     def installed(*replaced: tuple[str, str]) -> None:

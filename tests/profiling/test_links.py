@@ -143,7 +143,8 @@ def test_a_way_that_costs_nothing_is_free_for_each_byte() -> None:
 
 def test_waking_up_takes_time() -> None:
     found = wake_up(HERE, NullEngine(*null(1)), "passive")
-    assert found.seconds > 0.0 and found.samples == 390
+    handovers = launch_and_transfer._CHAIN - 1  # from each product of the chain to the next
+    assert found.seconds > 0.0 and found.samples == launch_and_transfer._RUNS * handovers
 
 
 @told

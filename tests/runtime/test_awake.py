@@ -7,11 +7,15 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coexec.engines.detect import usable_cores
+from coexec.model.check import plain_session, worst_difference
 from coexec.runtime.core_spinner import Awake
+from coexec.session import InferenceSession
 from tests.helpers.patience import until
+from tests.helpers.small_models import branches
 
 pytestmark = [
     pytest.mark.alone,
@@ -25,7 +29,7 @@ CORES = usable_cores()[:2]
 @pytest.fixture(autouse=True)
 def _unrationed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever container the tests run in."""
-    monkeypatch.setattr("coexec.runtime.core_spinner._RATIONS", ())
+    monkeypatch.setattr(Awake, "ration_files", ())
 
 
 def started(count: int = len(CORES)) -> dict[int, int]:
@@ -127,13 +131,42 @@ def test_a_keeper_leaves_its_core_to_others() -> None:
 
 
 def test_a_keeper_that_was_killed_is_no_error() -> None:
+    """The runs go on without it. It is started again only for who comes after all its users."""
     awake = Awake(CORES)
     for process in started().values():
         os.kill(process, signal.SIGKILL)
+    until(lambda: not keepers())
     for _ in range(3):
         awake.begin()
         awake.end()
+    assert not started(0)
     awake.close()
+    another = Awake(CORES)
+    assert set(started()) == set(CORES)
+    another.close()
+
+
+def test_a_run_without_its_keepers_answers_right(tmp_path: Path) -> None:
+    devices = [f"cpu:{core}" for core in CORES]
+    pins = {f"b{branch}.*": devices[branch % 2] for branch in range(4)}
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 3, 20, 20)).astype(np.float32)}
+    expected = plain_session(branches(4)).run(None, feeds)
+    with InferenceSession(
+        branches(4),
+        devices=devices,
+        planner="hope_greedy",
+        pins=pins,
+        waiting="active",
+        background=False,
+        cache=tmp_path,
+    ) as session:
+        for process in started().values():
+            os.kill(process, signal.SIGKILL)
+        until(lambda: not keepers())
+        for _ in range(3):
+            answers = session.run(None, feeds)
+            assert max(map(worst_difference, answers, expected)) < 1e-5
+        assert session.degraded is None and not keepers()
 
 
 def test_one_core_and_a_frozen_program_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +184,7 @@ def test_rationed_time_is_not_used_up(
 ) -> None:
     (tmp_path / "ration").write_text(text)
     paths = (str(tmp_path / "none"), str(tmp_path / "ration"))
-    monkeypatch.setattr("coexec.runtime.core_spinner._RATIONS", paths)
+    monkeypatch.setattr(Awake, "ration_files", paths)
     awake = Awake(CORES)
     assert len(started(count)) == count
     awake.close()

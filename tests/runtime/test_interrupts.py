@@ -131,7 +131,9 @@ def test_a_time_out_spares_the_runs_behind_it(watched: Watched, time_outs: None)
         except TimeOut:
             hit += 1
         watched.check()
-    assert hit > 100  # not 150, see above
+    # The timer always ends before the sleep does: 150 hits but for those that Python swallows (see
+    # `pytestmark`). In November 2026 it swallowed none of them; a third is the allowance.
+    assert hit > 100
 
 
 @pytest.mark.long

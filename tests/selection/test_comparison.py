@@ -19,7 +19,6 @@ from coexec.engines.detect import usable_cores
 from coexec.errors import DegradedWarning, DeviceError, ExecutionError
 from coexec.runtime.runner import Runner
 from coexec.selection import comparison as comparison_module
-from coexec.selection import kept_requests as kept_module
 from coexec.selection.chooser import Chooser
 from coexec.selection.comparison import Agreement, compared, is_exact
 from coexec.selection.kept_requests import ENOUGH, KeptRequests
@@ -304,9 +303,8 @@ def test_what_draws_random_numbers_stays_with_onnx_runtime(tmp_path: Path) -> No
 class TestAnswered:
     """Requests that are kept in memory."""
 
-    def test_the_latest_are_kept_and_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(kept_module, "_PERIOD_S", 0.0)
-        kept = KeptRequests()
+    def test_the_latest_are_kept_and_copied(self) -> None:
+        kept = KeptRequests(period_s=0.0)
         for number in range(2 * ENOUGH):
             fed, made = np.full(4, number), np.full(2, number)
             kept.add({"x": fed}, ["y"], [made])
@@ -314,10 +312,8 @@ class TestAnswered:
         assert [int(r.feeds["x"][0]) for r in kept._kept] == list(range(ENOUGH, 2 * ENOUGH))
         assert [int(r.outputs["y"][0]) for r in kept._kept] == list(range(ENOUGH, 2 * ENOUGH))
 
-    def test_memory_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(kept_module, "_PERIOD_S", 0.0)
-        monkeypatch.setattr(kept_module, "_MOST_BYTES", 300)
-        kept = KeptRequests()
+    def test_memory_is_bounded(self) -> None:
+        kept = KeptRequests(period_s=0.0, most_bytes=300)
         kept.add({"x": np.zeros(80, np.uint8)}, ["y"], [np.zeros(30, np.uint8)])
         assert not kept._kept
         for _ in range(10):

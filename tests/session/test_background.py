@@ -21,7 +21,7 @@ from coexec import processes
 from coexec.cache import Cache, Entry
 from coexec.engines.detect import usable_cores
 from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputError
-from coexec.selection import background, plan_selector
+from coexec.selection import background
 from coexec.selection.chooser import Chooser
 from coexec.selection.plan_selector import PlanSelector
 from coexec.session.router import Router
@@ -47,7 +47,7 @@ background._serve()
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning in the background begins at once, and races as briefly there as here."""
-    monkeypatch.setattr(plan_selector, "_HEAD_START_S", 0.0)
+    monkeypatch.setattr(PlanSelector, "head_start_s", 0.0)
     usual = processes.command
 
     def command(module: str, *words: str) -> list[str]:
@@ -98,8 +98,8 @@ def test_it_answers_at_once_and_says_what_was_decided(
 
 @pytest.mark.long
 def test_shapes_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_selector, "_WORTH_S", 0.0)
-    monkeypatch.setattr(plan_selector, "_KEPT", 2)
+    monkeypatch.setattr(PlanSelector, "worth_s", 0.0)
+    monkeypatch.setattr(PlanSelector, "most_shapes", 2)
     monkeypatch.setattr(Router, "account_every_s", -1.0)
     model = any_size().SerializeToString()
     own = onnxruntime.InferenceSession(model)
@@ -160,8 +160,9 @@ def test_a_program_that_ends_early_leaves_no_process(tmp_path: Path) -> None:
     onnx.save(branches(), str(model))
     program = (
         "import sys, time, coexec\n"
-        "from coexec.selection import background, plan_selector\n"
-        "plan_selector._HEAD_START_S = 0.0\n"
+        "from coexec.selection import background\n"
+        "from coexec.selection.plan_selector import PlanSelector\n"
+        "PlanSelector.head_start_s = 0.0\n"
         "s = coexec.InferenceSession(sys.argv[1], cache=sys.argv[2])\n"
         "while background._jobs._current is None: time.sleep(0.01)\n"
         "print(background._jobs._current[1].pid, background.TRAFFIC.publish())\n"
@@ -237,7 +238,7 @@ def test_what_cannot_be_kept_is_told(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 
 def test_a_choice_in_doubt_is_raced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_selector, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(PlanSelector, "again_s", 0.0)
     words: dict[str, Any] = {"devices": DEVICES, "cache": tmp_path, "background": False}
     model = branches().SerializeToString()
     coexec.InferenceSession(model, **words).close()

@@ -12,9 +12,9 @@ from coexec.progress import ReportProgress
 
 __all__ = ["announce", "progress", "repeated"]
 
-_LOOK_S = 2.0
+LOOK_S = 2.0
 """Seconds between two checks of the work. Work that ends sooner gets no line."""
-_LINE_S = 5.0
+LINE_S = 5.0
 """Seconds between two lines about the same work."""
 
 
@@ -76,7 +76,7 @@ def _bars() -> Iterator[ReportProgress]:
 @contextmanager
 def _lines() -> Iterator[ReportProgress]:
     lines = _ProgressLines()
-    with repeated(lines.look, _LOOK_S):
+    with repeated(lines.look, LOOK_S):
         yield lines.tell
 
 
@@ -92,10 +92,10 @@ class _ProgressLines:
         self._now = what, done, total
 
     def look(self) -> None:
-        """Print a line if other work has begun, or if the work has progressed for `_LINE_S`."""
+        """Print a line if other work has begun, or if the work has progressed for `LINE_S`."""
         now, now_s = self._now, time.monotonic()
         what, done, total = now
-        later = now != self._said and now_s - self._said_s >= _LINE_S
+        later = now != self._said and now_s - self._said_s >= LINE_S
         if what != self._said[0] or later:
             self._said, self._said_s = now, now_s
             err.print(

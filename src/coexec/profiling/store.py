@@ -99,9 +99,13 @@ class ProfileStore:
     this object. There is one warning for each (`CacheWarning`).
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Open the store in ``folder``; make it if it does not exist."""
-        self._folder = folder
+    def __init__(self, folder: Path, patience_s: float = _PATIENCE_S) -> None:
+        """Open the store in ``folder``; make it if it does not exist.
+
+        Args:
+            patience_s: seconds to wait for other processes.
+        """
+        self._folder, self._patience_s = folder, patience_s
         kept = (has_substitute(folder) or folder) / _FILE
         self.path = kept if kept.is_file() else folder / _FILE
         """The file; each version of the schema has a file of its own."""
@@ -113,7 +117,7 @@ class ProfileStore:
             self._db = self._replacement(error, None)
 
     def _opened(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path, timeout=_PATIENCE_S)
+        db = sqlite3.connect(self.path, timeout=self._patience_s)
         try:
             # Bytes that are no text are damaged. The checksum of the row detects it.
             db.text_factory = lambda raw: raw.decode(errors="replace")

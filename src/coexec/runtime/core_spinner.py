@@ -19,7 +19,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from weakref import WeakValueDictionary, finalize
@@ -30,9 +30,6 @@ __all__ = ["Awake"]
 
 _MOST_CORES = 16
 """Most cores that are kept awake: each keeper is a process. With more cores, there is no keeper."""
-_RATIONS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-"""Files with the limit of a container's CPU time, in both versions of control groups; see
-cgroups(7)."""
 _SLOTS = 4096
 """Most executors of a process that may keep cores awake. Each has a byte: 1 while it runs."""
 _END_S = 0.1
@@ -56,6 +53,13 @@ a pipe. The pipe gets a byte when a run begins; the keeper ends when the pipe is
 class Awake:
     """Keeps some cores awake between `begin` and `end`."""
 
+    ration_files: Sequence[str] = (
+        "/sys/fs/cgroup/cpu.max",
+        "/sys/fs/cgroup/cpu/cpu.cfs_quota_us",
+    )
+    """Files with the limit of a container's CPU time, in both versions of control groups; see
+    cgroups(7)."""
+
     def __init__(self, cores: Collection[int]) -> None:
         """
         Args:
@@ -66,7 +70,7 @@ class Awake:
         self._board: _Board | None = None
         self._slot = 0
         self._keepers: list[_Keeper] = []
-        if 1 < len(cores) <= _MOST_CORES and _possible():
+        if 1 < len(cores) <= _MOST_CORES and _possible(self.ration_files):
             try:
                 self._board = board = _board()
                 self._slot = board.slot(self)
@@ -92,12 +96,12 @@ class Awake:
         self._keepers, self._board = [], None
 
 
-def _possible() -> bool:
+def _possible(ration_files: Sequence[str]) -> bool:
     """Whether keepers may be used: not if the container's CPU time is limited, because keepers
     would use it up."""
     if not (hasattr(os, "SCHED_IDLE") and processes.can_start()):
         return False
-    for path in _RATIONS:
+    for path in ration_files:
         with suppress(OSError):
             return Path(path).read_text().split()[0] in ("max", "-1")
     return True

@@ -53,7 +53,13 @@ class KeptRequests:
     May be used by several threads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, period_s: float = _PERIOD_S, most_bytes: int = _MOST_BYTES) -> None:
+        """
+        Args:
+            period_s: seconds between kept requests.
+            most_bytes: largest size of all kept requests.
+        """
+        self._period_s, self._most_bytes = period_s, most_bytes
         self._kept: deque[_KeptRequest] = deque(maxlen=ENOUGH)
         self._lock = threading.Lock()
         self._next_s = 0.0
@@ -75,12 +81,12 @@ class KeptRequests:
         if not arrays:
             return
         size_bytes = sum(value.nbytes for value in (*feeds.values(), *outputs))
-        if size_bytes > _MOST_BYTES // ENOUGH:
+        if size_bytes > self._most_bytes // ENOUGH:
             return
         kept_feeds = {name: np.array(value, order="C") for name, value in feeds.items()}
         kept_outputs = {name: np.array(value) for name, value in zip(names, outputs, strict=True)}
         with self._lock:
-            self._next_s = now_s + _PERIOD_S
+            self._next_s = now_s + self._period_s
             self._kept.append(_KeptRequest(kept_feeds, kept_outputs))
 
     def compare(

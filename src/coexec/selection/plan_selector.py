@@ -43,18 +43,9 @@ __all__ = ["PlanSelector", "Running", "Shapes"]
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Shapes of the inputs that are dynamic in the model, with the input's name."""
 
-_KEPT = 8
-"""Number of sets of shapes whose plans stay open: those that were used last."""
 _LOOK_S = 0.5
 """Seconds spent on requests of new shapes before the cache is searched for a plan: the first search
 takes a tenth of a second of a core."""
-_WORTH_S = 15.0
-"""Seconds spent on requests of new shapes before planning begins: planning takes as long, and only
-then are more requests of these shapes likely."""
-_HEAD_START_S = 1.0
-"""Seconds before planning in the background begins, in which the program goes on undisturbed."""
-_AGAIN_S = 300.0
-"""Seconds before a choice that is in doubt is raced again in the background."""
 
 _log = logging.getLogger("coexec")
 
@@ -91,6 +82,17 @@ class _State:
 
 class PlanSelector:
     """The plans of one session. May be used by several threads."""
+
+    most_shapes = 8
+    """Number of sets of shapes whose plans stay open: those that were used last."""
+    worth_s = 15.0
+    """Seconds spent on requests of new shapes before planning begins: planning takes as long, and
+    only then are more requests of these shapes likely."""
+    head_start_s = 1.0
+    """Seconds before planning in the background begins, in which the program goes on
+    undisturbed."""
+    again_s = 300.0
+    """Seconds before a choice that is in doubt is raced again in the background."""
 
     def __init__(self, source: Any, settings: Settings) -> None:
         """
@@ -172,7 +174,7 @@ class PlanSelector:
         self._try(shapes, state, prepared)
         _warn_of(state)
         if asked.doubt is not None:
-            self._submit(shapes, state, after_s=_AGAIN_S, again=True)
+            self._submit(shapes, state, after_s=self.again_s, again=True)
         return True
 
     def start_now(self, shapes: Shapes) -> None:
@@ -197,7 +199,7 @@ class PlanSelector:
         state = self._state(shapes)
         state.reason = "its plan is still being made"
         _log.info("%s: planning in the background begins", self._name(shapes))
-        self._submit(shapes, state, after_s=_HEAD_START_S)
+        self._submit(shapes, state, after_s=self.head_start_s)
 
     def answered(self, shapes: Shapes, seconds: float) -> None:
         """Record that the own session has answered a request of new shapes in ``seconds``."""
@@ -211,7 +213,7 @@ class PlanSelector:
         state.spent_s += seconds
         if state.running is not None or state.job is not None or state.decided:
             return
-        if state.spent_s >= _WORTH_S:
+        if state.spent_s >= self.worth_s:
             self.start_later(shapes)
         elif state.spent_s >= _LOOK_S and not state.looked:
             state.looked = True
@@ -276,7 +278,8 @@ class PlanSelector:
         with self._lock:
             state = self._states.setdefault(shapes, _State())
             self._states.move_to_end(shapes)
-            stale = [self._states.popitem(last=False)[1] for _ in range(len(self._states) - _KEPT)]
+            excess = len(self._states) - self.most_shapes
+            stale = [self._states.popitem(last=False)[1] for _ in range(excess)]
         for old in stale:
             self._drop(old)
         return state

@@ -12,6 +12,7 @@ from coexec.engines.openvino import cores as cores_module
 from coexec.engines.openvino.cores import CoreGroup, workers
 from coexec.engines.openvino.device import OpenVinoDevice
 from coexec.errors import DeviceError
+from coexec.model.check import plain_session, worst_difference
 from coexec.model.load import load, random_inputs
 from tests.helpers.gpu_networks import mixed_network, module_of
 from tests.helpers.openvino_programs import on_cores
@@ -39,7 +40,8 @@ def ticks() -> dict[int, int]:
 
 
 def run_on(device: OpenVinoDevice, times: int) -> set[bool]:
-    """Run a network in a thread that is bound as the executor's threads are.
+    """Run a network in a thread that is bound as the executor's threads are. Its answer has to be
+    ONNX Runtime's.
 
     Returns:
         For each thread that has computed meanwhile, whether it is another than that.
@@ -48,7 +50,8 @@ def run_on(device: OpenVinoDevice, times: int) -> set[bool]:
     module = module_of(model)
     feeds = random_inputs(model.graph)
     program = device.compile(module)
-    bound = program.bind(feeds, {t.name: device.allocate(t) for t in module.outputs})
+    outputs = {t.name: device.allocate(t) for t in module.outputs}
+    bound = program.bind(feeds, outputs)
 
     others: set[bool] = set()
 
@@ -65,6 +68,8 @@ def run_on(device: OpenVinoDevice, times: int) -> set[bool]:
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
+    expected = plain_session(mixed_network()).run(list(outputs), feeds)
+    assert max(map(worst_difference, outputs.values(), expected)) < 1e-4
     return others
 
 

@@ -36,17 +36,16 @@ def refuses() -> Mapping[str, RayNode]:
     raise ConnectionError("refused")
 
 
-def a_team(connection: Any) -> ray_team.RayTeam:
-    return ray_team.RayTeam(connection, {}, only=False)
+def a_team(connection: Any, silence_s: float = 30.0) -> ray_team.RayTeam:
+    return ray_team.RayTeam(connection, {}, only=False, silence_s=silence_s)
 
 
 @pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "refuses"])
 def test_a_head_that_is_silent_for_long_ends_the_session(
-    hangs: bool, released: threading.Event, monkeypatch: pytest.MonkeyPatch
+    hangs: bool, released: threading.Event
 ) -> None:
-    monkeypatch.setattr(ray_team, "_HEAD_S", 0.2)
     connection = FakeConnection()
-    team = a_team(connection)
+    team = a_team(connection, silence_s=0.2)
 
     def hang() -> Mapping[str, RayNode]:
         released.wait()
@@ -63,10 +62,9 @@ def test_a_head_that_is_silent_for_long_ends_the_session(
         asyncio.run(hiring())
 
 
-def test_a_head_may_be_silent_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_team, "_HEAD_S", 60.0)
+def test_a_head_may_be_silent_for_a_while() -> None:
     connection = FakeConnection()
-    team = a_team(connection)
+    team = a_team(connection, silence_s=60.0)
 
     async def hiring() -> None:
         for connection.asked in (refuses, dict, refuses):

@@ -144,14 +144,20 @@ class RayTeam:
     """Hires the machines of a cluster for one session."""
 
     def __init__(
-        self, connection: Connection, options: Mapping[str, MachineOptions], only: bool
+        self,
+        connection: Connection,
+        options: Mapping[str, MachineOptions],
+        only: bool,
+        silence_s: float = _HEAD_S,
     ) -> None:
         """
         Args:
             options: options by machine; other machines have the default options.
             only: hire only machines that ``options`` names.
+            silence_s: longest silence of the head.
         """
         self._connection, self._options, self._only = connection, options, only
+        self._silence_s = silence_s
         self._hired: dict[str, _RayHandle] = {}
         self._resting: dict[str, tuple[float, float]] = {}
         """Time until which a dismissed machine is not hired again, and the length of this pause, by
@@ -210,14 +216,14 @@ class RayTeam:
 
     async def _machines(self) -> Mapping[str, RayNode]:
         """Nodes with machines that are alive, by name; empty while the head does not answer."""
-        end_s = self._heard_s + _HEAD_S
+        end_s = self._heard_s + self._silence_s
         try:
             nodes = await within(_aside(self._connection.machines), end_s - time.monotonic())
         except (TimeoutError, RayError, RuntimeError, OSError):
             if time.monotonic() < end_s:
                 return {}
             raise ClosedError(
-                f"the head of the cluster has not answered for {_HEAD_S:.0f} s, and "
+                f"the head of the cluster has not answered for {self._silence_s:.0f} s, and "
                 f"a cluster ends with its head; end what is left by `coexec cluster "
                 f"stop` on each machine, and start it again"
             ) from None
