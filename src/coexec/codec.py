@@ -113,16 +113,16 @@ def _decoder(form: Any) -> _Decoder:
     return partial(_refuse, form)
 
 
-def _error(data: Any, wanted: str) -> CodecError:
-    return CodecError(f"{reprlib.repr(data)} is not {wanted}")
+def _error(data: Any, description: str) -> CodecError:
+    return CodecError(f"{reprlib.repr(data)} is not {description}")
 
 
 def _scalar(form: type) -> _Decoder:
-    accepted, wanted = _SCALARS[form]
+    accepted, description = _SCALARS[form]
 
     def decode_scalar(data: Any) -> Any:
         if type(data) not in accepted:
-            raise _error(data, wanted)
+            raise _error(data, description)
         return float(data) if form is float else data
 
     return decode_scalar
@@ -208,13 +208,13 @@ def _mapping(decoder: _Decoder) -> _Decoder:
 def _list(forms: Sequence[Any], length: int | None, collect: Callable[[Any], Any]) -> _Decoder:
     """Decode lists: of ``length`` items with one form each, or of any length with the first."""
     decoders = [_decoder(form) for form in forms]
-    wanted = "a list" if length is None else f"a list of {length}"
+    description = "a list" if length is None else f"a list of {length}"
     # Regions are most of a long plan: lists of whole numbers are checked at once.
     uniform = {forms[0]} if length is None and forms[0] in (int, str, bool) else None
 
     def decode_list(data: Any) -> Any:
         if type(data) is not list or length not in (None, len(data)):
-            raise _error(data, wanted)
+            raise _error(data, description)
         if uniform is not None and uniform.issuperset(map(type, data)):
             return collect(data)
         values: list[Any] = []

@@ -201,7 +201,7 @@ def test_devices_that_share_cores_are_told_apart(names: str, advice: str) -> Non
     def devices(text: str) -> tuple[Device, ...]:
         asked = [parse(name) for name in split_names(text)]
         return tuple(
-            Device(r.device, "cpu", tuple(EngineInfo(e) for e in r.engines), tuple(cores(r.rest)))
+            Device(r.device, "cpu", tuple(EngineInfo(e) for e in r.engines), tuple(cores(r.suffix)))
             for r in asked
         )
 

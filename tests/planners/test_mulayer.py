@@ -239,7 +239,7 @@ def test_the_search_is_exact_for_chains(
     cuts = [*sharing.alone, *sharing.cuts(0, "OC"), *sharing.cuts(0, "H")]
 
     def moves(number: int, state: Reached) -> list[Strips]:
-        found = (sharing.strips((number,), cut, state.held) for cut in cuts)
+        found = (sharing.strips((number,), cut, state.parts_of) for cut in cuts)
         return [strips for strips in found if strips is not None]
 
     def least_s(number: int, held: RegionsByTask) -> float:

@@ -89,5 +89,5 @@ def command(
             return
         for name, difference in differences_by_output.items():
             out.print(f"{name} differs by {difference:.1e}")
-        given = " (the model as it was given, in the engine's own session)"
-        out.print(f"{verdict}{given if prepared.plan.as_given else ''}")
+        note = " (the model as it was given, in the engine's own session)"
+        out.print(f"{verdict}{note if prepared.plan.as_given else ''}")

@@ -43,18 +43,18 @@ def refuse_pretended(work: PlanningContext) -> None:
         raise UsageError(f"--check with {', '.join(idle)}, which computes nothing; leave one out")
 
 
-def accepted(given: OpenedModel) -> tuple[dict[str, Any], dict[str, Array]]:
+def accepted(opened_model: OpenedModel) -> tuple[dict[str, Any], dict[str, Array]]:
     """The first inputs with which ONNX Runtime runs the original model, and its outputs.
 
     Raises:
         InputError: it runs with none, or not with the inputs of the user.
     """
-    model = given.model
+    model = opened_model.model
     tried = [model.examples] if model.examples else model.candidates()
     reason = ""
     for feeds in tried:
         try:
-            return dict(feeds), given.reference(feeds)
+            return dict(feeds), opened_model.reference(feeds)
         except Exception as error:
             reason = first_line(error)
     whose = "these inputs" if model.examples else "made-up inputs"
@@ -64,9 +64,9 @@ def accepted(given: OpenedModel) -> tuple[dict[str, Any], dict[str, Array]]:
     )
 
 
-def own_difference(given: OpenedModel, feeds: Mapping[str, Any]) -> float:
+def own_difference(opened_model: OpenedModel, feeds: Mapping[str, Any]) -> float:
     """Largest difference between ONNX Runtime's answers with and without its optimisations."""
-    optimised, plain = (given.reference(feeds, optimised=each) for each in (True, False))
+    optimised, plain = (opened_model.reference(feeds, optimised=each) for each in (True, False))
     return max(worst_difference(plain[name], optimised[name]) for name in optimised)
 
 

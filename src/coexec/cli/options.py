@@ -83,11 +83,11 @@ class SettingOptions:
         """The folder of --cache."""
         return self._texts.get("cache")
 
-    def settings(self, **others: Any) -> Settings:
+    def settings(self, **further_fields: Any) -> Settings:
         """The settings. Sizes that the model leaves open are assumed.
 
         Args:
-            others: further fields of `Settings`.
+            further_fields: further fields of `Settings`.
 
         Raises:
             CoexecError: a text is not of the form that its option has, or a file cannot be read.
@@ -97,7 +97,7 @@ class SettingOptions:
             for name, text in self._texts.items()
             if text is not None
         }
-        return Settings(**{"assume": True, **values, **others})
+        return Settings(**{"assume": True, **values, **further_fields})
 
 
 def takes(*settings: str) -> Callable[[_Command], _Command]:

@@ -24,15 +24,15 @@ __all__ = ["compare", "report"]
 def compare(source: Any, config: Settings, tell: ReportProgress) -> list[PassComparison]:
     """The comparisons of all passes up to the first that differs."""
     check_names(config.without_passes)
-    given = OpenedModel.of(source, config, opened_cache(config.cache))
-    feeds, expected = accepted(given)
+    opened_model = OpenedModel.of(source, config, opened_cache(config.cache))
+    feeds, expected = accepted(opened_model)
     comparisons = []
     for comparison in compare_passes(
-        given.fixed(),
+        opened_model.fixed(),
         feeds,
         expected,
-        tolerance_of(given.model.graph),
-        cache(lambda: own_difference(given, feeds)),
+        tolerance_of(opened_model.model.graph),
+        cache(lambda: own_difference(opened_model, feeds)),
         config.without_passes,
     ):
         comparisons.append(comparison)

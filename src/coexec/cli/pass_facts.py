@@ -26,8 +26,8 @@ def steps_of(model: str, config: Settings, name: str | None) -> list[PassStep]:
         UsageError: there is no pass of that name.
     """
     check_names([*config.without_passes, *([] if name is None else [name])])
-    given = OpenedModel.of(model, config, opened_cache(config.cache))
-    return pass_steps(given.fixed(), config.without_passes)
+    opened_model = OpenedModel.of(model, config, opened_cache(config.cache))
+    return pass_steps(opened_model.fixed(), config.without_passes)
 
 
 def facts(steps: Sequence[PassStep], name: str | None) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def _story(comparison: TaskComparison) -> Iterator[str]:
     else:
         yield f"  output {comparison.output}: {_extent(difference, comparison.allowed)}"
         yield (
-            f"  at {list(difference.where)}: {difference.found:g}, in ONNX Runtime "
+            f"  at {list(difference.where)}: {difference.actual:g}, in ONNX Runtime "
             f"{difference.expected:g}"
         )
     if comparison.passes:
@@ -215,7 +215,7 @@ def _details(comparison: TaskComparison) -> dict[str, Any]:
         "output": comparison.output,
         "allowed": comparison.allowed,
         "index": difference.where,
-        "value": difference.found,
+        "value": difference.actual,
         "expected": difference.expected,
         "elements": difference.elements,
         "numbers_lost": difference.numbers_lost,

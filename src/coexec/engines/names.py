@@ -39,7 +39,7 @@ class Request(NamedTuple):
 
     device: str
     kind: str
-    rest: str
+    suffix: str
     """The text behind the colon."""
     engines: tuple[str, ...]
     """Names of engines; empty: the first engine that drives the device."""
@@ -105,11 +105,11 @@ def number_of(request: Request) -> int:
     Raises:
         DeviceNameError: the name has no number.
     """
-    if not request.rest.isdecimal():
+    if not request.suffix.isdecimal():
         raise DeviceNameError(
             f"device {request.device!r} has no number; write for example {request.kind}:0"
         )
-    return int(request.rest)
+    return int(request.suffix)
 
 
 def cores_of(request: Request) -> tuple[int, ...]:
@@ -119,7 +119,7 @@ def cores_of(request: Request) -> tuple[int, ...]:
         DeviceNameError: the name is malformed.
         DeviceError: this process may not use all of the cores.
     """
-    name, text = request.device, request.rest
+    name, text = request.device, request.suffix
     if not _CORES.fullmatch(text):
         raise DeviceNameError(f"device {name!r} names no cores; write for example cpu:0 or cpu:0-3")
     cores: list[int] = []

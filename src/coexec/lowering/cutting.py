@@ -22,11 +22,11 @@ class CutError(Exception):
     """There is no rule to cut a node of a lowered model."""
 
 
-def nodes_of(lowered: LoweredModel, wanted: Iterable[str], own: Container[str]) -> list[int]:
-    """The nodes that compute the tensors ``wanted``, in order. ``own`` are the tensors of the same
+def nodes_of(lowered: LoweredModel, outputs: Iterable[str], own: Container[str]) -> list[int]:
+    """The nodes that compute the tensors ``outputs``, in order. ``own`` are the tensors of the same
     tasks; other tensors of the graph are inputs."""
     indices: set[int] = set()
-    stack = [lowered.value_of(name) for name in wanted]
+    stack = [lowered.value_of(name) for name in outputs]
     while stack:
         value = stack.pop()
         owner = lowered.tensor_of.get(value)
@@ -38,61 +38,65 @@ def nodes_of(lowered: LoweredModel, wanted: Iterable[str], own: Container[str]) 
     return sorted(indices)
 
 
-def node_region(lowered: LoweredModel, node: onnx.NodeProto, wanted: Region) -> OperatorRegion:
-    """The region of ``node`` for the region ``wanted`` of its only output.
+def node_region(
+    lowered: LoweredModel, node: onnx.NodeProto, output_region: Region
+) -> OperatorRegion:
+    """The region of ``node`` for the region ``output_region`` of its only output.
 
     Raises:
         CutError: there is no rule for it, or the region ends inside of a block.
     """
     kind, dialect = (node.domain, node.op_type), lowered.dialect
     whole = Region.whole(lowered.tensors[node.output[0]].shape)
-    if not lowered.layout_of(node.output[0]).has_whole_blocks(wanted, whole.stop):
-        raise CutError(f"{node.output[0]}{wanted} does not end where blocks end")
+    if not lowered.layout_of(node.output[0]).has_whole_blocks(output_region, whole.stop):
+        raise CutError(f"{node.output[0]}{output_region} does not end where blocks end")
     if kind in (dialect.enter, dialect.leave):
-        return _layout_change(lowered, node, wanted, whole, left=kind == dialect.leave)
+        return _layout_change(lowered, node, output_region, whole, left=kind == dialect.leave)
     if node.name.startswith(LAYOUT):
-        return _padding_removal(lowered, node, wanted, whole)
+        return _padding_removal(lowered, node, output_region, whole)
     like = dialect.like.get(kind) if node.domain else node.op_type
     if like is None or like not in RULES:
         raise CutError(node.op_type)
     added = node.input[_CONV_INPUTS:] if like == "Conv" else []
     op = _operator(lowered, node, like, len(node.input) - len(added))
     tensors = _tensors(lowered, node)
-    if wanted == whole:
+    if output_region == whole:
         inputs = tuple(tensors[n].whole if n else None for n in node.input)
-        return OperatorRegion(wanted, wanted, inputs)
+        return OperatorRegion(output_region, output_region, inputs)
     rule = RULES[like]
-    cut = {a for a in range(len(whole.stop)) if _range(wanted, a) != _range(whole, a)}
+    cut = {a for a in range(len(whole.stop)) if _range(output_region, a) != _range(whole, a)}
     if not cut <= set(rule.axes(op, tensors)):
         raise CutError(f"{node.op_type} along {cut}")
-    part = rule.cut(op, tensors, wanted)
+    part = rule.cut(op, tensors, output_region)
     return replace(part, inputs=(*part.inputs, *(part.computes if n else None for n in added)))
 
 
 def _layout_change(
-    lowered: LoweredModel, node: onnx.NodeProto, wanted: Region, whole: Region, *, left: bool
+    lowered: LoweredModel, node: onnx.NodeProto, output_region: Region, whole: Region, *, left: bool
 ) -> OperatorRegion:
     """The region of an operator that only changes the layout."""
     read = Region.whole(lowered.tensors[node.input[0]].shape)
-    if _range(wanted, 1) == _range(whole, 1):
-        region = wanted.with_axis(1, *_range(read, 1))
+    if _range(output_region, 1) == _range(whole, 1):
+        region = output_region.with_axis(1, *_range(read, 1))
     elif read == whole:
-        region = wanted
+        region = output_region
     else:
         raise CutError("channels that are padded")
-    attributes: Mapping[str, Scalars] = {"channels": wanted.shape[1]} if left else {}
-    return OperatorRegion(wanted, wanted, (region,), attributes)
+    attributes: Mapping[str, Scalars] = {"channels": output_region.shape[1]} if left else {}
+    return OperatorRegion(output_region, output_region, (region,), attributes)
 
 
 def _padding_removal(
-    lowered: LoweredModel, node: onnx.NodeProto, wanted: Region, whole: Region
+    lowered: LoweredModel, node: onnx.NodeProto, output_region: Region, whole: Region
 ) -> OperatorRegion:
     """The region of the Gather that removes the channels that fill blocks."""
-    if node.op_type != "Gather" or _range(wanted, 1) != _range(whole, 1):
+    if node.op_type != "Gather" or _range(output_region, 1) != _range(whole, 1):
         raise CutError(node.name)
     read = Region.whole(lowered.tensors[node.input[0]].shape)
     index = Region.whole(tuple(lowered.weights[node.input[1]].shape.numpy()))
-    return OperatorRegion(wanted, wanted, (wanted.with_axis(1, *_range(read, 1)), index))
+    return OperatorRegion(
+        output_region, output_region, (output_region.with_axis(1, *_range(read, 1)), index)
+    )
 
 
 def _operator(lowered: LoweredModel, node: onnx.NodeProto, like: str, count: int) -> Operator:

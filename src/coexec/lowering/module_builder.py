@@ -74,9 +74,9 @@ class ModuleBuilder:
         self._tensors[value] = tensor
         return tensor
 
-    def unused_name(self, wanted: str) -> str:
-        """A name that no other value has: ``wanted``, if it is free."""
-        return _unused_name(wanted, self._value_names)
+    def unused_name(self, base: str) -> str:
+        """A name that no other value has: ``base``, if it is free."""
+        return _unused_name(base, self._value_names)
 
     # Nodes
 
@@ -254,18 +254,18 @@ class ModuleBuilder:
             stored,
         )
 
-    def _needed_nodes(self, wanted: set[str]) -> tuple[list[onnx.NodeProto], list[str]]:
-        """The nodes that ``wanted`` needs, with the part that each works for: its own part, or the
+    def _needed_nodes(self, value_names: set[str]) -> tuple[list[onnx.NodeProto], list[str]]:
+        """The nodes that the values need, with the part that each works for: its own part, or the
         part of a node that reads it."""
         kept: list[tuple[onnx.NodeProto, str]] = []
         works_for: dict[str, str] = {}
         for node, part in zip(reversed(self._nodes), reversed(self._parts), strict=True):
-            if wanted.isdisjoint(node.output):
+            if value_names.isdisjoint(node.output):
                 continue
             readers = (works_for[name] for name in node.output if name in works_for)
             part = part or next(readers, node.output[0])
             kept.append((node, part))
-            wanted = wanted.union(reads(node))
+            value_names = value_names.union(reads(node))
             works_for.update(dict.fromkeys(reads(node), part))
         return [node for node, _ in reversed(kept)], [part for _, part in reversed(kept)]
 
@@ -291,15 +291,15 @@ class ModuleBuilder:
         return external, stored
 
 
-def _unused_name(wanted: str, taken: dict[str, int]) -> str:
-    """``wanted``, or a similar name that is not taken. The name is then taken.
+def _unused_name(base: str, taken: dict[str, int]) -> str:
+    """``base``, or a similar name that is not taken. The name is then taken.
 
     ``taken``: number of names like this one, by name.
     """
-    name = wanted
+    name = base
     while name in taken:
-        taken[wanted] += 1
-        name = f"{wanted} #{taken[wanted]}"
+        taken[base] += 1
+        name = f"{base} #{taken[base]}"
     taken[name] = 1
     return name
 

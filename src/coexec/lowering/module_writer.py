@@ -53,16 +53,16 @@ class ModuleWriter:
         own = task.outputs[:1]
         self._try(own, frozenset(own), piece.region)
 
-    def add_whole(self, tasks: Sequence[Task], wanted: Collection[str]) -> None:
-        """Compute ``wanted``, those outputs of the whole ``tasks`` that others need.
+    def add_whole(self, tasks: Sequence[Task], outputs: Collection[str]) -> None:
+        """Compute ``outputs``, those outputs of the whole ``tasks`` that others need.
 
         Raises:
             PlanError: a part that they need is missing.
         """
         own = [name for task in tasks for name in task.outputs]
-        self._try([name for name in own if name in wanted], frozenset(own), None)
+        self._try([name for name in own if name in outputs], frozenset(own), None)
 
-    def _try(self, wanted: Sequence[str], own: frozenset[str], region: Region | None) -> None:
+    def _try(self, outputs: Sequence[str], own: frozenset[str], region: Region | None) -> None:
         """Write in the engine's own operators, or else in the model's.
 
         The model's serve if a node cannot be cut, or if the engine's optimizer has made a node
@@ -70,27 +70,27 @@ class ModuleWriter:
         """
         length, state = self._builder.length, self._parts.state()
         try:
-            self._add(self._lowered, wanted, own, region)
+            self._add(self._lowered, outputs, own, region)
         except (CutError, PlanError):
             self._builder.shorten(length)
             self._parts.restore(state)
-            self._add(self._unlowered, wanted, own, region)
+            self._add(self._unlowered, outputs, own, region)
 
     def _add(
         self,
         lowered: LoweredModel,
-        wanted: Sequence[str],
+        outputs: Sequence[str],
         own: frozenset[str],
         region: Region | None,
     ) -> None:
-        """Add the nodes of ``wanted``. ``region``: of the only tensor in ``wanted``; None: all of
+        """Add the nodes of ``outputs``. ``region``: of the only tensor in ``outputs``; None: all of
         all."""
-        indices = nodes_of(lowered, wanted, own)
-        cuts = {} if region is None else self._cuts(lowered, wanted[0], indices, region)
+        indices = nodes_of(lowered, outputs, own)
+        cuts = {} if region is None else self._cuts(lowered, outputs[0], indices, region)
         values: dict[str, tuple[str, Region | None]] = {}
         for index in indices:
             self._write_node(lowered, lowered.nodes[index], cuts.get(index), values, region)
-        for name in wanted:
+        for name in outputs:
             made = self._graph.tensors[name].whole if region is None else region
             value = lowered.value_of(name)
             if value not in values and region is not None:

@@ -106,10 +106,12 @@ def changing_layout(graph: Graph, source: LoweredModel, target: LoweredModel) ->
     return frozenset(t.name for t in made if not t.opaque and _changes(t, source, target))
 
 
-def leaving_blocks(graph: Graph, own: LoweredModel, others: Iterable[LoweredModel]) -> Set[str]:
+def leaving_blocks(
+    graph: Graph, own: LoweredModel, other_models: Iterable[LoweredModel]
+) -> Set[str]:
     """The tensors that an engine holds in blocks and cannot assemble in blocks with parts that one
-    of ``others`` has made."""
-    changing = {name for other in others for name in changing_layout(graph, other, own)}
+    of ``other_models`` has made."""
+    changing = {name for other in other_models for name in changing_layout(graph, other, own)}
     return frozenset(n for n in changing if own.tensor_layout(graph.tensors[n]).is_blocked)
 
 

@@ -100,10 +100,10 @@ class TensorParts:
             return False  # with gaps, channels are not at their position in the tensor
         return layout.has_whole_blocks(region, whole.stop)
 
-    def _nearest(self, layouts: Sequence[Layout], tensor: str, wanted: Layout) -> Layout | None:
-        """The first of ``layouts``, but one of the same type as ``wanted`` if there is one."""
+    def _nearest(self, layouts: Sequence[Layout], tensor: str, target: Layout) -> Layout | None:
+        """The first of ``layouts``, but one of the same type as ``target`` if there is one."""
         own = self._graph.tensors[tensor]
-        dtype = wanted.dtype_of(own)
+        dtype = target.dtype_of(own)
         return min(layouts, key=lambda layout: layout.dtype_of(own) != dtype, default=None)
 
     def _assemble(self, tensor: str, region: Region, layout: Layout) -> tuple[str, Layout]:

@@ -181,23 +181,23 @@ def _by_rank(lists: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
         yield tuple(each[at] for each, at in zip(lists, places, strict=True))
 
 
-def _shape(value: ir.Value, known: Mapping[_Key, int]) -> tuple[int, ...]:
-    """The shape of ``value`` with the sizes ``known``.
+def _shape(value: ir.Value, size_by_key: Mapping[_Key, int]) -> tuple[int, ...]:
+    """The shape of ``value`` with the sizes ``size_by_key``.
 
     Raises:
         KeyError: a sum of a dimension that no input has by itself.
     """
     dims = dims_of(value)
     if dims is None:
-        return tuple(known[(value.name or "", axis)] for axis in range(4))
+        return tuple(size_by_key[(value.name or "", axis)] for axis in range(4))
     sizes = []
     for axis, dim in enumerate(dims):
         if isinstance(dim, int):
             sizes.append(dim)
         elif dim is not None and (terms := _terms(dim)):
-            sizes.append(sum(int(t) if t.isdigit() else known[t] for t in terms))
+            sizes.append(sum(int(t) if t.isdigit() else size_by_key[t] for t in terms))
         else:
-            sizes.append(known[dim if dim is not None else (value.name or "", axis)])
+            sizes.append(size_by_key[dim if dim is not None else (value.name or "", axis)])
     return tuple(sizes)
 
 

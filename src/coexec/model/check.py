@@ -17,20 +17,20 @@ __all__ = ["check_same", "plain_session", "worst_difference"]
 
 
 def check_same(
-    given: ir.Model, simplified: ir.Model, candidates: Iterable[Mapping[str, Array]]
+    original: ir.Model, simplified: ir.Model, candidates: Iterable[Mapping[str, Array]]
 ) -> str | None:
-    """Run both in ONNX Runtime on the first inputs that the given one accepts, and compare.
+    """Run both in ONNX Runtime on the first inputs that the original accepts, and compare.
 
     Returns:
         Why nothing could be compared, or None. Nothing can be compared if ONNX Runtime runs the
-            given model with none of the candidates, or if it gives a result of another shape than
+            original with none of the candidates, or if it gives a result of another shape than
             declared (a fed value decides it), or two results for the same inputs.
 
     Raises:
         ModelError: ONNX Runtime does not accept the model, or an output differs.
     """
-    names = [v.name or "" for v in given.graph.outputs]
-    session = plain_session(given)
+    names = [v.name or "" for v in original.graph.outputs]
+    session = plain_session(original)
     reason = "there are no inputs to try"
     for inputs in candidates:
         try:
@@ -72,10 +72,10 @@ def _run(session: OrtSession, names: Sequence[str], inputs: Mapping[str, Any]) -
         raise ModelError(first_line(error)) from None
 
 
-def _other_shape(model: ir.Model, found: Sequence[Any]) -> str | None:
+def _other_shape(model: ir.Model, outputs: Sequence[Any]) -> str | None:
     """A message about the first output whose shape is not the declared one; None if there is
     none."""
-    for value, array in zip(model.graph.outputs, found, strict=True):
+    for value, array in zip(model.graph.outputs, outputs, strict=True):
         static = value.shape is not None and value.shape.is_static()
         if static and isinstance(array, np.ndarray) and value.shape != array.shape:
             return (
@@ -85,9 +85,11 @@ def _other_shape(model: ir.Model, found: Sequence[Any]) -> str | None:
     return None
 
 
-def _difference(names: Sequence[str], found: Sequence[Any], expected: Sequence[Any]) -> str | None:
+def _difference(
+    names: Sequence[str], outputs: Sequence[Any], expected: Sequence[Any]
+) -> str | None:
     """The first output that differs, and by how much; None if none does."""
-    for name, a, b in zip(names, found, expected, strict=True):
+    for name, a, b in zip(names, outputs, expected, strict=True):
         worst = worst_difference(a, b)
         half = isinstance(b, np.ndarray) and is_narrow(b.dtype)
         allowed = HALF_TOLERANCE if half else TOLERANCE

@@ -40,7 +40,7 @@ class Difference:
     """`worst_difference`."""
     where: tuple[int, ...] = ()
     """Index of the element that differs most; the first one that has no number, if there is one."""
-    found: Any = None
+    actual: Any = None
     expected: Any = None
     """The values there; None, both, if types or shapes differ."""
     elements: int = 0
@@ -51,30 +51,30 @@ class Difference:
     """Types and shapes that differ; "" if they are the same."""
 
 
-def difference_of(found: Array, expected: Array) -> Difference:
+def difference_of(actual: Array, expected: Array) -> Difference:
     """The difference between two tensors; its ``relative`` is 0.0 if there is none."""
-    relative = worst_difference(found, expected)
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        return Difference(relative, text=_others(found, expected))
+    relative = worst_difference(actual, expected)
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return Difference(relative, text=_others(actual, expected))
     if not expected.size:
         return Difference(relative)
     if is_float(expected.dtype):
-        a, b = found.astype(np.float64), expected.astype(np.float64)
+        a, b = actual.astype(np.float64), expected.astype(np.float64)
         unlike_b = (a != b) & ~(np.isnan(a) & np.isnan(b))
         lost = unlike_b & ~(np.isfinite(a) & np.isfinite(b))
         with np.errstate(invalid="ignore"):  # infinite numbers are lost, not distant
             distance = np.where(unlike_b & ~lost, np.abs(a - b), 0.0)
     else:
-        unlike_b, lost = found != expected, np.zeros(expected.shape, bool)
+        unlike_b, lost = actual != expected, np.zeros(expected.shape, bool)
         distance = unlike_b.astype(np.float64)
         if expected.dtype.kind in "iu":
-            distance = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+            distance = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
     place = np.unravel_index(np.argmax(lost if lost.any() else distance), expected.shape)
     where = tuple(int(i) for i in place)
     return Difference(
         relative,
         where,
-        found[where].item(),
+        actual[where].item(),
         expected[where].item(),
         int(unlike_b.sum()),
         int(lost.sum()),
@@ -105,7 +105,7 @@ def is_rounding(worst: float, own: float) -> bool:
     return own <= HALF_TOLERANCE and worst <= _AMPLIFIED * own
 
 
-def unlike(found: Any, expected: Any, allowed: float, *, spreads: bool = False) -> str | None:
+def unlike(actual: Any, expected: Any, allowed: float, *, spreads: bool = False) -> str | None:
     """How an output differs from the expected one, infinity and NaN included; None: it does not.
 
     Differences up to the smallest normal number do not count, because some engines round smaller
@@ -117,15 +117,17 @@ def unlike(found: Any, expected: Any, allowed: float, *, spreads: bool = False) 
             convolution. NaN never becomes a number.
     """
     if not isinstance(expected, np.ndarray):
-        same = worst_difference(found, expected) <= allowed
+        same = worst_difference(actual, expected) <= allowed
         return None if same else "has other members than ONNX Runtime's sequence or map"
     if not is_float(expected.dtype):
-        return None if worst_difference(found, expected) == 0.0 else _others(found, expected)
-    if not isinstance(found, np.ndarray) or found.dtype != expected.dtype:
-        return f"has the type {getattr(found, 'dtype', type(found).__name__)}, not {expected.dtype}"
-    if found.shape != expected.shape:
-        return f"has the shape {list(found.shape)}, not {list(expected.shape)}"
-    a, b = found.astype(np.float64), expected.astype(np.float64)
+        return None if worst_difference(actual, expected) == 0.0 else _others(actual, expected)
+    if not isinstance(actual, np.ndarray) or actual.dtype != expected.dtype:
+        return (
+            f"has the type {getattr(actual, 'dtype', type(actual).__name__)}, not {expected.dtype}"
+        )
+    if actual.shape != expected.shape:
+        return f"has the shape {list(actual.shape)}, not {list(expected.shape)}"
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
     comparable = np.isfinite(a) & np.isfinite(b)
     alike = np.where(np.isnan(b), np.isnan(a), a == b)
     lost: Array = ~(comparable | alike)
@@ -148,15 +150,15 @@ def unlike(found: Any, expected: Any, allowed: float, *, spreads: bool = False) 
     )
 
 
-def _others(found: Any, expected: Array) -> str:
+def _others(actual: Any, expected: Array) -> str:
     """How a tensor without fractions differs."""
-    found = np.asarray(found)
-    if found.shape != expected.shape or found.dtype != expected.dtype:
+    actual = np.asarray(actual)
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return (
-            f"is {found.dtype} of shape {list(found.shape)}, not {expected.dtype} of shape "
+            f"is {actual.dtype} of shape {list(actual.shape)}, not {expected.dtype} of shape "
             f"{list(expected.shape)}"
         )
-    return f"has {int((found != expected).sum())} other values among {expected.size}"
+    return f"has {int((actual != expected).sum())} other values among {expected.size}"
 
 
 def is_narrow(kind: np.dtype[Any]) -> bool:
@@ -164,31 +166,31 @@ def is_narrow(kind: np.dtype[Any]) -> bool:
     return is_float(kind) and kind.itemsize < np.dtype(np.float32).itemsize
 
 
-def worst_difference(found: Any, expected: Any) -> float:
+def worst_difference(actual: Any, expected: Any) -> float:
     """Largest absolute difference, relative to the largest expected value; infinite if the shapes
     differ or one has a number where the other has none.
 
     For sequences and maps it is the worst of their members; infinite if the members are others.
     """
-    if isinstance(expected, dict) and isinstance(found, dict):
-        if found.keys() != expected.keys():
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        if actual.keys() != expected.keys():
             return float("inf")
-        return worst_difference(list(found.values()), [expected[key] for key in found])
-    if isinstance(expected, list) and isinstance(found, list):
-        if len(found) != len(expected):
+        return worst_difference(list(actual.values()), [expected[key] for key in actual])
+    if isinstance(expected, list) and isinstance(actual, list):
+        if len(actual) != len(expected):
             return float("inf")
-        return max(map(worst_difference, found, expected), default=0.0)
-    if expected is None or found is None:
-        return 0.0 if found is expected else float("inf")
-    return _array_difference(np.asarray(found), np.asarray(expected))
+        return max(map(worst_difference, actual, expected), default=0.0)
+    if expected is None or actual is None:
+        return 0.0 if actual is expected else float("inf")
+    return _array_difference(np.asarray(actual), np.asarray(expected))
 
 
-def _array_difference(found: Array, expected: Array) -> float:
-    if found.shape != expected.shape or found.dtype != expected.dtype:
+def _array_difference(actual: Array, expected: Array) -> float:
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return float("inf")
     if not is_float(expected.dtype):
-        return 0.0 if np.array_equal(found, expected) else float("inf")
-    a, b = found.astype(np.float64), expected.astype(np.float64)
+        return 0.0 if np.array_equal(actual, expected) else float("inf")
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(b)
     if not np.array_equal(finite, np.isfinite(a)) or not finite.any():
         return 0.0 if np.array_equal(a, b, equal_nan=True) else float("inf")

@@ -104,10 +104,10 @@ def is_remembered(source: str | os.PathLike[str], cache: Cache) -> bool:
     return _unchanged_files(_remembered(cache, Path(os.path.abspath(source)))) != []
 
 
-def _unchanged_files(known: _KnownFiles) -> list[_Known]:
+def _unchanged_files(record: _KnownFiles) -> list[_Known]:
     """The files if all are unchanged, else []."""
-    same = all(_unchanged(file, _stat(file.path), known.written_ns) for file in known.files)
-    return known.files if same else []
+    same = all(_unchanged(file, _stat(file.path), record.written_ns) for file in record.files)
+    return record.files if same else []
 
 
 def _files(path: Path, cache: Cache | None) -> list[_Known]:
@@ -116,13 +116,13 @@ def _files(path: Path, cache: Cache | None) -> list[_Known]:
     Raises:
         OSError: the model's file cannot be read.
     """
-    known = _KnownFiles([], 0) if cache is None else _remembered(cache, path)
-    if unchanged := _unchanged_files(known):
+    record = _KnownFiles([], 0) if cache is None else _remembered(cache, path)
+    if unchanged := _unchanged_files(record):
         return unchanged
     now_ns = time.time_ns()
     model = _read(path)
-    if known.files and known.files[0].digest == model.digest:
-        named: Iterable[str] = [file.path for file in known.files[1:]]
+    if record.files and record.files[0].digest == model.digest:
+        named: Iterable[str] = [file.path for file in record.files[1:]]
     else:
         named = _named_by(path)
     files = [model, *map(_read_if_there, named)]
@@ -132,10 +132,10 @@ def _files(path: Path, cache: Cache | None) -> list[_Known]:
     return files
 
 
-def _unchanged(known: _Known, stat: _Stat | None, written_ns: int) -> bool:
-    if stat is None or known.stat is None:
-        return stat == known.stat
-    return stat == known.stat and max(stat[1], stat[2]) < written_ns - _RACY_NS
+def _unchanged(file: _Known, stat: _Stat | None, written_ns: int) -> bool:
+    if stat is None or file.stat is None:
+        return stat == file.stat
+    return stat == file.stat and max(stat[1], stat[2]) < written_ns - _RACY_NS
 
 
 def _remembered(cache: Cache, path: Path) -> _KnownFiles:

@@ -26,7 +26,7 @@ def attach(model: ir.Model, path: Path) -> None:
     """
     folders = ModelFolders(path)
 
-    def found(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+    def locate(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
         name = tensor.name or ""
         file = folders.file(name, os.fspath(tensor.location))
         # Without a base folder, onnx_ir does not restrict which files may be read.
@@ -36,14 +36,14 @@ def attach(model: ir.Model, path: Path) -> None:
 
     for value in model.graph.initializers.values():
         if isinstance(value.const_value, ir.ExternalTensor):
-            value.const_value = found(value.const_value)
+            value.const_value = locate(value.const_value)
     for graph in _bodies(model):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = _read(found(value.const_value))
+                value.const_value = _read(locate(value.const_value))
     for node in _nodes(model):
         for attribute in list(node.attributes.values()):
-            _read_attribute(node, attribute, found)
+            _read_attribute(node, attribute, locate)
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:
@@ -63,12 +63,12 @@ def _bodies(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 def _read_attribute(
-    node: ir.Node, attribute: ir.Attr, found: Callable[[ir.ExternalTensor], ir.ExternalTensor]
+    node: ir.Node, attribute: ir.Attr, locate: Callable[[ir.ExternalTensor], ir.ExternalTensor]
 ) -> None:
     """Replace external tensors in an attribute by the content of their files."""
 
     def read(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-        return _read(found(tensor)) if isinstance(tensor, ir.ExternalTensor) else tensor
+        return _read(locate(tensor)) if isinstance(tensor, ir.ExternalTensor) else tensor
 
     name = attribute.name
     if attribute.is_ref():

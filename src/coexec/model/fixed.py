@@ -134,16 +134,16 @@ def _sizes(
     return sizes | {name: size for name, size in named.items() if isinstance(size, int)}
 
 
-def _set_value(model: ir.Model, name: str, given: Any) -> None:
+def _set_value(model: ir.Model, name: str, content: Any) -> None:
     """Make the input ``name`` a constant, or give a weight another value."""
     weights = model.graph.initializers
     value = weights.get(name) or next(v for v in model.graph.inputs if v.name == name)
     try:
-        tensor = _constant(np.asarray(given), value)
+        tensor = _constant(np.asarray(content), value)
     except ModelError:
         raise
     except (ValueError, TypeError, OverflowError) as error:
-        text = f"{str(given)[:80]}{'...' * (len(str(given)) > 80)}"
+        text = f"{str(content)[:80]}{'...' * (len(str(content)) > 80)}"
         raise UsageError(
             f"--value {name}={text} is no value of the input {name!r}, which is {value.type} of "
             f"shape {value.shape}: {first_line(error)}"
@@ -175,15 +175,15 @@ def _constant(array: np.ndarray[Any, Any], value: ir.Value) -> ir.TensorProtocol
     return ir.Tensor(filled, dtype=dtype, name=name)
 
 
-def _broadcast(given: tuple[int, ...], dims: list[int | str | None] | None) -> tuple[int, ...]:
-    """The shape of an input with the known sizes ``dims`` for a value of shape ``given``."""
+def _broadcast(shape: tuple[int, ...], dims: list[int | str | None] | None) -> tuple[int, ...]:
+    """The shape of an input with the known sizes ``dims`` for a value of the shape ``shape``."""
     if dims is None:
-        return given
-    if len(given) > len(dims):
-        raise ValueError(f"it has {len(given)} axes")
-    padded = (1,) * (len(dims) - len(given)) + given
+        return shape
+    if len(shape) > len(dims):
+        raise ValueError(f"it has {len(shape)} axes")
+    padded = (1,) * (len(dims) - len(shape)) + shape
     own = tuple(d if isinstance(d, int) else p for d, p in zip(dims, padded, strict=True))
-    return np.broadcast_shapes(own, given) if own else own
+    return np.broadcast_shapes(own, shape) if own else own
 
 
 def _cast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

@@ -218,9 +218,9 @@ def _is_small(value: ir.Value) -> bool:
 
 
 def _results(
-    model: ir.Model, nodes: Sequence[ir.Node], wanted: Sequence[ir.Value]
+    model: ir.Model, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]
 ) -> list[Array] | None:
-    """The values ``wanted`` of ``nodes``; None if ONNX Runtime does not compute them."""
+    """The values ``outputs`` of ``nodes``; None if ONNX Runtime does not compute them."""
     copies: dict[ir.Value, ir.Value] = {}
     made: list[ir.Node] = []
     for value in (v for node in nodes for v in node.inputs if v is not None):
@@ -240,14 +240,14 @@ def _results(
                 copies[old] = new
         graph = ir.Graph(
             [],
-            [copies[v] for v in wanted],
+            [copies[v] for v in outputs],
             nodes=made,
             initializers=weights,
             name="constants",
             opset_imports=dict(model.opset_imports),
         )
         session = plain_session(ir.Model(graph, ir_version=model.ir_version), 1, optimised=False)
-        return run_session(session, [copies[v].name or "" for v in wanted], {})
+        return run_session(session, [copies[v].name or "" for v in outputs], {})
     except Exception:  # a run of the model reports the error
         return None
 

@@ -216,26 +216,26 @@ def _is_static(shape: ir.Shape | None) -> bool:
     return shape is not None and shape.is_static()
 
 
-def _take(value: ir.Value, found: ir.Value) -> None:
+def _take(value: ir.Value, inferred_value: ir.Value) -> None:
     if value.type is None:
-        value.type = found.type
-    value.shape = _merged(found.shape, value.shape)
+        value.type = inferred_value.type
+    value.shape = _merged(inferred_value.shape, value.shape)
 
 
-def _merged(found: ir.Shape | None, given: ir.Shape | None) -> ir.Shape | None:
-    """``found``, with the dimensions of ``given`` where ``found`` is open."""
-    if found is None or given is None:
-        return given if found is None else found
-    if len(found) != len(given):
-        return found
-    dims = zip(found, given, strict=True)
+def _merged(inferred_shape: ir.Shape | None, declared_shape: ir.Shape | None) -> ir.Shape | None:
+    """``inferred_shape``, with dimensions of ``declared_shape`` where it is open."""
+    if inferred_shape is None or declared_shape is None:
+        return declared_shape if inferred_shape is None else inferred_shape
+    if len(inferred_shape) != len(declared_shape):
+        return inferred_shape
+    dims = zip(inferred_shape, declared_shape, strict=True)
     return ir.Shape([a if isinstance(a, int) else b for a, b in dims])
 
 
-def _contradict(found: ir.Shape, given: ir.Shape) -> bool:
-    return len(found) != len(given) or any(
+def _contradict(inferred_shape: ir.Shape, declared_shape: ir.Shape) -> bool:
+    return len(inferred_shape) != len(declared_shape) or any(
         isinstance(a, int) and isinstance(b, int) and a != b
-        for a, b in zip(found, given, strict=True)
+        for a, b in zip(inferred_shape, declared_shape, strict=True)
     )
 
 

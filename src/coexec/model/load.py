@@ -141,7 +141,7 @@ class _How(NamedTuple):
     examples: Mapping[str, Any] | None
 
 
-def _simplified(given: ir.Model, how: _How) -> _Loaded:
+def _simplified(original: ir.Model, how: _How) -> _Loaded:
     """The simplified model in tasks; the given one if it cannot be simplified.
 
     Passes that fail, and passes that make the model differ from the given one, are left out.
@@ -150,15 +150,15 @@ def _simplified(given: ir.Model, how: _How) -> _Loaded:
     searched = False
     while True:
         try:
-            return _checked(given, how, without)
+            return _checked(original, how, without)
         except PassError as error:
             without.add(error.name)
         except _DiffersError as error:
             if searched:
-                return _as_given(given, how.name, str(error))
-            without, searched = _wrong_passes(given, how), True
+                return _as_given(original, how.name, str(error))
+            without, searched = _wrong_passes(original, how), True
         except _NotPlannedError as error:
-            return _as_given(given, how.name, str(error))
+            return _as_given(original, how.name, str(error))
 
 
 class _DiffersError(Exception):
@@ -169,17 +169,17 @@ class _NotPlannedError(Exception):
     """Shape inference or grouping fails for a model."""
 
 
-def _wrong_passes(given: ir.Model, how: _How) -> set[str]:
+def _wrong_passes(original: ir.Model, how: _How) -> set[str]:
     """The passes that fail or make a difference, found by adding one pass at a time."""
     without = set(PASSES)
     for each in (name for name in PASSES if name not in how.without):
         with suppress(PassError, _DiffersError, _NotPlannedError):
-            _checked(given, how._replace(check=True), without - {each})
+            _checked(original, how._replace(check=True), without - {each})
             without.remove(each)
     return without
 
 
-def _checked(given: ir.Model, how: _How, without: Collection[str]) -> _Loaded:
+def _checked(original: ir.Model, how: _How, without: Collection[str]) -> _Loaded:
     """The model in tasks after all passes but those in ``without``.
 
     Raises:
@@ -188,7 +188,7 @@ def _checked(given: ir.Model, how: _How, without: Collection[str]) -> _Loaded:
         _NotPlannedError: shape inference or grouping failed.
         ModelError: ONNX Runtime does not run the given model.
     """
-    model = _copy(given)
+    model = _copy(original)
     try:
         wrong = simplify(model, how.rewrites, without)
         if complete(model):
@@ -203,7 +203,7 @@ def _checked(given: ir.Model, how: _How, without: Collection[str]) -> _Loaded:
     require_memory(f"the model {how.name!r}", least_bytes(graph))
     tries = candidates(graph, how.examples)
     try:
-        unchecked = check_same(given, model, tries) if how.check else None
+        unchecked = check_same(original, model, tries) if how.check else None
     except (MemoryError, UnfitError):
         raise
     except Exception as error:  # it differs, or cannot be checked
@@ -228,21 +228,21 @@ def _checked(given: ir.Model, how: _How, without: Collection[str]) -> _Loaded:
     return _Loaded(model, graph, doubts)
 
 
-def _as_given(given: ir.Model, name: str, reason: str) -> _Loaded:
+def _as_given(original: ir.Model, name: str, reason: str) -> _Loaded:
     """The unchanged model in tasks; in one opaque task if it cannot be grouped.
 
     Raises:
         ModelError: ONNX Runtime does not run it.
     """
-    plain_session(given)
-    model = _copy(given)
+    plain_session(original)
+    model = _copy(original)
     try:
         passes.NameFixPass()(model)
         infer(model)
         complete(model)
         graph, what = build_graph(model, name), "is planned as it was given"
     except Exception as error:
-        model, reason = _copy(given), first_line(error)
+        model, reason = _copy(original), first_line(error)
         with suppress(Exception):  # outputs of known shapes can be written where they are wanted
             infer(model)
             complete(model)

@@ -44,7 +44,7 @@ class PassComparison:
 
 
 def compare_passes(
-    given: ir.Model,
+    original: ir.Model,
     feeds: Mapping[str, Any],
     expected: Mapping[str, Any],
     allowed: float,
@@ -54,7 +54,7 @@ def compare_passes(
     """A comparison for each pass, in order, until one differs.
 
     Args:
-        given: with fixed shapes; it is not changed.
+        original: with fixed shapes; it is not changed.
         expected: its outputs.
         allowed: largest difference that counts as equal, relative to the largest value.
         own_difference: returns how much ONNX Runtime's own answers differ.
@@ -64,12 +64,12 @@ def compare_passes(
         ModelError: shape inference refuses the model.
     """
     left_out = dict.fromkeys(without, "switched off")
-    before = given
+    before = original
     for number, name in enumerate([NO_PASS, *PASSES]):
         if name not in left_out:
             later = list(PASSES)[number:]
             try:
-                model = _simplified(given, {*left_out, *later})
+                model = _simplified(original, {*left_out, *later})
             except PassError as error:
                 left_out[name] = str(error)
         if name in left_out:
@@ -92,8 +92,8 @@ def compare_passes(
         before = model
 
 
-def _simplified(given: ir.Model, without: Collection[str]) -> ir.Model:
-    model = given.clone()
+def _simplified(original: ir.Model, without: Collection[str]) -> ir.Model:
+    model = original.clone()
     simplify(model, without=without)
     if complete(model):  # as `load` does
         simplify(model, without=without)

@@ -28,11 +28,11 @@ class PassStep:
     """Why it did not run; "" if it ran."""
 
 
-def pass_steps(given: ir.Model, without: Collection[str] = ()) -> list[PassStep]:
+def pass_steps(original: ir.Model, without: Collection[str] = ()) -> list[PassStep]:
     """The steps of all passes, in order. A pass that fails is left out, as `load` does.
 
     Args:
-        given: with fixed shapes; it is not changed.
+        original: with fixed shapes; it is not changed.
         without: names of passes to leave out.
 
     Raises:
@@ -41,7 +41,7 @@ def pass_steps(given: ir.Model, without: Collection[str] = ()) -> list[PassStep]
     left_out = dict.fromkeys(without, "switched off")
     while True:
         try:
-            steps = _steps(given.clone(), left_out)
+            steps = _steps(original.clone(), left_out)
         except PassError as error:
             left_out[error.name] = str(error)
             continue

@@ -183,19 +183,19 @@ def hostile(shape: Sequence[int], kind: np.dtype[np.floating], seed: int = 0) ->
         return flat.reshape(numbers.shape).astype(kind)
 
 
-def differing_row(found: Array, expected: Array) -> int | None:
+def differing_row(actual: Array, expected: Array) -> int | None:
     """Index of the first entry of the first axis that differs beyond the tolerance; None if none
     does.
 
     The differences of an entry are relative to its largest finite number. NaN and each infinity
     have to lie in the same places.
     """
-    if found.shape != expected.shape or found.dtype != expected.dtype:
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return 0
     if not is_float(expected.dtype):
-        return None if np.array_equal(found, expected) else 0
+        return None if np.array_equal(actual, expected) else 0
     allowed = TOLERANCE if expected.dtype.itemsize >= 4 else HALF_TOLERANCE
-    for row, (a, b) in enumerate(zip(found, expected, strict=True)):
+    for row, (a, b) in enumerate(zip(actual, expected, strict=True)):
         one, other = a.astype(np.float64), b.astype(np.float64)
         finite = np.isfinite(other)
         if not np.array_equal(

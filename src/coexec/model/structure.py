@@ -283,12 +283,14 @@ class _Check:
         self._weights(scope, read)
         return read - input_names - made.keys()
 
-    def _made(self, nodes: "Sequence[onnx.NodeProto]", given: Container[str]) -> Mapping[str, int]:
+    def _made(
+        self, nodes: "Sequence[onnx.NodeProto]", input_names: Container[str]
+    ) -> Mapping[str, int]:
         """For each value, the index of the node that computes it."""
         makers: dict[str, int] = {}
         for index, node in enumerate(nodes):
             for name in node.output:
-                if name and (name in makers or name in given):
+                if name and (name in makers or name in input_names):
                     raise ModelError(
                         f"{self._what} computes {name!r} twice, or computes an input "
                         f"or weight; export it again"

@@ -113,17 +113,17 @@ PLANNERS = Planners()
 """All planners that are installed."""
 
 
-def find_planner(name: str, *others: str) -> MachinePlanner:
+def find_planner(name: str, *other_names: str) -> MachinePlanner:
     """The planner with this name, with an error message for users.
 
     Args:
-        others: valid names that are no planners, such as "auto", for the message.
+        other_names: valid names that are no planners, such as "auto", for the message.
 
     Raises:
         UsageError: there is no such planner, or it cannot be imported.
     """
     if name not in PLANNERS:
-        names = sorted((*others, *PLANNERS))
+        names = sorted((*other_names, *PLANNERS))
         raise UsageError(
             f"there is no planner {name!r}{nearest(name, names)}; there are {', '.join(names)}"
         )

@@ -113,17 +113,18 @@ class _Search:
     def moves(self, number: int, state: Reached) -> Iterable[Strips]:
         """Possible steps: the next task on one device or divided, and chains and branches that
         begin with it."""
-        alone = [self._sharing.strips((number,), cut, state.held) for cut in self._sharing.alone]
-        branches = [distributed(self._sharing, f, state.held) for f in self._forks.get(number, ())]
+        sharing, parts_of = self._sharing, state.parts_of
+        alone = [sharing.strips((number,), cut, parts_of) for cut in sharing.alone]
+        branches = [distributed(sharing, f, parts_of) for f in self._forks.get(number, ())]
         undivided = [strips for strips in alone if strips is not None]
         yield from undivided
         yield from (strips for strips in branches if strips is not None)
         end_s = min((max(state.free_after(strips)) for strips in undivided), default=inf)
         for dimension, cut in self._cuts(number):
-            shares = self._sharing.shares((number,), cut)
+            shares = sharing.shares((number,), cut)
             if shares is None or max(state.free_s[s.device] + s.compute_s for s in shares) > end_s:
                 continue  # the step would end too late even without its fetches
-            strips = self._sharing.strips((number,), cut, state.held)
+            strips = sharing.strips((number,), cut, parts_of)
             if strips is not None:
                 yield strips
                 if dimension == "H" and max(state.free_after(strips)) <= end_s:
@@ -151,7 +152,7 @@ class _Search:
             end = problem.graph.tasks[chain.tasks[-1]].outputs[0]
             made = chain.made(problem)
             between = {end: tuple((device, box) for name, device, box in made if name == end)}
-            longer = sharing.strips((*chain.tasks, following), cut, state.held)
+            longer = sharing.strips((*chain.tasks, following), cut, state.parts_of)
             apart = sharing.strips((following,), cut, between)
             if longer is None or apart is None:
                 return

@@ -143,11 +143,11 @@ class _CpSatModel:
         self._rules()
         self._model.minimize(self._moments[formulation.end_of_all])
 
-    def start_from(self, known: Valuation) -> None:
+    def start_from(self, solution: Valuation) -> None:
         """Start the search from this solution."""
-        for flag, value in zip(self._flags[1:], known.flags[1:], strict=True):
+        for flag, value in zip(self._flags[1:], solution.flags[1:], strict=True):
             self._model.add_hint(flag, value)
-        for moment, tick in zip(self._moments, known.moments, strict=True):
+        for moment, tick in zip(self._moments, solution.moments, strict=True):
             self._model.add_hint(moment, tick)
 
     def solve(self, solver: Any) -> tuple[list[Solution], float]:

@@ -272,11 +272,11 @@ class _Solver:
     def solve(
         self,
         formulation: Formulation,
-        known: Valuation,
+        incumbent: Valuation,
         weight: float,
         max_nodes: int | None,
     ) -> tuple[Valuation, bool]:
-        """The best solution found, at worst ``known``, and whether it is proven to be optimal.
+        """The best solution found, at worst ``incumbent``, and whether it is proven to be optimal.
 
         The objective is the end of all plus ``weight`` times the sum of the ends of tasks.
         """
@@ -293,13 +293,13 @@ class _Solver:
             highs.setOptionValue(name, value)
         highs.passModel(self._program(formulation, weight))
         start = self._highspy.HighsSolution()
-        start.col_value = [float(x) for x in (*known.flags[1:], *known.moments)]
+        start.col_value = [float(x) for x in (*incumbent.flags[1:], *incumbent.moments)]
         highs.setSolution(start)
         highs.run()
         self.left_s -= highs.getRunTime()
         values = list(highs.getSolution().col_value)
         if highs.getInfo().primal_solution_status != self._highspy.kSolutionStatusFeasible:
-            return known, False
+            return incumbent, False
         flags = formulation.constraints.flags
         proven = highs.getModelStatus() == self._highspy.HighsModelStatus.kOptimal
         return Valuation([False, *(x > 0.5 for x in values[:flags])], values[flags:]), proven

@@ -42,14 +42,14 @@ def solve(problem: Problem, *, steps: int = STEPS, channel_block: int = CHANNEL_
 
     def moves(number: int, state: Reached) -> Iterable[Strips]:
         for fork in forks_at.get(number, ()):
-            if (branches := distributed(sharing, fork, state.held)) is not None:
+            if (branches := distributed(sharing, fork, state.parts_of)) is not None:
                 yield branches
         best_s = inf
         for cut in (*sharing.alone, *sharing.cuts(number, "OC")):
             shares = sharing.shares((number,), cut)
             if shares is None or state.least_end_s(shares, problem.launches_s) > best_s:
                 continue  # the step would end too late even without its fetches
-            strips = sharing.strips((number,), cut, state.held)
+            strips = sharing.strips((number,), cut, state.parts_of)
             if strips is not None:
                 yield strips
                 best_s = min(best_s, max(state.free_after(strips)))

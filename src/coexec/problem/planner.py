@@ -126,11 +126,11 @@ class Planner(Generic[CostT, ProblemT, AnswerT, PlanT]):
         Raises:
             UsageError: the planner has no such option, or the value has another type.
         """
-        known = self.options
+        parameters = self.options
         for name, value in options.items():
-            if name not in known:
-                raise unknown_option(f"planner {self.name}", name, known)
-            annotation = known[name].annotation
+            if name not in parameters:
+                raise unknown_option(f"planner {self.name}", name, parameters)
+            annotation = parameters[name].annotation
             if not _fits(value, annotation):
                 raise UsageError(
                     f"option {name} of planner {self.name} is {value!r}; it wants "

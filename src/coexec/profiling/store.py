@@ -182,9 +182,9 @@ class ProfileStore:
         """All measurements on a device, by signature."""
         measurements = {}
         for _, signature, *figures in self._rows("measurement", device):
-            seconds, spread, samples, family, macs, moved_bytes, others = figures
+            seconds, spread, samples, family, macs, moved_bytes, share = figures
             work = Work(macs, moved_bytes)
-            measurements[signature] = Measurement(seconds, spread, samples, family, work, others)
+            measurements[signature] = Measurement(seconds, spread, samples, family, work, share)
         return measurements
 
     def read_predictor(self, device: str) -> dict[str, str]:

@@ -252,8 +252,8 @@ def _segment(graph: Graph, piece: Piece, place: Place) -> Segment:
     """A segment of one piece."""
     task = graph.task[piece.task]
     reads = needed_inputs(graph, task, piece.region)
-    main, *others = task.outputs
-    writes = [(main, piece.region), *((name, graph.tensors[name].whole) for name in others)]
+    main, *side_outputs = task.outputs
+    writes = [(main, piece.region), *((name, graph.tensors[name].whole) for name in side_outputs)]
     return Segment(
         0,
         *place,
@@ -350,9 +350,9 @@ def _quantises(task: Task) -> bool:
     return any(part in op.op_type for op in task.operators for part in _QUANTISING)
 
 
-def _is_one_step(found: Array, expected: Array) -> bool:
+def _is_one_step(actual: Array, expected: Array) -> bool:
     """Whether numbers of 8 bits differ by one step at most; others have to be equal."""
-    if expected.dtype not in (np.int8, np.uint8) or found.dtype != expected.dtype:
-        return worst_difference(found, expected) == 0
-    steps = np.abs(found.astype(np.int32) - expected.astype(np.int32))
+    if expected.dtype not in (np.int8, np.uint8) or actual.dtype != expected.dtype:
+        return worst_difference(actual, expected) == 0
+    steps = np.abs(actual.astype(np.int32) - expected.astype(np.int32))
     return bool(steps.max(initial=0) <= 1)

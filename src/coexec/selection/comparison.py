@@ -109,17 +109,17 @@ class Agreement:
         return self.differs is None and self.unknown is not None and not self.is_random
 
     def why_unlike(
-        self, found: Mapping[str, Any], expected: Mapping[str, Any], feeds: Mapping[str, Any]
+        self, outputs: Mapping[str, Any], expected: Mapping[str, Any], feeds: Mapping[str, Any]
     ) -> Iterator[tuple[str, str]]:
         """Names of the outputs that differ from ONNX Runtime's, and how each differs.
 
         Args:
-            found: the plan's answers to ``feeds``.
+            outputs: the plan's answers to ``feeds``.
             expected: ONNX Runtime's answers to ``feeds``.
         """
         spreads = self.spreads and not (_is_finite(feeds) and _is_finite(expected))
         for name, value in expected.items():
-            text = unlike(found[name], value, self.allowed, spreads=spreads)
+            text = unlike(outputs[name], value, self.allowed, spreads=spreads)
             if text is not None:
                 yield name, text
 
@@ -349,7 +349,7 @@ def _compare(work: PlanningContext, runner: Runner, reference: ReferenceAnswers)
 
 def _beyond_rounding(
     differences: Mapping[str, str],
-    found: Mapping[str, Array],
+    outputs: Mapping[str, Array],
     answer: _Expected,
     reference: ReferenceAnswers,
     allowed: float,
@@ -369,24 +369,24 @@ def _beyond_rounding(
         expected = answer.outputs[name]
         own = unlike(plain[name], expected, allowed)
         if own is not None:
-            worst = worst_difference(found[name], expected)
+            worst = worst_difference(outputs[name], expected)
             if not is_rounding(worst, worst_difference(plain[name], expected)):
                 return "", (
                     f"ONNX Runtime's own answers with and without its optimisations "
                     f"differ, as output {name!r} {own}"
                 )
-        elif moved is None or not _is_choice(found[name], moved[name], expected, allowed):
+        elif moved is None or not _is_choice(outputs[name], moved[name], expected, allowed):
             return name, text
         else:
             return "", f"a change in the last digits of the inputs changes output {name!r}"
     return "", ""
 
 
-def _is_choice(found: Any, moved: Any, expected: Any, allowed: float) -> bool:
+def _is_choice(actual: Any, moved: Any, expected: Any, allowed: float) -> bool:
     """Whether a difference comes from another choice among equal values. A new infinity or NaN
     never does."""
     fractions = isinstance(expected, np.ndarray) and expected.dtype.kind == "f"
-    if fractions and np.isfinite(expected).all() and not np.isfinite(found).all():
+    if fractions and np.isfinite(expected).all() and not np.isfinite(actual).all():
         return False
     return unlike(moved, expected, allowed) is not None
 

@@ -69,11 +69,11 @@ def _of_machine(rules: Rules) -> list[Configuration]:
             on_cpu.append(tuple(cpu_name([core]) for core in cores))
     engines = _engines()
     cpu = {name: usable for name, usable in engines.items() if name == "cpu"}
-    others = {name: usable for name, usable in engines.items() if name not in cpu}
-    accelerators = tuple(others)
+    other_engines = {name: usable for name, usable in engines.items() if name not in cpu}
+    accelerators = tuple(other_engines)
     for_machine = list(on_cpu)
-    for engine in [None, *_further(others, rules)]:
-        names = _with(engine, accelerators, others)
+    for engine in [None, *_further(other_engines, rules)]:
+        names = _with(engine, accelerators, other_engines)
         for_machine += [(name,) for name in names]
         if names:
             for_machine += [names, *((*cores_used, *names) for cores_used in on_cpu)]

@@ -111,14 +111,14 @@ class OpenedModel:
                 shapes[name] = np.shape(array)
         return shapes
 
-    def _assumed(self, known: Shapes) -> Shapes:
+    def _assumed(self, known_shapes: Shapes) -> Shapes:
         """Shapes of the inputs that are still dynamic, found once for a model."""
-        key = digest_of(self.source, known, self._values, self._cache)
+        key = digest_of(self.source, known_shapes, self._values, self._cache)
         entry = self._cache.find("assumed", key)
         if entry is None:
             from coexec.model.assumed import assumed_shapes
 
-            shapes = assumed_shapes(self._read(known, all_known=False))
+            shapes = assumed_shapes(self._read(known_shapes, all_known=False))
             content = json.dumps(shapes).encode()
             self._cache.add("assumed", key, Entry({"shapes.json": content}), quiet=True)
         else:

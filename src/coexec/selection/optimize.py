@@ -254,7 +254,7 @@ def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
 
 
 def _judged(
-    chosen: Prepared, outcome: Outcome[str], others: float, chooser: Chooser, rules: Rules
+    chosen: Prepared, outcome: Outcome[str], others_share: float, chooser: Chooser, rules: Rules
 ) -> Verdict:
     decision = chosen.decision
     assert decision is not None  # planner "auto" has chosen
@@ -275,7 +275,7 @@ def _judged(
         plan_file=text_of(chosen.plan, chosen.graph, chosen.origin.shapes),
         decision=decision,
         reason=against or f"{ort_s / plan_s:.2f} times as fast",
-        others=others,
+        others=others_share,
         doubt=chooser.doubt,
     )
 

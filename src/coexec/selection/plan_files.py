@@ -19,23 +19,23 @@ _MOST_BYTES = 1 << 30
 """Largest number of bytes read of a plan file, because /dev/zero, for example, never ends."""
 
 
-def plan_of(given: Any) -> PlanFile | None:
+def plan_of(argument: Any) -> PlanFile | None:
     """The plan in a user's argument: the path of a file, a plan, or None for no plan.
 
     Raises:
         PlanError: the file cannot be read, or is no plan.
         UsageError: the argument has another type.
     """
-    if given is None or isinstance(given, PlanFile):
-        return given
-    if isinstance(given, Plan):
-        return PlanFile(given)
-    if not isinstance(given, str | os.PathLike):
+    if argument is None or isinstance(argument, PlanFile):
+        return argument
+    if isinstance(argument, Plan):
+        return PlanFile(argument)
+    if not isinstance(argument, str | os.PathLike):
         raise UsageError(
-            f"plan={given!r} is a {type(given).__name__}; give the path of a file "
+            f"plan={argument!r} is a {type(argument).__name__}; give the path of a file "
             f"that coexec plan --output has written, or a coexec.Plan"
         )
-    path = os.fspath(given)
+    path = os.fspath(argument)
     try:
         with Path(path).open("rb") as file:
             content = file.read(_MOST_BYTES)

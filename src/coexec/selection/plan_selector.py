@@ -165,15 +165,15 @@ class PlanSelector:
         if self._settings.planner != AUTO:
             check_planner(self._settings.planner, self._settings.planner_options)
 
-    def start_known(self, shapes: Shapes, asked: PlanRequest) -> bool:
+    def start_known(self, shapes: Shapes, request: PlanRequest) -> bool:
         """Start the earlier choice for these shapes, and return whether there was one."""
-        prepared = asked.known
+        prepared = request.known
         if prepared is None:
             return False
         state = self._state(shapes)
         self._try(shapes, state, prepared)
         _warn_of(state)
-        if asked.doubt is not None:
+        if request.doubt is not None:
             self._submit(shapes, state, after_s=self.again_s, again=True)
         return True
 

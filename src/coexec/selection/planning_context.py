@@ -264,11 +264,11 @@ class PlanningContext:
     def _plan_key(self, planner: str, options: Mapping[str, Any]) -> str:
         return repr((planner, sorted(options.items()), sorted(self.settings.pins.items())))
 
-    def _key(self, asked: str) -> str:
-        return digest(self.given.digest, self._described.fingerprint, asked)
+    def _key(self, request: str) -> str:
+        return digest(self.given.digest, self._described.fingerprint, request)
 
-    def _found(self, asked: str) -> Prepared | None:
-        entry = self.cache.find("plans", self._key(asked))
+    def _found(self, request: str) -> Prepared | None:
+        entry = self.cache.find("plans", self._key(request))
         if entry is None:
             return None
         with suppress(StoreError, PlanError, KeyError):  # a damaged entry: the plan is made again
@@ -276,14 +276,14 @@ class PlanningContext:
             return Prepared(self, Plan.from_json(extra["plan"]), compiled, key=extra["key"])
         return None
 
-    def _made(self, asked: str, plan: Plan) -> Prepared:
+    def _made(self, request: str, plan: Plan) -> Prepared:
         """Compile ``plan`` and add it to the cache."""
         compiled = self.compiled(plan)
         key = self._key(_text(plan))
         if all(m.weights.keys() <= m.stored.keys() for m in compiled.modules):
             # Compute the key only now: it differs if the model changed while it was loaded.
             extra = {"plan": plan.to_json(), "key": key}
-            self.cache.add("plans", self._key(asked), save_compiled(compiled, extra))
+            self.cache.add("plans", self._key(request), save_compiled(compiled, extra))
         return Prepared(self, plan, compiled, key=key)
 
 
@@ -291,8 +291,8 @@ def _text(plan: Plan) -> str:
     return repr(plan.to_json())
 
 
-def _own_session(engine: OpenEngine, given: OpenedModel) -> OwnSession:
-    session = engine.own_session(given.for_own_session())
+def _own_session(engine: OpenEngine, opened_model: OpenedModel) -> OwnSession:
+    session = engine.own_session(opened_model.for_own_session())
     assert session is not None  # the plan is `as_given`, so the engine has one
     return session
 

@@ -24,7 +24,7 @@ def spread(rounds_s: Sequence[float]) -> float | None:
 def doubt(
     winner: Candidate,
     won_s: Sequence[float],
-    others: Sequence[tuple[Candidate, Sequence[float]]],
+    rivals: Sequence[tuple[Candidate, Sequence[float]]],
     before: Candidate | None,
     stolen: float = 0.0,
     others_share: float = 0.0,
@@ -34,7 +34,7 @@ def doubt(
 
     Args:
         won_s: the winner's rounds, in seconds.
-        others: the other rivals that ran, with their rounds.
+        rivals: the other rivals that ran, with their rounds.
         before: the earlier choice that was in doubt. The same winner twice is not by chance.
         stolen: share of the processor time that the host of a virtual machine took.
         others_share: share of the processor time that other programs of this machine used.
@@ -49,7 +49,7 @@ def doubt(
     varies = spread(won_s)
     if varies is not None and varies > rules.spread:
         return f"the times of the taken plan vary by {varies:.0%}"
-    for rival, rounds_s in others:
+    for rival, rounds_s in rivals:
         lead = ratio(rounds_s, won_s) if won_s and rounds_s else rules.lead
         if lead < rules.lead:
             apart = f"{abs(lead - 1):.1%}"

@@ -114,9 +114,9 @@ def share(candidate: Candidate, reference: Candidate) -> str:
 def explained(order: Sequence[Contender]) -> list[Candidate]:
     """The candidates of the plans in ``order``, with status and reason; the first one is taken."""
     reference = next((e.candidate for e in order if e.standing.is_reference), None)
-    taken, *others = order
+    taken, *other_contenders = order
     rows = [replace(taken.candidate, status="taken", reason=_why_taken(taken, reference))]
-    for entry in others:
+    for entry in other_contenders:
         row = entry.candidate
         if row.status != "refused":
             row = replace(row, reason=_why_not_taken(entry, rows[0], reference))

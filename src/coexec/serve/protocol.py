@@ -56,7 +56,7 @@ class Inference:
 
     id: str | None
     feeds: Mapping[str, Array]
-    wanted: Sequence[Wanted]
+    outputs: Sequence[Wanted]
 
 
 def metadata(served: Served) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def write_answer(
         InputError: an output cannot be written as JSON.
     """
     listed, binary = [], []
-    for output in request.wanted:
+    for output in request.outputs:
         array = outputs[output.name]
         tensor: dict[str, Any] = {
             "name": output.name,

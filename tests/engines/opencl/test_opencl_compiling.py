@@ -237,7 +237,7 @@ def test_a_process_that_asked_for_many_binaries_asks_for_no_more(
 ) -> None:
     """PoCL keeps the kernels loaded whose binaries were asked for, and has 128 places."""
     device = opened(tmp_path)
-    monkeypatch.setattr(device.binaries, "_most", Binaries._asked)
+    monkeypatch.setattr(device.binaries, "_most", Binaries._requests)
     if not helped:
         monkeypatch.setattr(compiling, "_helpers", lambda binaries, arch: 0)
     own: list[str] = []
@@ -249,7 +249,7 @@ def test_a_process_that_asked_for_many_binaries_asks_for_no_more(
     assert set(own) == (set() if helped else kernels)
     assert {s for s in kernels if device.binaries.has(s, OPTIONS)} == kernels - set(own)
     assert device.binaries.compiled == len(kernels)
-    assert Binaries._asked == device.binaries._most
+    assert Binaries._requests == device.binaries._most
 
 
 @pytest.mark.sampled(3)

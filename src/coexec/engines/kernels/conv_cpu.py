@@ -137,7 +137,7 @@ class _Chunks:
     depth: int
     """Channels of an input block: a block of channels, or all of a row-major image."""
     in_blocks: int
-    rest: int
+    last_channels: int
     """Channels of the last input block."""
     steps: int
     """Rows of the filter, counted for all blocks of input channels."""
@@ -257,18 +257,18 @@ class _DirectConv:
         node: Node,
         context: Context,
         shape: ConvShape,
-        given: ConvShape,
+        original_shape: ConvShape,
         x: Value,
         first: int,
         groups: int,
         size: int,
     ) -> None:
-        """``given`` is the convolution before the padding of columns was copied."""
-        self._node, self._arch, self._shape, self._given, self._x = (
+        """``original_shape`` is the convolution before the padding of columns was copied."""
+        self._node, self._arch, self._shape, self._original_shape, self._x = (
             node,
             context.arch,
             shape,
-            given,
+            original_shape,
             x,
         )
         self._context = context
@@ -306,7 +306,7 @@ class _DirectConv:
         """The form of the kernel. A step has all channels of a few planes, or two channels if their
         number is even."""
         depth = self._chunks.depth
-        step = 2 if self._chunks.rest % 2 == 0 and depth % 2 == 0 else 1
+        step = 2 if self._chunks.last_channels % 2 == 0 and depth % 2 == 0 else 1
         if not self._x.block and depth <= _FEW_PLANES:
             step = depth
         return Form(
@@ -316,7 +316,7 @@ class _DirectConv:
             stride=self._shape.stride_w,
             lanes=depth if self._x.block else 1,
             step=step,
-            skips=self._given.left > self._row.pixels,
+            skips=self._original_shape.left > self._row.pixels,
             chunked=not self._arch.half,
         )
 
@@ -333,7 +333,7 @@ class _DirectConv:
             chunk=self._chunks.chunk,
             in_blocks=self._chunks.in_blocks,
             steps_full=self._chunks.depth // form.step,
-            steps_last=self._chunks.rest // form.step,
+            steps_last=self._chunks.last_channels // form.step,
             in_channels=shape.in_channels,
             in_h=shape.in_h,
             in_w=shape.in_w,
@@ -346,8 +346,8 @@ class _DirectConv:
             kernel_w=shape.kernel_w,
             tap_vectors=tap_vectors,
             row_vectors=tap_vectors * shape.kernel_w,
-            image_left=self._given.left,
-            image_right=self._given.left + self._given.in_w,
+            image_left=self._original_shape.left,
+            image_right=self._original_shape.left + self._original_shape.in_w,
         )
 
     def _pack(self, weights: Array) -> Array:

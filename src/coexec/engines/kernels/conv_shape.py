@@ -196,9 +196,9 @@ def packed_bias(node: Node, context: Context, first: int, blocks: int) -> Packed
     """The bias of ``blocks`` blocks of channels from block ``first`` on; zeros if there is none."""
     b = context.arch.block
 
-    def pack(given: Array) -> Array:
-        bias = np.zeros(blocks * b, given.dtype)
-        part = given[first * b : (first + blocks) * b]
+    def pack(values: Array) -> Array:
+        bias = np.zeros(blocks * b, values.dtype)
+        part = values[first * b : (first + blocks) * b]
         bias[: part.size] = part
         return bias
 

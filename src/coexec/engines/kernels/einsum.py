@@ -184,27 +184,28 @@ def _ordered(
     context: Context,
     name: str,
     labels: Sequence[str],
-    wanted: Sequence[str],
+    target_labels: Sequence[str],
     shape: tuple[int, ...],
-    found: list[KernelLaunch],
+    kernels: list[KernelLaunch],
     again: bool,
 ) -> _Side:
-    """A side of the product with its axes as ``wanted``; its Transpose is added to ``found``.
+    """A side of the product with its axes as ``target_labels``.
 
+    Its Transpose is added to ``kernels``.
     ``again``: the tensor is also the other side, so this side needs another name.
     """
-    order = tuple(labels.index(label) for label in wanted)
+    order = tuple(labels.index(label) for label in target_labels)
     array = context.constant(name)
     if array is not None:
         ordered = np.ascontiguousarray(array.transpose(order)).reshape(shape)
-        return f"{name}, as {' '.join(wanted)}", shape, ordered
+        return f"{name}, as {' '.join(target_labels)}", shape, ordered
     value = context.value(name)
     if order == tuple(range(len(order))) and not value.block and not again:
         return name, shape, None
     turned = _row_major(context, [value.shape[axis] for axis in order])
     operator = Operator("Transpose", (name,), (turned.name,), {"perm": order}, {})
     inside = _viewed(context, turned.name, turned.shape, None)
-    found += transpose.launches(Node(operator), inside)
+    kernels += transpose.launches(Node(operator), inside)
     return turned.name, shape, None
 
 

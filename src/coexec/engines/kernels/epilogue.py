@@ -105,15 +105,15 @@ class Epilogue:
             texts[op.outputs[0]] = result
         return lines, texts[self._operators[-1].outputs[0]] if self._operators else start
 
-    def _call(self, op: Operator, known: Mapping[str, str]) -> Call:
+    def _call(self, op: Operator, texts: Mapping[str, str]) -> Call:
         tensors, read = self._context.tensors, _read(op)
         dtypes = [tensors[name].dtype if name else "" for name in read]
         if self.vector or self.run:  # vectors have floats, even if other types were loaded
             dtypes = ["float32"] * len(read)
-        names = [known[name] if name else "" for name in read]
+        names = [texts[name] if name else "" for name in read]
         return Call(op, names, dtypes, tensors[op.outputs[0]].dtype)
 
-    def _power(self, op: Operator, known: Mapping[str, str]) -> str:
+    def _power(self, op: Operator, texts: Mapping[str, str]) -> str:
         """A square or cube as a product, as in ONNX Runtime, in a hundredth of the time of a power.
         "" for other operators."""
         array = self._context.constant(op.inputs[1]) if op.op_type == "Pow" else None
@@ -121,7 +121,7 @@ class Epilogue:
             return ""
         exponent, floats = array.item(), self._context.tensors[op.inputs[0]].dtype == "float32"
         return (
-            " * ".join([known[op.inputs[0]]] * int(exponent))
+            " * ".join([texts[op.inputs[0]]] * int(exponent))
             if (floats and exponent in (2, 3))
             else ""
         )

@@ -57,13 +57,13 @@ def _positions(value: Value) -> Array:
     return np.asarray(vector * value.block + c % value.block)
 
 
-def _moved(context: Context, given: Value, packed: Value, table: Array) -> KernelLaunch:
-    """The kernel that fills ``packed`` from ``given`` by the table.
+def _moved(context: Context, original: Value, packed: Value, table: Array) -> KernelLaunch:
+    """The kernel that fills ``packed`` from ``original`` by the table.
 
-    An entry of the table is 1 plus the position of the element in ``given``, or 0 for a zero.
+    An entry of the table is 1 plus the position of the element in ``original``, or 0 for a zero.
     """
     source = Source("pack", context.arch)
-    source.read("x", given)
+    source.read("x", original)
     source.constant("table", table, vector=1)
     source.write("y", packed)
     source.add(

@@ -119,13 +119,13 @@ class RecurrentStep:
         grid = (s.units, ceil_div(s.batch, len(samples)), s.directions)
         return self._source.finish(grid, (1, 1, 1))
 
-    def _streamed(self, start: int, stop: int, samples: range, ways: range) -> list[str]:
+    def _streamed(self, start: int, stop: int, samples: range, slots: range) -> list[str]:
         """Lines that add the products of the old states from ``start`` to ``stop``."""
         if start == stop:
             return []
         s, gates, ctype = self._shape, self._phase.gates, self._cell.ctype
-        lines = [f"for (int k = {start}; k < {stop}; k += {len(ways)}) {{"]
-        for w in ways:
+        lines = [f"for (int k = {start}; k < {stop}; k += {len(slots)}) {{"]
+        for w in slots:
             row = f"((d * {s.units} + u) * {s.hidden} + k + {w}) * {len(gates)}"
             lines += [
                 f"  const {ctype} w{g}_{w} = LOAD_r({row} + {i});" for i, g in enumerate(gates)

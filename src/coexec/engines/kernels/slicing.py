@@ -90,13 +90,13 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     return [_cut_out(node, context, name, cuts) for name, cuts in parts.items()]
 
 
-def _cut_out(node: Node, context: Context, name: str, found: Sequence[AxisSlice]) -> KernelLaunch:
+def _cut_out(node: Node, context: Context, name: str, slices: Sequence[AxisSlice]) -> KernelLaunch:
     source = Source("slice", context.arch)
     x = source.read("x", context.operand(node.operator.inputs[0]))
     y = context.value(name)
     coordinates = [f"p{axis}" for axis in range(len(y.shape))]
     residue: int | None = 0
-    for axis, start, step in found:
+    for axis, start, step in slices:
         coordinates[axis] = f"({start} + {coordinates[axis]} * {step})"
         if axis == 1 and context.arch.block:
             residue = start % context.arch.block if step == 1 else None

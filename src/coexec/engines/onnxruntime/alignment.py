@@ -117,11 +117,11 @@ def _regions(graph: ir.Graph, block: int) -> dict[ir.Value, _Channels]:
     return {value: c for value, c in layout_of.items() if connected.root(value) in roots}
 
 
-def _in_plain(node: ir.Node | None, found: Container[ir.Value | None], block: int) -> bool:
+def _in_plain(node: ir.Node | None, layout_of: Container[ir.Value | None], block: int) -> bool:
     """Whether ONNX Runtime would run a node in NCHW because of its number of channels."""
     assert node is not None
     if node.op_type == "Concat":
-        return any(v in found and _count(v) % block for v in node.inputs)
+        return any(v in layout_of and _count(v) % block for v in node.inputs)
     return _kind(node) != "dense" and _count(node.outputs[0]) % _MULTIPLE != 0
 
 
@@ -165,8 +165,8 @@ def _kind(node: ir.Node) -> str:
     return "depthwise" if weight.shape[0] == group and weight.shape[1] == 1 else "Conv"
 
 
-def _alignable(node: ir.Node, known: Container[ir.Value | None], block: int) -> bool:
-    """Whether a node can compute an aligned result, if the values in ``known`` can be aligned."""
+def _alignable(node: ir.Node, aligned_values: Container[ir.Value | None], block: int) -> bool:
+    """Whether a node can compute an aligned result, if ``aligned_values`` can be aligned."""
     result, kind = node.outputs[0], _kind(node)
     if len(node.outputs) != 1 or result.shape is None or len(result.shape) != 4:
         return False
@@ -175,11 +175,11 @@ def _alignable(node: ir.Node, known: Container[ir.Value | None], block: int) -> 
     if kind == "dense":
         return 2 * _count(result) > block  # for fewer, whole blocks are too much work
     if kind in _UNARY | {"depthwise", "BatchNormalization"}:
-        return node.inputs[0] in known
+        return node.inputs[0] in aligned_values
     if kind in _BINARY:
-        return all(v in known and _count(v) == _count(result) for v in node.inputs)
+        return all(v in aligned_values and _count(v) == _count(result) for v in node.inputs)
     if kind == "Concat" and node.attributes["axis"].as_int() in (1, -3):
-        return any(v in known for v in node.inputs)
+        return any(v in aligned_values for v in node.inputs)
     return False
 
 

@@ -13,7 +13,7 @@ __all__ = ["with_seeds"]
 
 _SEEDS = 1 << 24
 """Upper bound of seeds. The attribute is a float32, which represents all smaller integers."""
-_given: set[int] = set()
+_used_seeds: set[int] = set()
 """Seeds that were used in this process. No two nodes get the same seed."""
 _DRAWING = frozenset(
     {
@@ -74,6 +74,6 @@ def _new_seed() -> int:
     similar numbers for neighbouring seeds."""
     while True:
         number = random.SystemRandom().randrange(_SEEDS)
-        if number not in _given:
-            _given.add(number)
+        if number not in _used_seeds:
+            _used_seeds.add(number)
             return number

@@ -34,17 +34,17 @@ class Binaries:
         launched: this process also launches the kernels that it compiles.
     """
 
-    _asked: ClassVar[int] = 0
+    _requests: ClassVar[int] = 0
     """Number of binaries that this process has requested from its drivers."""
 
     def __init__(
-        self, found: DeviceHandle, context: Any, folder: Path | None, launched: bool = True
+        self, device: DeviceHandle, context: Any, folder: Path | None, launched: bool = True
     ) -> None:
-        self.found = found
+        self.device = device
         self.folder = folder
         self._context = context
         self._cache = None if folder is None else Cache(folder)
-        runtime = found.runtime if launched else None
+        runtime = device.runtime if launched else None
         self._most = math.inf if runtime is None else runtime.most_binaries
         self.compiled = 0
         """Number of kernels that were compiled and not read from the cache."""
@@ -61,7 +61,7 @@ class Binaries:
     @property
     def keeps_own(self) -> bool:
         """Whether this process stores its own binaries, and not only its helpers do."""
-        return self.folder is not None and Binaries._asked < self._most
+        return self.folder is not None and Binaries._requests < self._most
 
     def program(self, source: str, options: str) -> Any:
         """The built program of a source.
@@ -84,7 +84,7 @@ class Binaries:
             return pyopencl.Program(self._context, source).build(options)
 
     def _key(self, source: str, options: str) -> str:
-        return digest(source, options, self.found.name, self.found.compiles_for)
+        return digest(source, options, self.device.name, self.device.compiles_for)
 
     def _read(self, key: str) -> Any:
         import pyopencl
@@ -95,14 +95,14 @@ class Binaries:
         binary = entry.files["kernel.bin"]
         try:
             with _quiet():
-                return pyopencl.Program(self._context, [self.found.handle], [binary]).build()
+                return pyopencl.Program(self._context, [self.device.handle], [binary]).build()
         except pyopencl.Error:
             return None  # the driver does not accept it any more
 
     def _write(self, key: str, program: Any) -> None:
         if self._cache is None or not self.keeps_own:
             return
-        Binaries._asked += 1
+        Binaries._requests += 1
         with _naming:
             program.all_kernels()
         binary = program.get_info(_binaries_info())[0]

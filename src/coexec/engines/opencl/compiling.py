@@ -143,7 +143,7 @@ def _wait(processes: Sequence[_Helper], delivered: Callable[[], int]) -> None:
 
 def _started(binaries: Binaries, sources: Sequence[str], options: str) -> _Helper:
     """Start a helper that imports the same modules as this process."""
-    device = binaries.found
+    device = binaries.device
     words = (device.name, device.driver, str(binaries.written_folder), options)
     command = processes.command("coexec.engines.opencl.compiling", *words)
     env = processes.variables(POCL_MAX_PTHREAD_COUNT="1", POCL_KERNEL_CACHE="0")

@@ -116,9 +116,9 @@ class ArrayCopies:
     `HostArrays` has tested that the driver does not copy the memory.
     """
 
-    def __init__(self, memory: HostArrays, found: Sequence[tuple[BoxCopy, Rectangle]]) -> None:
+    def __init__(self, memory: HostArrays, copies: Sequence[tuple[BoxCopy, Rectangle]]) -> None:
         self._queue = memory.queue
-        arrays = {id(a): a for copy, _ in found for a in (copy.target, copy.source)}
+        arrays = {id(a): a for copy, _ in copies for a in (copy.target, copy.source)}
         buffers = {key: memory.seen(array).buffer for key, array in arrays.items()}
         self._copies: list[tuple[Any, Any, dict[str, Any]]] = [
             (
@@ -132,7 +132,7 @@ class ArrayCopies:
                     "src_pitches": of.pitches,
                 },
             )
-            for copy, (region, to, of) in found
+            for copy, (region, to, of) in copies
         ]
         self._latest: Any = None
 

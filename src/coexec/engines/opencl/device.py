@@ -52,7 +52,7 @@ class _Kernels(OpenEngine):
         self,
         device: Device,
         info: EngineInfo,
-        found: DeviceHandle,
+        handle: DeviceHandle,
         options: Options,
         folder: Path | None = None,
         arch: Architecture | None = None,
@@ -60,26 +60,26 @@ class _Kernels(OpenEngine):
         """``arch``: generate kernels for this architecture in place of the processor's own
         (tests)."""
         super().__init__(device, info)
-        with translated(device.name, f"opening {found.name}"):
-            found, binding = found.on(device.cores)
-            context = found.context()
+        with translated(device.name, f"opening {handle.name}"):
+            handle, binding = handle.on(device.cores)
+            context = handle.context()
         self._binding: CoreBinding | None = binding
         self.thread_cores = binding.thread_cores
         self.launches_ahead = binding.by_itself
-        self.arch = arch or found.architecture(
+        self.arch = arch or handle.architecture(
             options.precision == "fp16", options.storage, options.block
         )
-        self.binaries = Binaries(found, context, folder)
+        self.binaries = Binaries(handle, context, folder)
         waits_actively = options.waiting == "active"
         self._queue = DeviceQueue(
             device.name, self.arch, self.binaries, context, OPTIONS, waits_actively
         )
         keep_in_children(self)
-        self._unified = found.unified
+        self._unified = handle.unified
         self._tuning = options.tuning
         self._measuring: Measuring | None = None
         if options.tuning == "exhaustive":
-            choices = Choices(f"{found.name} {found.driver} {self.arch}", folder)
+            choices = Choices(f"{handle.name} {handle.driver} {self.arch}", folder)
             self._measuring = Measuring(self._queue, choices)
 
     @property

@@ -33,39 +33,39 @@ memory and a barrier. Functions come from the driver's library. If that was buil
 processor than the one for which the driver compiles, the functions of the widest vectors fail."""
 
 
-def unusable(found: DeviceHandle) -> str | None:
+def unusable(device: DeviceHandle) -> str | None:
     """Why a device must not be used, with the remedy; None if it works.
 
     The first call for a device and driver takes about a second, at most the trial's time limit.
     """
-    command = processes.command("coexec.engines.opencl.driver_trial", found.name, found.driver)
+    command = processes.command("coexec.engines.opencl.driver_trial", device.name, device.driver)
     # PoCL's own cache would store kernels that coexec's cache has, or that must not be stored.
     failure = verdicts.verdict(
-        _facts(found), command, lambda: _compute(found), POCL_KERNEL_CACHE="0"
+        _facts(device), command, lambda: _compute(device), POCL_KERNEL_CACHE="0"
     )
     if not failure:
         return None
-    remedy = found.runtime.remedy if found.runtime else "update or reinstall the driver"
+    remedy = device.runtime.remedy if device.runtime else "update or reinstall the driver"
     return (
-        f"{found.name} is unusable: a small test kernel {failure} [{found.driver}]; {remedy}, "
+        f"{device.name} is unusable: a small test kernel {failure} [{device.driver}]; {remedy}, "
         f"after which coexec devices --fresh tries the device again, or leave the device out: "
         f"CPU devices work without it"
     )
 
 
-def _facts(found: DeviceHandle) -> dict[str, object]:
+def _facts(device: DeviceHandle) -> dict[str, object]:
     """Everything that the verdict depends on."""
     import pyopencl
 
     return {
-        "device": found.name,
-        "driver": found.driver,
-        "platform": str(found.handle.platform.version),
+        "device": device.name,
+        "driver": device.driver,
+        "platform": str(device.handle.platform.version),
         "pyopencl": pyopencl.VERSION_TEXT,
     }
 
 
-def _compute(found: DeviceHandle) -> str:
+def _compute(device: DeviceHandle) -> str:
     """Compile and run the kernel here. Returns the failure; "" if the numbers are right."""
     import pyopencl as cl
 
@@ -74,9 +74,9 @@ def _compute(found: DeviceHandle) -> str:
     x = np.arange(-32, 224, dtype=np.float32) / 4
     y = np.zeros(16, np.float32)
     try:
-        context = found.context()
+        context = device.context()
         queue = cl.CommandQueue(context)
-        kernel = cl.Kernel(Binaries(found, context, None).program(_SOURCE, OPTIONS), "trial")
+        kernel = cl.Kernel(Binaries(device, context, None).program(_SOURCE, OPTIONS), "trial")
         flags = cl.mem_flags
         x_buffer = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=x)
         y_buffer = cl.Buffer(context, flags.READ_WRITE, y.nbytes)

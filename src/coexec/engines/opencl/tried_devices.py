@@ -35,7 +35,7 @@ def find(device: Device, runtime: str = "") -> DeviceHandle:
     raise DeviceError(f"device {device.name!r} cannot be used through OpenCL: {why}")
 
 
-def _is_meant(found: DeviceHandle, device: Device, runtime: str) -> bool:
+def _is_meant(handle: DeviceHandle, device: Device, runtime: str) -> bool:
     if device.kind == "cpu":
-        return found.on_cpu and runtime.lower() in found.platform.lower()
-    return not found.on_cpu and found.identity == device.identity
+        return handle.on_cpu and runtime.lower() in handle.platform.lower()
+    return not handle.on_cpu and handle.identity == device.identity

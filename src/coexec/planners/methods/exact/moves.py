@@ -19,7 +19,7 @@ _MOST_QUEUED = 150
 """With more tensors than this on one link, the constraints that queue them are left out."""
 
 
-class _Way(NamedTuple):
+class _Route(NamedTuple):
     """A possible transfer of a tensor from one device to another."""
 
     tensor: int
@@ -33,7 +33,7 @@ class _Way(NamedTuple):
 def copied_by_target(placement: Placement) -> None:
     """Links that keep the target busy: the first reader on a device copies a tensor."""
     all_of, before = placement.constraints.all_of, placement.before
-    for route in _ways(placement, "target"):
+    for route in _routes(placement, "target"):
         a, b = route.source, route.target
         for reader in route.readers:
             earlier = [
@@ -48,7 +48,7 @@ def copied_by_target(placement: Placement) -> None:
 
 def sent_by_source(placement: Placement) -> None:
     """Links that keep the source busy: the source sends a tensor right after it was made."""
-    routes = list(_ways(placement, "source"))
+    routes = list(_routes(placement, "source"))
     for route in routes:
         if route.maker in placement.sends:
             part = Occupation(route.source, route.transfer_s, _moves(placement, route))
@@ -67,11 +67,11 @@ def sent_by_source(placement: Placement) -> None:
     )
 
 
-def _delay_by_late_sends(placement: Placement, ways: Sequence[_Way]) -> None:
+def _delay_by_late_sends(placement: Placement, routes: Sequence[_Route]) -> None:
     """A tensor that was made before these tasks, and that one of them reads, is sent before any of
     these tasks begins on its source device."""
     for device in placement.problem.devices:
-        sends = [(w.transfer_s, _moves(placement, w)) for w in ways if w.source == device]
+        sends = [(r.transfer_s, _moves(placement, r)) for r in routes if r.source == device]
         for task in placement.tasks if sends else ():
             free = Sum(placement.free_s[device]).plus(flags=sends)
             placement.constraints.rule(placement.begins(task), free, [placement.on(task, device)])
@@ -80,7 +80,7 @@ def _delay_by_late_sends(placement: Placement, ways: Sequence[_Way]) -> None:
 def queued(placement: Placement) -> None:
     """Links that keep no device busy: tensors queue for a link in the order of their creation."""
     rule = placement.constraints.rule
-    routes = list(_ways(placement, "none"))
+    routes = list(_routes(placement, "none"))
     moments = {route: Sum(moment=placement.constraints.moment()) for route in routes}
     for route, leaves in moments.items():
         rule(leaves, placement.ends(route.maker))
@@ -97,7 +97,7 @@ def queued(placement: Placement) -> None:
             rule(moments[one], moments[two].plus(two.transfer_s), [*both, -first])
 
 
-def _ways(placement: Placement, busy: Busy) -> Iterable[_Way]:
+def _routes(placement: Placement, busy: Busy) -> Iterable[_Route]:
     """All transfers over links of one kind that the tasks may need."""
     problem, there = placement.problem, placement.timeline.there
     readers: dict[int, list[int]] = {}
@@ -109,35 +109,36 @@ def _ways(placement: Placement, busy: Busy) -> Iterable[_Way]:
         for a, b in permutations(problem.devices, 2):
             transfer_s = problem.transfer_s[tensor][a][b]
             if problem.links[a][b].busy == busy and transfer_s and (tensor, b) not in there:
-                route = _Way(tensor, maker, a, b, transfer_s, tuple(tasks))
+                route = _Route(tensor, maker, a, b, transfer_s, tuple(tasks))
                 if _moves(placement, route) != FALSE:
                     yield route
 
 
-def _moves(placement: Placement, way: _Way) -> Literal:
+def _moves(placement: Placement, route: _Route) -> Literal:
     """Literal: whether the transfer happens."""
     return placement.constraints.any_of(
-        placement.crosses(way.maker, reader, way.source, way.target) for reader in way.readers
+        placement.crosses(route.maker, reader, route.source, route.target)
+        for reader in route.readers
     )
 
 
-def _arrive(placement: Placement, way: _Way, copied: Sum) -> None:
+def _arrive(placement: Placement, route: _Route, copied: Sum) -> None:
     """A reader computes after the tensor was copied and after the latency of the link."""
-    a, b = way.source, way.target
-    for reader in way.readers:
+    a, b = route.source, route.target
+    for reader in route.readers:
         wait_s = placement.problem.links[a][b].sync_latency_s + placement.launch_s(reader, b)
-        crosses = placement.crosses(way.maker, reader, a, b)
+        crosses = placement.crosses(route.maker, reader, a, b)
         placement.constraints.rule(placement.computes(reader), copied.plus(wait_s), [crosses])
 
 
-def _leaves_first(placement: Placement, one: _Way, two: _Way) -> Literal:
+def _leaves_first(placement: Placement, one: _Route, two: _Route) -> Literal:
     """Literal: whether transfer ``one`` comes before transfer ``two``, if both happen."""
     if one.maker != two.maker:
         return placement.before(one.maker, two.maker)
     crosses, reads = placement.crosses, placement.problem.reads
 
-    def turn(way: _Way, reader: int) -> tuple[int, int]:
-        return reader, reads[reader].index(way.tensor)
+    def turn(route: _Route, reader: int) -> tuple[int, int]:
+        return reader, reads[reader].index(route.tensor)
 
     return placement.constraints.any_of(
         placement.constraints.all_of(

@@ -77,7 +77,7 @@ def _grouped(branch_of: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, branches.values()))
 
 
-def distributed(sharing: Sharing, fork: Branching, held: RegionsByTask) -> Strips | None:
+def distributed(sharing: Sharing, fork: Branching, parts_of: RegionsByTask) -> Strips | None:
     """The branches of a fork, distributed so that the last one ends as early as possible; None if
     some branch runs on no device.
 
@@ -85,7 +85,7 @@ def distributed(sharing: Sharing, fork: Branching, held: RegionsByTask) -> Strip
     the device on which it ends first.
     """
     devices = sharing.problem.devices
-    alone = [[_alone(sharing, b, device, held) for device in devices] for b in fork.branches]
+    alone = [[_alone(sharing, b, device, parts_of) for device in devices] for b in fork.branches]
     if any(all(one.compute_s == inf for one in row) for row in alone):
         return None
     if len(devices) ** len(alone) <= _EXHAUSTIVE:
@@ -108,12 +108,12 @@ class _Alone(NamedTuple):
     fetches: Sequence[Fetch]
 
 
-def _alone(sharing: Sharing, tasks: Sequence[int], device: int, held: RegionsByTask) -> _Alone:
+def _alone(sharing: Sharing, tasks: Sequence[int], device: int, parts_of: RegionsByTask) -> _Alone:
     wholes = [sharing.whole(task) for task in tasks]
     fetches = [
         fetch
         for task, whole in zip(tasks, wholes, strict=True)
-        for fetch in sharing.fetches(task, whole, device, held)
+        for fetch in sharing.fetches(task, whole, device, parts_of)
     ]
     return _Alone(device, tasks, sharing.compute_s(tasks, wholes, device), fetches)
 

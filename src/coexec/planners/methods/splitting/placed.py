@@ -71,7 +71,7 @@ class Sharing:
             )
         return self._cuts[key]
 
-    def strips(self, tasks: tuple[int, ...], cut: Cut, held: RegionsByTask) -> Strips | None:
+    def strips(self, tasks: tuple[int, ...], cut: Cut, parts_of: RegionsByTask) -> Strips | None:
         """Strips of a chain of tasks, each of which reads only the result of its predecessor.
 
         ``cut`` divides the last task. Of the earlier tasks, each device computes the region that
@@ -82,7 +82,7 @@ class Sharing:
         if shares is None:
             return None
         fetches = tuple(
-            [self.fetches(tasks[0], regions[0], device, held) for device, regions, _ in shares]
+            [self.fetches(tasks[0], regions[0], device, parts_of) for device, regions, _ in shares]
         )
         return Strips.of(self.problem, tasks, cut, shares, (tasks,) * len(shares), fetches)
 
@@ -94,15 +94,15 @@ class Sharing:
         return self._shares[key]
 
     def fetches(
-        self, number: int, region: Region, device: int, held: RegionsByTask
+        self, number: int, region: Region, device: int, parts_of: RegionsByTask
     ) -> tuple[Fetch, ...]:
         """Regions of tensors that a device must fetch to compute a region of a task."""
         task = self.problem.graph.tasks[number]
         needed = self._parts[number].needed(region) or ()
         candidates = [
-            self.fetch(name, box, device, held[name])
+            self.fetch(name, box, device, parts_of[name])
             for name, box in zip(task.inputs, needed, strict=True)
-            if name in held
+            if name in parts_of
         ]
         return tuple([fetch for fetch in candidates if fetch is not None])
 
@@ -197,6 +197,6 @@ class Sharing:
         return None if self._parts[tasks[0]].needed(regions[-1]) is None else tuple(regions[::-1])
 
 
-def _in_common(some: Sequence[Region], others: Sequence[Region]) -> bool:
+def _in_common(first: Sequence[Region], second: Sequence[Region]) -> bool:
     """Whether two devices would compute the same region of a task; regions by task."""
-    return any(one == other for one, other in zip(some, others, strict=True))
+    return any(one == other for one, other in zip(first, second, strict=True))

@@ -19,7 +19,7 @@ class Reached:
 
     free_s: tuple[float, ...]
     """By device, the time at which it has no more work."""
-    held: RegionsByTask
+    parts_of: RegionsByTask
     made_s: Mapping[tuple[str, int], float]
     """By tensor and device, the time at which the device's parts of the tensor are complete."""
     step: Strips | None = None
@@ -111,7 +111,7 @@ def _best(ends: Iterable[_End], width: int) -> Iterable[_End]:
 def _after(problem: Problem, end: _End, last_read: Mapping[str, int]) -> Reached:
     """The state after a step, without tensors that no later task reads."""
     before, done = end.before, end.step.tasks[-1]
-    parts_of = {name: there for name, there in before.held.items() if last_read[name] > done}
+    parts_of = {name: there for name, there in before.parts_of.items() if last_read[name] > done}
     made_s = {key: s for key, s in before.made_s.items() if last_read[key[0]] > done}
     for name, device, region in end.step.made(problem):
         if last_read.get(name, -1) > done:
