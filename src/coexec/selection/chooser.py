@@ -33,7 +33,6 @@ from coexec.errors import (
 from coexec.keys import digest
 from coexec.model.declared import sizes_of
 from coexec.plan.plan import Plan
-from coexec.planners import find_planner
 from coexec.selection.comparison import ReferenceAnswers, is_exact, known
 from coexec.selection.configurations import Configuration, configurations
 from coexec.selection.contender import Contender, contender, single_device_contenders
@@ -88,7 +87,9 @@ class Chooser:
         """
         self._settings = settings = settings or Settings()
         self._rules = settings.rules.with_options(settings.planner_options)
-        if "planners" in settings.planner_options:
+        if "planners" in settings.planner_options:  # the default planners exist
+            from coexec.planners import find_planner
+
             for planner in self._rules.planner_names:
                 find_planner(planner)
         self._objective = objective_of(settings.mode, self._rules)
