@@ -6,15 +6,20 @@
 from importlib import import_module
 from typing import Any
 
-__all__ = ["ZOO", "load_research", "resolved_model"]
+__all__ = ["load_research", "resolved_model", "zoo_name"]
 
-ZOO = "zoo:"
-"""Prefix of the name of a model of the zoo."""
+_ZOO = "zoo:"
 
 
 def load_research(package: str) -> Any:
     """The package of `coexec.research` with this name."""
     return import_module(f"coexec.research.{package}")
+
+
+def zoo_name(source: Any) -> str | None:
+    """NAME, if the source of a model is "zoo:NAME"; None for every other source."""
+    is_of_zoo = isinstance(source, str) and source.startswith(_ZOO)
+    return source.removeprefix(_ZOO) if is_of_zoo else None
 
 
 def resolved_model(source: Any) -> Any:
@@ -23,6 +28,5 @@ def resolved_model(source: Any) -> Any:
     Raises:
         ModelError: the zoo has no such model.
     """
-    if isinstance(source, str) and source.startswith(ZOO):
-        return load_research("zoo").build(source.removeprefix(ZOO))
-    return source
+    name = zoo_name(source)
+    return source if name is None else load_research("zoo").build(name)

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from coexec.errors import UsageError, nearest
+from coexec.errors import UsageError, unknown_option
 
 __all__ = ["BUSY", "RULES", "STOLEN", "Rules", "current_rules", "default_rules"]
 
@@ -120,10 +120,7 @@ class Rules:
         """
         for name in options:
             if name not in _OPTIONS:
-                raise UsageError(
-                    f"planner auto has no option {name!r}{nearest(name, _OPTIONS)}; "
-                    f"it has {', '.join(_OPTIONS)}"
-                )
+                raise unknown_option("planner auto", name, _OPTIONS)
         rules = replace(self, **options)
         if not isinstance(rules.shortlist, int) or rules.shortlist < 1:
             raise UsageError(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coexec.cli.options import (
+    CHOOSING,
     DebugOpt,
     JsonOpt,
     ModelArg,
@@ -38,17 +39,7 @@ PlanFileOpt = Annotated[
     unfinished="The step in which the time was over; null: none.",
     plan="The file of the plan; null: none was kept.",
 )
-@takes(
-    "devices",
-    "planner_options",
-    "pins",
-    "shapes",
-    "values",
-    "examples",
-    "fresh",
-    "engine_options",
-    "cache",
-)
+@takes(*CHOOSING)
 def command(
     model: ModelArg,
     options: SettingOptions,
@@ -95,9 +86,10 @@ def command(
 
 
 def _stem(model: str) -> str:
-    from coexec.research_loader import ZOO
+    from coexec.research_loader import zoo_name
 
-    return Path(model.removeprefix(ZOO)).stem or "model"
+    zoo = zoo_name(model)
+    return Path(model if zoo is None else zoo).stem or "model"
 
 
 def _facts(verdict: "Verdict") -> dict[str, Any]:

@@ -17,7 +17,9 @@ from coexec.errors import UsageError
 from coexec.settings import Settings
 
 __all__ = [
+    "CHOOSING",
     "PLANNED",
+    "PLANNING",
     "SAMPLES",
     "CheckOpt",
     "DebugOpt",
@@ -34,10 +36,8 @@ __all__ = [
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-PLANNED = (
-    "plan",
+CHOOSING = (
     "devices",
-    "planner",
     "planner_options",
     "pins",
     "shapes",
@@ -47,6 +47,10 @@ PLANNED = (
     "engine_options",
     "cache",
 )
+"""Settings of the planner "auto"."""
+PLANNING = ("planner", *CHOOSING)
+"""Settings of the verbs that make a plan."""
+PLANNED = ("plan", *PLANNING)
 """Settings of the verbs that take a plan, or make one."""
 SAMPLES = 3000
 """Number of tasks on each device that a predictor learns from; three of four are convolutions."""

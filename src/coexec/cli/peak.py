@@ -41,10 +41,10 @@ def of_onnx_runtime(
 ) -> int | None:
     """Peak bytes of ONNX Runtime alone, with the original model in a file; None if the process
     crashed."""
-    from coexec.research_loader import ZOO
+    from coexec.research_loader import zoo_name
 
     source = work.given.source
-    if not str(source).startswith(ZOO) and not (work.settings.shapes or work.settings.values):
+    if zoo_name(source) is None and not (work.settings.shapes or work.settings.values):
         return _in_a_process(_run_onnx_runtime, str(source), threads, dict(feeds))
     with tempfile.TemporaryDirectory(prefix="coexec-") as folder:
         path = Path(folder) / "model.onnx"

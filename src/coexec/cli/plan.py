@@ -3,6 +3,7 @@
 import json as json_module
 
 from coexec.cli.options import (
+    PLANNING,
     DebugOpt,
     JsonOpt,
     ModelArg,
@@ -25,18 +26,7 @@ from coexec.cli.verbs import ENERGY, prints
     bound_devices="Devices that the bound holds for; null: there is none.",
     **ENERGY,
 )
-@takes(
-    "devices",
-    "planner",
-    "planner_options",
-    "pins",
-    "shapes",
-    "values",
-    "examples",
-    "fresh",
-    "engine_options",
-    "cache",
-)
+@takes(*PLANNING)
 def command(
     model: ModelArg,
     options: SettingOptions,

@@ -10,7 +10,7 @@ from coexec.cli.console import out
 from coexec.cli.output import print_json
 from coexec.errors import PackageError
 from coexec.extras import install
-from coexec.research_loader import ZOO
+from coexec.research_loader import zoo_name
 
 __all__ = ["check_serving", "served_name", "tell_address"]
 
@@ -29,8 +29,8 @@ def tell_address(facts: Mapping[str, Any], json: bool) -> None:
 
 def served_name(model: str) -> str:
     """Default name of a model in URLs."""
-    if model.startswith(ZOO):
-        return model.removeprefix(ZOO)
+    if (zoo := zoo_name(model)) is not None:
+        return zoo
     path = Path(model)
     return path.resolve().name if path.is_dir() else path.stem
 

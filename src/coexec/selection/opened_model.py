@@ -27,7 +27,7 @@ from coexec.model.declared import (
     options_of,
 )
 from coexec.model.digest import Shapes, digest_of
-from coexec.research_loader import ZOO, resolved_model
+from coexec.research_loader import resolved_model, zoo_name
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     import onnx_ir as ir
@@ -90,7 +90,7 @@ class OpenedModel:
     def shapes(self) -> Shapes:
         """Fixed shapes of inputs that are dynamic in the model, in a canonical form: equal shapes
         give equal mappings."""
-        of_zoo = isinstance(self.source, str) and self.source.startswith(ZOO)
+        of_zoo = zoo_name(self.source) is not None
         if of_zoo or not (self._given_shapes or self._examples or self._assume):
             return self._given_shapes
         try:
@@ -137,7 +137,7 @@ class OpenedModel:
     def digest(self) -> str:
         """Digest of the model with its fixed shapes and values, and of the passes that are left
         out. The cache adds coexec's version."""
-        if isinstance(self.source, str) and self.source.startswith(ZOO):
+        if zoo_name(self.source) is not None:
             content = digest(self.source, sorted(self.shapes.items()), sorted(self._values.items()))
         else:
             content = digest_of(self.source, self.shapes, self._values, self._cache)
@@ -148,7 +148,7 @@ class OpenedModel:
         """Whether `digest` can be computed without reading the model's content."""
         from coexec.model.digest import is_remembered
 
-        if isinstance(self.source, str) and self.source.startswith(ZOO):
+        if zoo_name(self.source) is not None:
             return True
         is_path = isinstance(self.source, str | os.PathLike)
         if not is_path or not is_remembered(self.source, self._cache):
@@ -215,7 +215,8 @@ class OpenedModel:
     def _name(self) -> str:
         if isinstance(self.source, str | os.PathLike):
             text = os.fspath(self.source)
-            return text.removeprefix(ZOO) if text.startswith(ZOO) else Path(text).stem
+            zoo = zoo_name(text)
+            return Path(text).stem if zoo is None else zoo
         return ""
 
     def resolved(self) -> Any:

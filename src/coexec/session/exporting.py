@@ -19,7 +19,7 @@ from coexec.model.digest import named_files, serialized
 from coexec.model.folders import ModelFolders
 from coexec.ort import OrtSession
 from coexec.plan.plan_file import PlanFile
-from coexec.research_loader import ZOO
+from coexec.research_loader import zoo_name
 from coexec.selection.comparison import Agreement, compared, known
 from coexec.selection.opened_model import OpenedModel
 from coexec.selection.plan_files import text_of
@@ -110,8 +110,8 @@ def _without_planner(settings: Settings) -> Settings:
 
 
 def _file_name(source: Any) -> str:
-    if isinstance(source, str) and source.startswith(ZOO):
-        return f"{source.removeprefix(ZOO)}.onnx"
+    if (zoo := zoo_name(source)) is not None:
+        return f"{zoo}.onnx"
     return Path(source).name if isinstance(source, str | os.PathLike) else "model.onnx"
 
 

@@ -15,7 +15,7 @@ from coexec.errors import ClosedError, InputError
 from coexec.ort import OrtSession
 from coexec.plan.plan import Plan
 from coexec.plan.plan_file import PlanFile
-from coexec.research_loader import ZOO
+from coexec.research_loader import zoo_name
 from coexec.selection.decision import Decision
 from coexec.selection.plan_files import plan_of
 from coexec.session.binding import IOBinding
@@ -44,7 +44,7 @@ class _ConstructorCall:
     def portable(self) -> "_ConstructorCall":
         """The call in a form that can be pickled, and repeated in another working directory."""
         model = portable(self.model)
-        if isinstance(model, str) and not model.startswith(ZOO):
+        if isinstance(model, str) and zoo_name(model) is None:
             model = os.path.abspath(model)
         keywords = dict(self.keywords)
         if isinstance(keywords["cache"], Cache):

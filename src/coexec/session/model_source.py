@@ -18,7 +18,7 @@ from coexec.model.digest import serialized, unreadable
 # Imports ONNX in about 30 ms. It is imported with coexec, so that the first session starts faster.
 from coexec.model.structure import check_structure, without_weights
 from coexec.ort import both
-from coexec.research_loader import ZOO, resolved_model
+from coexec.research_loader import resolved_model, zoo_name
 from coexec.session.options import may_give_weights
 
 __all__ = [
@@ -108,7 +108,7 @@ place of a shape of unknown rank."""
 
 def declared_shapes(source: str | bytes) -> DeclaredShapes:
     """The shapes of the model's inputs in its file; empty if it cannot be read."""
-    if isinstance(source, str) and source.startswith(ZOO):
+    if zoo_name(source) is not None:
         return {}
     try:
         inputs = without_weights(source).graph.input

@@ -25,7 +25,7 @@ from coexec.errors import (
 from coexec.ort import both, in_our_words
 from coexec.selection.background import TRAFFIC
 from coexec.selection.decision import Decision
-from coexec.selection.plan_selector import Running, Shapes
+from coexec.selection.plan_selector import PlanSelector, Running, Shapes
 from coexec.session.callbacks import CallbackThreads
 from coexec.session.feeds import shape_of
 from coexec.session.forms import ARRAYS, OutputForm
@@ -311,27 +311,29 @@ class Router:
         return outputs, Trace((whole.device,), (whole,))
 
     @property
+    def _selector(self) -> PlanSelector | None:
+        """The planning; None while nothing is planned."""
+        return None if self.plans is None or self.unplanned is not None else self.plans.selector
+
+    @property
     def running(self) -> Running | None:
         """The plan that answers requests of the shapes of the latest request; before the first one,
         of the shapes that model and settings fix. None: ONNX Runtime's own session answers."""
-        if self.plans is None or self.unplanned is not None:
-            return None
-        return self.plans.selector.running(self._latest)
+        return None if self._selector is None else self._selector.running(self._latest)
 
     @property
     def decision(self) -> Decision | None:
         """How planner "auto" chose for the latest request; None while nothing is decided."""
-        if self.plans is None or self.unplanned is not None:
+        selector = self._selector
+        if selector is None:
             return None
-        selector = self.plans.selector
         return selector.decision(self._latest) or selector.decision(())
 
     @property
     def degraded(self) -> str | None:
         """Why ONNX Runtime's own session answers these requests; None if all works as requested."""
-        if self.plans is None or self.unplanned is not None:
-            return self.unplanned
-        return self.plans.selector.reason(self._latest)
+        selector = self._selector
+        return self.unplanned if selector is None else selector.reason(self._latest)
 
     def set_providers(self, providers: Sequence[Any] | None, provider_options: Any) -> None:
         """Reopen ONNX Runtime's own session with these execution providers, and plan nothing if
