@@ -45,6 +45,12 @@ class Rules:
     worth_trying: float = 1.25
     """Predicted time over the best prediction. A plan above this ratio does not run: predictions
     are not that wrong."""
+    most_profiled: int = 6
+    """Number of configurations of several devices that are profiled, on a machine with more than two
+    cores."""
+    worth_profiling: float = 2.0
+    """Expected time over the best expectation. A configuration above this ratio is not profiled:
+    expectations are hardly more wrong than that."""
     planning_share: float = 0.6
     """Share of the time limit for profiles and plans; configurations left by then are not tried."""
     racing_share: float = 0.9

@@ -22,8 +22,8 @@ FIGURES: Mapping[Requests, str] = {
 }
 """The figures by which plans are compared, in words."""
 Status = Literal["taken", "not taken", "left out", "refused", "untried"]
-"""The plan answers requests; it might have been taken; it did not run, because of its prediction;
-it cannot run or its outputs differ; or there was no time to try it."""
+"""The plan answers requests; it might have been taken; it did not run, because of its prediction or
+expectation; it cannot run or its outputs differ; or there was no time to try it."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,10 @@ class Candidate:
     devices: tuple[str, ...]
     planner: str
     predicted_s: float | None = None
-    """Predicted seconds; None for a single device, which always runs and needs no profile."""
+    """Predicted seconds; None for a single device, which needs no profile."""
+    expected_s: float | None = None
+    """Expected seconds before anything was measured for these devices; None where there are so few
+    configurations that all are tried."""
     paced_s: float | None = None
     """Median seconds of requests as a camera sends them; None if the plan did not run."""
     loop_s: float | None = None
