@@ -13,6 +13,6 @@ A kernel file has a function ``launches(node, context)`` and the rows that it ad
 An element-wise operator is an expression in `expressions`, and has no file of its own. Any other
 operator has a kernel file, one line in `operators`, its rule in `coexec.graph.rules`, and random
 cases (docs/guides/kernel.md). A test fails where one of them is missing.
-`building.build` makes the launches of a module from a table of kernels; a driver, such as `coexec.engines.opencl`, compiles
-and runs them.
+`building.build` makes the launches of a module from a table of kernels; a driver, such as
+`coexec.engines.opencl`, compiles and runs them.
 """
