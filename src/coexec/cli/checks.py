@@ -99,8 +99,8 @@ def _probed(
         return probe.feeds, opened_model.reference(probe.feeds)
     except Exception as error:
         raise InputError(
-            f"ONNX Runtime does not run the model with {probe.what}: {first_line(error)}; plans are "
-            f"not compared with them; leave --probe {name} out"
+            f"ONNX Runtime does not run the model with {probe.what}: {first_line(error)}; plans "
+            f"are not compared with them; leave --probe {name} out"
         ) from None
 
 

@@ -36,8 +36,8 @@ optimisations, where a model amplifies rounding."""
 SPREADING = frozenset(
     {"Conv", "GRU", "GlobalMaxPool", "LSTM", "MaxPool", "RNN", "ReduceMax", "ReduceMin"}
 )
-"""Operators that may make NaN of numbers, or keep a NaN that ONNX Runtime loses, where there is a NaN
-or an infinity in their inputs or in ONNX Runtime's result: see ``spreads`` of `unlike`."""
+"""Operators that may make NaN of numbers, or keep a NaN that ONNX Runtime loses, where there is a
+NaN or an infinity in their inputs or in ONNX Runtime's result: see ``spreads`` of `unlike`."""
 
 
 @dataclass(frozen=True)
