@@ -1,7 +1,7 @@
 """`coexec plan`: make a plan, and predict its time."""
 
 import json as json_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -73,7 +73,7 @@ def command(
         write_file(output, text_of(plan, graph, prepared.origin.shapes))
     bound = bound_of(prepared)
     if json:
-        facts = {
+        facts: dict[str, Any] = {
             "predicted_s": trace.makespan_s,
             "segments": len(schedule.segments),
             "bound_devices": None if bound is None else bound.devices,
