@@ -40,14 +40,14 @@ CROSS = make_graph({"a": [], "b": [], "c": ["b"], "d": ["a"]})
 
 def shown(schedule: Schedule) -> list[str]:
     """The verified programs of a schedule as lines."""
-    programs = device_programs(schedule)
+    programs = device_programs(schedule.segments, schedule.transfers)
     verify_programs(programs, schedule)
     return text(programs, schedule).splitlines()
 
 
 def steps_of(schedule: Schedule) -> dict[str, list[Step]]:
     """The steps of each device, to be changed."""
-    return {program.device: list(program.steps) for program in device_programs(schedule)}
+    return {program.device: list(program.steps) for program in device_programs(schedule.segments, schedule.transfers)}
 
 
 def programs_of(steps: dict[str, list[Step]]) -> list[DeviceProgram]:
@@ -133,7 +133,7 @@ def test_a_segment_that_nobody_reads_runs_without_a_signal() -> None:
     (alone,) = schedule.by_device["B"]
     assert schedule.segments[alone].writes == ()
     assert steps_of(schedule)["B"] == [Run(alone)]
-    verify_programs(device_programs(schedule), schedule)
+    verify_programs(device_programs(schedule.segments, schedule.transfers), schedule)
 
 
 def test_segments_one_after_the_other_pass_on_one_event_each() -> None:
@@ -209,7 +209,7 @@ def carry_out(
 def test_every_interleaving_reads_what_was_written(
     timed: TimedSchedule, rng: random.Random
 ) -> None:
-    programs = device_programs(timed.schedule)
+    programs = device_programs(timed.schedule.segments, timed.schedule.transfers)
     verify_programs(programs, timed.schedule)
     for haste in (0.0, 0.9, 1.0):
         carry_out(programs, timed.schedule, rng, haste)
@@ -277,7 +277,7 @@ def test_disturbed_programs_are_refused_or_harmless(
 def test_programs_of_a_larger_plan() -> None:
     case = layered(90, width=6, devices="ABC", seed=3)
     schedule = derive(quickly("heft", case), case.graph)
-    programs = device_programs(schedule)
+    programs = device_programs(schedule.segments, schedule.transfers)
     verify_programs(programs, schedule)
     assert len(programs) == 3
     steps = [step for program in programs for step in program.steps]
@@ -402,7 +402,7 @@ def test_devices_that_are_wrong() -> None:
         schedule,
         "the program of C has segment 0 where the schedule has none",
     )
-    twice = [*device_programs(schedule), device_programs(schedule)[0]]
+    twice = [*device_programs(schedule.segments, schedule.transfers), device_programs(schedule.segments, schedule.transfers)[0]]
     with pytest.raises(PlanError, match="there are programs for A, B, A, and segments on A, B"):
         verify_programs(twice, schedule)
 

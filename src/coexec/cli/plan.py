@@ -67,7 +67,7 @@ def command(
         trace = simulate(prepared.schedule, prepared.cost, prepared.system)
     graph, plan = prepared.graph, prepared.plan
     schedule, system = prepared.schedule, prepared.system
-    steps = device_programs(schedule)
+    steps = device_programs(schedule.segments, schedule.transfers)
     verify_programs(steps, schedule)
     if output is not None:
         write_file(output, text_of(plan, graph, prepared.origin.shapes))

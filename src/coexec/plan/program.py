@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from coexec.errors import PlanError
-from coexec.plan.schedule import Schedule, ended_before
+from coexec.plan.schedule import Schedule, Segment, Transfer, by_device, ended_before
 from coexec.units import format_bytes
 
 __all__ = [
@@ -70,7 +70,9 @@ class DeviceProgram:
     steps: tuple[Step, ...]
 
 
-def device_programs(schedule: Schedule) -> tuple[DeviceProgram, ...]:
+def device_programs(
+    segments: Sequence[Segment], transfers: Sequence[Transfer]
+) -> tuple[DeviceProgram, ...]:
     """A program for each device that has segments.
 
     The steps of a segment are: a wait for each segment of another device that it follows, a copy
@@ -79,8 +81,10 @@ def device_programs(schedule: Schedule) -> tuple[DeviceProgram, ...]:
     transitive reduction of the order of segments (Aho, Garey and Ullman, 1972), so no wait can be
     left out.
     """
-    segments = schedule.segments
     ended = ended_before(segments)
+    incoming: dict[int, list[int]] = {segment.index: [] for segment in segments}
+    for number, transfer in enumerate(transfers):
+        incoming[transfer.target].append(number)
     waits: list[list[int]] = []
     for segment in segments:
         implied = _union(ended[before] for before in segment.after)
@@ -90,14 +94,14 @@ def device_programs(schedule: Schedule) -> tuple[DeviceProgram, ...]:
 
     def steps(index: int) -> Iterator[Step]:
         yield from map(Wait, waits[index])
-        yield from map(Copy, schedule.incoming[index])
+        yield from map(Copy, incoming[index])
         yield Run(index)
         if index in awaited:
             yield Signal(index)
 
     return tuple(
         DeviceProgram(device, tuple(step for index in order for step in steps(index)))
-        for device, order in schedule.by_device.items()
+        for device, order in by_device(segments).items()
     )
 
 
