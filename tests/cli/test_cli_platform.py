@@ -25,7 +25,6 @@ def test_what_it_prints_is_simulated(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert "cpu:0-3" in capfd.readouterr().out
 
 
-
 def test_the_programs_of_a_plan_are_printed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

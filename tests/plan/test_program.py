@@ -47,7 +47,8 @@ def shown(schedule: Schedule) -> list[str]:
 
 def steps_of(schedule: Schedule) -> dict[str, list[Step]]:
     """The steps of each device, to be changed."""
-    return {program.device: list(program.steps) for program in device_programs(schedule.segments, schedule.transfers)}
+    programs = device_programs(schedule.segments, schedule.transfers)
+    return {program.device: list(program.steps) for program in programs}
 
 
 def programs_of(steps: dict[str, list[Step]]) -> list[DeviceProgram]:
@@ -402,7 +403,8 @@ def test_devices_that_are_wrong() -> None:
         schedule,
         "the program of C has segment 0 where the schedule has none",
     )
-    twice = [*device_programs(schedule.segments, schedule.transfers), device_programs(schedule.segments, schedule.transfers)[0]]
+    programs = device_programs(schedule.segments, schedule.transfers)
+    twice = [*programs, programs[0]]
     with pytest.raises(PlanError, match="there are programs for A, B, A, and segments on A, B"):
         verify_programs(twice, schedule)
 

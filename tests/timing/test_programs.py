@@ -26,7 +26,8 @@ def test_programs_have_the_trace_of_their_schedule(timed: TimedSchedule, request
 def test_programs_of_a_larger_plan_have_its_trace(planner: str) -> None:
     case = layered(90, width=6, devices="ABC", seed=5)
     schedule = derive(quickly(planner, case), case.graph)
-    trace = simulate_programs(device_programs(schedule.segments, schedule.transfers), schedule, case.cost, case.system, 2)
+    programs = device_programs(schedule.segments, schedule.transfers)
+    trace = simulate_programs(programs, schedule, case.cost, case.system, 2)
     assert trace == simulate(schedule, case.cost, case.system, 2)
     assert len(trace.of("wait")) > 10 and trace.of("transfer")
 
