@@ -111,7 +111,6 @@ def test_bench_leaves_out_what_cannot_be_open_beside_the_rest(
     alone = {r["name"].removesuffix(" alone") for r in found["rows"] if r["name"].endswith("alone")}
     assert alone and not alone & set(found["left_out"])
     assert len([name for name in alone | set(found["left_out"]) if name.endswith("/opencl")]) >= 2
-    assert all(
-        "close that device" in reason or "cannot compute on" in reason
-        for reason in found["left_out"].values()
-    )
+    # By PoCL and, where it is installed, by Intel's runtime.
+    why = ("needs another process", "cannot compute on", "close that device")
+    assert all(any(w in reason for w in why) for reason in found["left_out"].values())
