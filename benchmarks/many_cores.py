@@ -37,6 +37,7 @@ from coexec.errors import CoexecError, first_line
 from coexec.model.check import worst_difference
 from coexec.model.load import random_inputs
 from coexec.planners import PLANNERS
+from coexec.rules import RULES
 from coexec.selection.chooser import Chooser
 from coexec.selection.core_sets import core_sets
 from coexec.selection.planner_times import PlannerTimes
@@ -171,7 +172,7 @@ class Bench:
         cost, system = work.measured
         for planner in self.options.planners:
             expected_s = _TIMES.expected_s(f"{self.model} {planner}", len(names))
-            if expected_s > self.options.limit:
+            if len(names) > RULES.quick_devices and expected_s > self.options.limit:
                 print(
                     f"left out: {planner} for {title} is expected to take {expected_s:.0f} s",
                     file=sys.stderr,
@@ -179,9 +180,7 @@ class Bench:
                 continue
             self.progress(f"{self.model}: {planner} for {title}")
             start_s = time.monotonic()
-            plan = _TIMES.timed(
-                f"{self.model} {planner}", len(names), partial(work.plan, planner)
-            )
+            plan = _TIMES.timed(f"{self.model} {planner}", len(names), partial(work.plan, planner))
             took_s = time.monotonic() - start_s
             name = f"{planner}, {title}"
             runner = stack.enter_context(work.start(work.prepared(plan)))
@@ -305,7 +304,9 @@ def _summary(rows: Sequence[Row]) -> list[Row]:
     for title in dict.fromkeys(row["with"] for row in rows if row.get("predicted_s")):
         errors = [row["over predicted"] for row in rows if row["with"] == title]
         middle = statistics.median(error for error in errors if error)
-        summary.append({"with": f"{title}, over predicted", "models": len(errors), "median": middle})
+        summary.append(
+            {"with": f"{title}, over predicted", "models": len(errors), "median": middle}
+        )
     return summary
 
 
@@ -325,7 +326,11 @@ def main() -> None:
         show(f"{_stem(model)}, {_cores()} cores", found, options.json)
         rows += found
     if rows:
-        show(f"{_cores()} cores, over the better engine with all threads", _summary(rows), options.json)
+        show(
+            f"{_cores()} cores, over the better engine with all threads",
+            _summary(rows),
+            options.json,
+        )
 
 
 def _arguments() -> argparse.Namespace:

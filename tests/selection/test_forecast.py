@@ -14,11 +14,11 @@ from coexec.errors import DeviceError
 from coexec.graph.graph import Graph
 from coexec.graph.signature import family_of
 from coexec.hardware.hardware import Device, EngineInfo
+from coexec.plan.derive import derive
 from coexec.profiling.store import Measurement, ProfileStore
 from coexec.selection.forecast import Forecasts, divisible, makespan_s
 from coexec.settings import Mode
 from coexec.timing.simulate import simulate
-from coexec.plan.derive import derive
 from tests.helpers.graphs import Case, cases, make_graph, quickly
 from tests.helpers.many_cores import ORT_MS, TASKS, chain, task_rows
 
@@ -192,7 +192,9 @@ def test_in_throughput_the_rates_of_devices_add_up(tmp_path: Path) -> None:
     assert machine.of("cpu:0-3", "cpu:4-7") == pytest.approx(machine.of("cpu:0-3") / 2)
 
 
-def test_a_trained_predictor_needs_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trained_predictor_needs_no_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from coexec.costs.workloads import plain_workload
     from coexec.engines.null import NullEngine
     from coexec.engines.opened import OpenDevice

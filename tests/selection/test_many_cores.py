@@ -91,7 +91,9 @@ class Machine:
     def race(self, shortlist: Sequence[Contender], *_: Any) -> Outcome[int]:
         """Stands for `PlanRace.run`: the first single device wins."""
         self.raced = [entry.candidate for entry in shortlist]
-        return Outcome({which: [Lap((1.0 + which,), (1.0 + which,))] * 5 for which in range(len(shortlist))})
+        return Outcome(
+            {which: [Lap((1.0 + which,), (1.0 + which,))] * 5 for which in range(len(shortlist))}
+        )
 
 
 @pytest.fixture
@@ -127,7 +129,7 @@ def chosen(folder: Path, rules: Rules = ONE_ENGINE, **settings: Any) -> Sequence
     return decision.candidates
 
 
-def test_two_cores_try_what_they_always_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configurations_of_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "usable_cores", lambda: (0, 1))
     monkeypatch.setattr(detect, "clusters", lambda: (((0, 1), None),))
     monkeypatch.setattr(detect, "partitions", lambda: ())
@@ -203,7 +205,7 @@ def test_few_configurations_are_profiled_and_the_best_expectations_first(
     assert len(machine.profiled) == 1
     several = [row for row in rows if len(row.devices) > 1]
     assert sum(row.status == "left out" and not row.planner for row in several) == 3
-    assert any("at most 1 configurations are tried" in row.reason for row in several)
+    assert any("at most 1 are profiled" in row.reason for row in several)
 
 
 def test_the_choice_ends_in_time_however_slow_profiles_are(

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from coexec.rules import Rules
 from coexec.selection.configurations import Configuration
-from coexec.selection.planner_times import QUICK_DEVICES
 
 __all__ = ["Agenda", "Entry"]
 
@@ -22,8 +21,8 @@ class Agenda:
     """Configurations in the order in which they are tried.
 
     First those that run in any case, then the others by expectation, as many as the rules allow.
-    Expectations are asked for before each step, because the profile of one configuration improves
-    the expectations of others. A configuration of many devices follows one of at least half as
+    Expectations are computed again before each step, because the profile of one configuration
+    improves those of others. A configuration of many devices follows one of at least half as
     many: only then is it known how long planners will take.
     """
 
@@ -78,7 +77,7 @@ class Agenda:
 
     def _reason(self, entry: Entry, best_s: float) -> str:
         if entry.expected_s is None or self._is_worth(entry, best_s):
-            return f"others come first, and at most {self._taken} configurations are tried"
+            return f"others come first, and at most {self._taken} are profiled"
         return (
             f"that is {entry.expected_s / best_s:.2f} times the best expectation; above "
             f"{self._rules.worth_profiling:g} a configuration is not tried"
@@ -98,4 +97,4 @@ class Agenda:
 
     def _is_known(self, names: Configuration) -> bool:
         """Whether the time of planners is known, at least roughly."""
-        return len(names) <= max(QUICK_DEVICES, 2 * self._most_devices)
+        return len(names) <= max(self._rules.quick_devices, 2 * self._most_devices)

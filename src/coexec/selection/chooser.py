@@ -61,8 +61,6 @@ __all__ = ["Chooser"]
 _FORM = 3
 """Number of the form of a choice in the cache. Choices of another form are not found."""
 _FILE = "choice.json"
-_FEW_CORES = 2
-"""Largest number of cores for which all configurations are tried."""
 _DIVIDING = frozenset({"codl", "mulayer"})
 """Planners that divide tasks."""
 
@@ -233,10 +231,10 @@ class Chooser:
 
     @cached_property
     def _forecasts(self) -> "Forecasts | None":
-        """Expectations for the configurations of a machine with more than two cores. On two cores,
-        and with named devices, there are few configurations, and all are tried."""
+        """Expectations for the configurations of a machine with many cores. On a few cores, and
+        with named devices, there are few configurations, and all are tried."""
         whole = self._first.devices[0].spec
-        if self._settings.devices is not None or len(whole.cores) <= _FEW_CORES:
+        if self._settings.devices is not None or len(whole.cores) <= self._rules.few_cores:
             return None
         from coexec.selection.forecast import Forecasts
 

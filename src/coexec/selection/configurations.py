@@ -14,9 +14,6 @@ __all__ = ["Configuration", "configurations"]
 Configuration = tuple[str, ...]
 """Names of devices that are used together. A name without an engine means the first engine."""
 
-_MOST_BESIDE = 4
-"""Largest number of clusters that are tried beside a GPU or an NPU."""
-
 
 def configurations(
     devices: Sequence[str] | None = None, rules: Rules = RULES
@@ -25,8 +22,8 @@ def configurations(
 
     For named devices: all together, each alone, and the CPU clusters joined to one device. Without
     names, for the machine: the sets of cores of `core_sets`; each accelerator (GPU, NPU) alone,
-    all of them together, and with all cores as up to four devices. Configurations are repeated
-    with every further engine of the CPU cores, and with every further engine of the
+    all of them together, and with all cores as up to `Rules.most_beside` devices. Configurations
+    are repeated with every further engine of the CPU cores, and with every further engine of the
     accelerators. In two more, the last core or the second half of the cores has the further
     engine, and the other cores the first engine. A device that is named with its engine keeps it.
 
@@ -66,7 +63,7 @@ def _of_machine(rules: Rules) -> list[Configuration]:
     everywhere = [
         names
         for names, devices in zip(on_cpu, sets, strict=True)
-        if len(devices) <= _MOST_BESIDE and sum(map(len, devices)) == len(cores)
+        if len(devices) <= rules.most_beside and sum(map(len, devices)) == len(cores)
     ]
     engines = _engines()
     cpu = {name: usable for name, usable in engines.items() if name == "cpu"}

@@ -15,7 +15,7 @@ __all__ = ["Deadline", "LateError", "OutOfTimeError"]
 
 
 class OutOfTimeError(Exception):
-    """The time for a step is over; the text says it to the user. Raised inside this package only: the
+    """The time for a step is over; the text is for the user. Raised inside this package only: the
     caller gets a report of the untried configurations instead."""
 
 

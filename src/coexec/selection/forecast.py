@@ -1,10 +1,10 @@
 """Expected seconds of configurations, before anything is measured or planned for them.
 
 The seconds of a task on a device are those that the store or a trained predictor has for these
-cores; otherwise those of other numbers of cores, scaled by Amdahl's law (`costs.threads`); otherwise
-an estimate from computation and moved bytes. From them follows the time of a plan without making
-one: `makespan_s`. That takes milliseconds, so that all configurations can be compared, and only the
-best ones are profiled.
+cores; otherwise those of other numbers of cores, scaled by Amdahl's law (`costs.threads`);
+otherwise an estimate from computation and moved bytes. From them follows the time of a plan without
+making one: `makespan_s`. That takes milliseconds, so that all configurations can be compared, and
+only the best ones are profiled.
 """
 
 import math

@@ -9,12 +9,10 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["QUICK_DEVICES", "PlannerTimes"]
+__all__ = ["PlannerTimes"]
 
 _T = TypeVar("_T")
 
-QUICK_DEVICES = 4
-"""Largest number of devices for which any planner is started, whatever it will take."""
 _POWER = 4.0
 """Seconds grow with this power of the number of devices, until two numbers have been timed."""
 
@@ -34,10 +32,7 @@ class PlannerTimes:
         return result
 
     def expected_s(self, planner: str, devices: int) -> float:
-        """Expected seconds for more than `QUICK_DEVICES` devices; infinite if the planner has not
-        planned for any number yet. For fewer devices 0."""
-        if devices <= QUICK_DEVICES:
-            return 0.0
+        """Expected seconds for a number of devices; infinite if this planner was never timed."""
         taken = sorted(self._taken_s.get(planner, {}).items())
         if not taken:
             return math.inf
@@ -45,4 +40,4 @@ class PlannerTimes:
         if len(taken) > 1 and min(s for _, s in taken[-2:]) > 0.0:
             fewer, fewer_s = taken[-2]
             power = max(1.0, math.log(seconds / fewer_s) / math.log(count / fewer))
-        return seconds * max(1.0, devices / count) ** power
+        return seconds * math.pow(max(1.0, devices / count), power)

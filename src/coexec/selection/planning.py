@@ -134,7 +134,7 @@ class Planning:
         self._check_time()
         expected_s = self.planner_times.expected_s(planner, devices)
         left_s = self.deadline.left_s(self.rules.planning_share)
-        if expected_s > left_s:
+        if devices > self.rules.quick_devices and expected_s > left_s:
             expected = f"{expected_s:.3g} s" if expected_s < math.inf else "an unknown time"
             raise OutOfTimeError(
                 f"planner {planner} is expected to take {expected} for {devices} devices, and "
