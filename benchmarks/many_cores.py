@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -134,19 +134,9 @@ class Bench:
         feeds: Mapping[str, Any],
         stack: ExitStack,
     ) -> None:
-        settings = self.settings()
+        settings = replace(self.settings(), planner_options={"seconds": self.options.seconds})
         start_s = time.monotonic()
-        options = {"seconds": self.options.seconds}
-        chooser = Chooser(
-            source(self.model),
-            Settings(
-                cache=settings.cache,
-                fresh=settings.fresh,
-                progress=self.progress,
-                planner_options=options,
-            ),
-        )
-        chosen = chooser.choose()
+        chosen = Chooser(source(self.model), settings).choose()
         took_s = time.monotonic() - start_s
         assert chosen.decision is not None  # planner "auto" has chosen
         for candidate in chosen.decision.candidates:
