@@ -37,7 +37,7 @@ def chain(model: str) -> Graph:
     """A chain of as many tasks as the network has, each of which can be divided."""
     names = [f"t{number}" for number in range(TASKS[model])]
     reads = {name: names[number - 1 : number] for number, name in enumerate(names) if number}
-    return make_graph({names[0]: [], **reads}, dict.fromkeys(names, 64))
+    return make_graph({names[0]: [], **reads}, dict.fromkeys(["x", *names], 64))
 
 
 def task_rows(model: str, seconds: float, devices: int) -> list[list[float]]:

@@ -53,6 +53,7 @@ class Machine:
     """Seconds of profiling one kind of cluster; it reports its progress twenty times."""
     now_s: float = 0.0
     profiled: list[Configuration] = field(default_factory=list)
+    """The configurations, in the order in which they were profiled."""
     raced: list[Candidate] = field(default_factory=list)
 
     def seconds(self, device: Device) -> float:
@@ -80,7 +81,7 @@ class Machine:
                         for task in graph.tasks
                     },
                 )
-        self.profiled.append(tuple(spec.name for spec in devices))
+        self.profiled.append(work.names)
         tasks_s = {
             spec.places[0]: {task.name: self.seconds(spec) for task in graph.tasks}
             for spec in devices
@@ -167,8 +168,10 @@ def test_every_configuration_of_sixteen_cores_is_in_the_decision(
     assert {row.devices for row in rows} == set(configurations(rules=ONE_ENGINE))
     assert all(row.reason for row in rows)
     assert all(row.expected_s for row in rows if row.status != "untried")
-    assert 0 < len(machine.profiled) <= RULES.most_profiled
-    for names in machine.profiled:  # planned, and raced or left out by their predictions
+    first, *several = machine.profiled
+    assert first == ("cpu:0-15",)
+    assert 0 < len(several) <= RULES.most_profiled
+    for names in several:  # planned, and raced or left out by their predictions
         planned = [row for row in rows if row.devices == names]
         assert planned and all(row.planner and row.predicted_s for row in planned)
     for row in rows:
@@ -202,7 +205,7 @@ def test_few_configurations_are_profiled_and_the_best_expectations_first(
 ) -> None:
     rules = replace(ONE_ENGINE, most_profiled=1, worth_profiling=100.0)
     rows = chosen(tmp_path, rules)
-    assert len(machine.profiled) == 1
+    assert len(machine.profiled) == 2  # all cores, and one configuration of several devices
     several = [row for row in rows if len(row.devices) > 1]
     assert sum(row.status == "left out" and not row.planner for row in several) == 3
     assert any("at most 1 are profiled" in row.reason for row in several)
@@ -216,7 +219,7 @@ def test_the_choice_ends_in_time_however_slow_profiles_are(
     rows = chosen(tmp_path, rules)
     step_s = machine.profile_s / 20
     assert machine.now_s <= rules.planning_share * rules.seconds + step_s
-    assert len(machine.profiled) == 1  # a second profile was interrupted
+    assert machine.profiled == [("cpu:0-15",)]  # a second profile was interrupted
     untried = [row for row in rows if row.status == "untried"]
     assert untried and all(row.expected_s for row in untried)
     assert {row.reason for row in untried} == {"there was no time for it within 60 s"}

@@ -32,6 +32,7 @@ class Agenda:
         others: Sequence[Configuration],
         expected_s: Callable[[Configuration], float | None] | None,
         rules: Rules,
+        before_others: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
@@ -39,12 +40,13 @@ class Agenda:
             others: configurations that are tried afterwards.
             expected_s: returns the expected seconds of a configuration; None: nothing is known.
                 Without it, all configurations are tried in the given order.
+            before_others: called once, before the first of the others is chosen by expectation.
         """
         self._first = list(certain) if expected_s is not None else [*certain, *others]
         self._others = list(others) if expected_s is not None else []
         self._all = (*certain, *others)
         self._expected_s = expected_s or (lambda names: None)
-        self._rules = rules
+        self._rules, self._before_others = rules, before_others
         self._taken, self._most_devices = 0, 0
 
     @property
@@ -56,8 +58,10 @@ class Agenda:
         """The next configuration; None if no other one is worth trying."""
         if self._first:
             return self._entry(self._first.pop(0))
-        if self._taken == self._rules.most_profiled:
+        if not self._others or self._taken == self._rules.most_profiled:
             return None
+        if self._taken == 0:
+            self._before_others()
         best_s = self._best_s()
         entries = map(self._entry, self._others)
         worth = [entry for entry in entries if self._is_worth(entry, best_s)]

@@ -15,8 +15,8 @@ whole requests, and threads send many of them (`throughput`). All else is the sa
 """
 
 import json
-import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from coexec.engines import detect
 from coexec.engines.names import cores_of, parse, whole_cpu, without_engine
 from coexec.engines.registry import describe, installed
 from coexec.errors import (
+    CoexecError,
     DeviceError,
     ExecutionError,
     InfeasibleError,
@@ -40,7 +41,7 @@ from coexec.selection.agenda import Agenda
 from coexec.selection.comparison import ReferenceAnswers, is_exact, known
 from coexec.selection.configurations import Configuration, configurations
 from coexec.selection.contender import Contender, without_plan
-from coexec.selection.deadline import Deadline
+from coexec.selection.deadline import Deadline, OutOfTimeError
 from coexec.selection.decision import Candidate, Decision
 from coexec.selection.objective import objective_of
 from coexec.selection.opened_model import OpenedModel
@@ -222,12 +223,26 @@ class Chooser:
             [] if self._alone else later,
             None if forecasts is None else forecasts.of,
             self._rules,
+            before_others=self._profile_all_cores,
         )
         able, rows = planning.contenders(agenda)
         if self._alone:
             reason = "only single devices were tried"
             rows += [without_plan(names, "untried", reason) for names in several]
         return able, rows
+
+    def _profile_all_cores(self) -> None:
+        """Measure the tasks on all cores as one device, if expectations decide what is profiled.
+
+        The profile of the first clusters is then that of a second number of cores. One number does
+        not say what a task gains from threads, and all cores are in every comparison.
+        """
+        if self._forecasts is None or self._objective.mode != "latency":
+            return
+        with suppress(OutOfTimeError, CoexecError):  # reported for the configurations that follow
+            _ = self._first.measured
+        self._first.release()
+        self._forecasts.forget()
 
     @cached_property
     def _forecasts(self) -> "Forecasts | None":
@@ -279,20 +294,21 @@ class Chooser:
         compiled.
         """
         is_part = self._is_part
+        able = [self._expecting(entry) if entry.is_single else entry for entry in able]
         certain = [e for e in able if e.candidate.predicted_s is None and not is_part(e)]
         plans = [(e.predicted_s, e) for e in able if e.candidate.predicted_s is not None]
-        single = [(self._expected_s(e), e) for e in able if e.is_single]
-        parts = [(seconds, e.expecting(seconds)) for seconds, e in single if is_part(e)]
+        single = [(e.expected_s, e) for e in able if e.is_single]
+        parts = [(seconds, e) for seconds, e in single if is_part(e)]
         near, far = _nearest(plans, plans, "prediction", self._rules)
         near_parts, far_parts = _nearest(parts, single, "expectation", self._rules)
         shortlist = [*certain, *near_parts, *near]
         return sorted(shortlist, key=lambda entry: not entry.is_plain), [*far, *far_parts]
 
-    def _expected_s(self, entry: Contender) -> float:
-        """Expected seconds of a single device after all profiles; infinite if nothing is known."""
-        forecasts = self._forecasts
-        seconds = None if forecasts is None else forecasts.of(entry.candidate.devices)
-        return math.inf if seconds is None else seconds
+    def _expecting(self, entry: Contender) -> Contender:
+        """A single device with its expected seconds after all profiles."""
+        if self._forecasts is None:
+            return entry
+        return entry.expecting(self._forecasts.of(entry.candidate.devices))
 
     def _is_part(self, entry: Contender) -> bool:
         """Whether it is one device with fewer CPU cores than there are; the user has named none."""

@@ -57,6 +57,12 @@ class Contender(NamedTuple):
         seconds = self.candidate.predicted_s
         return math.inf if seconds is None else seconds
 
+    @property
+    def expected_s(self) -> float:
+        """Expected seconds of its configuration; infinite if nothing is known."""
+        seconds = self.candidate.expected_s
+        return math.inf if seconds is None else seconds
+
     def prepared(self) -> Prepared:
         """The plans, compiled."""
         first, *beside = [work.prepared(plan) for work, plan in self.plans]

@@ -35,8 +35,8 @@ class Candidate:
     predicted_s: float | None = None
     """Predicted seconds; None for a single device, which needs no profile."""
     expected_s: float | None = None
-    """Expected seconds before anything was measured for these devices; None where there are so few
-    configurations that all are tried."""
+    """Expected seconds: of several devices before they were profiled, of a single device after all
+    profiles. None if nothing is known, or if all configurations are tried because they are few."""
     paced_s: float | None = None
     """Median seconds of requests as a camera sends them; None if the plan did not run."""
     loop_s: float | None = None
