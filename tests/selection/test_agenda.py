@@ -70,6 +70,21 @@ def test_many_devices_wait_until_planners_are_timed() -> None:
     assert all_of(alone) == [clusters(16)]
 
 
+def test_expectations_are_prepared_once_before_the_first_choice_by_expectation() -> None:
+    steps: list[str] = []
+    expected_s = {WIDE: 1.0, clusters(2): 1.5, clusters(4): 1.2}
+    agenda = Agenda(
+        [WIDE],
+        [clusters(2), clusters(4)],
+        expected_s.get,
+        RULES,
+        before_others=lambda: steps.append("prepare"),
+    )
+    while (entry := agenda.next()) is not None:
+        steps.append(f"{len(entry.names)} devices")
+    assert steps == ["1 devices", "prepare", "4 devices", "2 devices"]
+
+
 def test_what_nothing_is_known_of_is_tried() -> None:
     expected_s = {WIDE: 1.0, clusters(2): 1.5}
     with_gpu = (*WIDE, "gpu:0")
