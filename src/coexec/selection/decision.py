@@ -34,15 +34,15 @@ class Candidate:
     planner: str
     predicted_s: float | None = None
     """Predicted seconds; None for a single device, which needs no profile."""
-    expected_s: float | None = None
-    """Expected seconds: of several devices before they were profiled, of a single device after all
-    profiles. None if nothing is known, or if all configurations are tried because they are few."""
     paced_s: float | None = None
     """Median seconds of requests as a camera sends them; None if the plan did not run."""
     loop_s: float | None = None
     """Median seconds of requests one after the other."""
     per_s: float | None = None
     """Requests per second from several threads, in mode "throughput"."""
+    expected_s: float | None = None
+    """Expected seconds: of several devices before they were profiled, of a single device after all
+    profiles. None if nothing is known, or if all configurations are tried because they are few."""
     requests: Requests = "paced"
     """The figure by which it was compared."""
     spread: float | None = None
