@@ -24,7 +24,7 @@ from coexec.model.probe_names import ProbeName
     segments="With --tasks and a plan none of whose tasks differs: the same by segment of several "
     "tasks, in which an engine may fuse tasks.",
     passes="With --passes: by pass, the verdict and the difference of the outputs after it.",
-    first="With --tasks or --passes: the first task or pass that differs, with all that is known; "
+    first="With --tasks or --passes: the first task or pass that differs, with its facts; "
     "null: none does.",
 )
 @takes(*PLANNED, "without_passes")
