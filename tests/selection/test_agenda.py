@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coexec.rules import RULES
-from coexec.selection.agenda import Agenda, Entry
+from coexec.selection.agenda import Agenda, AgendaItem
 from coexec.selection.configurations import Configuration
 from coexec.selection.planner_times import PlannerTimes
 
@@ -26,7 +26,7 @@ def all_of(agenda: Agenda) -> list[Configuration]:
 def test_without_expectations_all_are_tried_in_order() -> None:
     names = [clusters(count) for count in range(2, 20)]
     agenda = Agenda([WIDE], names, None, RULES)
-    assert agenda.next() == Entry(WIDE, None) and all_of(agenda) == names
+    assert agenda.next() == AgendaItem(WIDE, None) and all_of(agenda) == names
     assert agenda.left_out() == [] and agenda.count == 19
 
 
@@ -36,7 +36,7 @@ def test_the_best_expectations_come_first_and_a_handful_is_profiled() -> None:
     agenda = Agenda([WIDE], [clusters(2), clusters(3), clusters(4)], expected_s.get, rules)
     assert all_of(agenda) == [WIDE, clusters(4), clusters(3)]
     ((entry, reason),) = agenda.left_out()
-    assert entry == Entry(clusters(2), 8.0)
+    assert entry == AgendaItem(clusters(2), 8.0)
     assert reason == "others come first, and at most 2 are profiled"
 
 
@@ -46,7 +46,7 @@ def test_what_is_far_from_the_best_expectation_is_left_out() -> None:
     assert all_of(agenda) == [WIDE, clusters(2)]
     assert agenda.left_out() == [
         (
-            Entry(clusters(4), 2.5),
+            AgendaItem(clusters(4), 2.5),
             "that is 2.50 times the best expectation; above 2 a configuration is not tried",
         )
     ]

@@ -30,7 +30,7 @@ from coexec.selection.contender import Contender
 from coexec.selection.deadline import Deadline
 from coexec.selection.decision import Candidate
 from coexec.selection.planner_times import PlannerTimes
-from coexec.selection.planning import Planning
+from coexec.selection.planning import ConfigurationPlanning
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import Lap, Outcome
 from coexec.settings import Settings
@@ -280,7 +280,7 @@ def test_a_planner_that_would_not_end_in_time_is_not_started() -> None:
         opened.append(Work(names, clock))
         return opened[-1]
 
-    planning = Planning(
+    planning = ConfigurationPlanning(
         opens,
         "latency",
         rules,

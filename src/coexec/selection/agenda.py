@@ -7,10 +7,10 @@ from typing import NamedTuple
 from coexec.rules import Rules
 from coexec.selection.configurations import Configuration
 
-__all__ = ["Agenda", "Entry"]
+__all__ = ["Agenda", "AgendaItem"]
 
 
-class Entry(NamedTuple):
+class AgendaItem(NamedTuple):
     """A configuration, and its expected seconds; None if nothing is known."""
 
     names: Configuration
@@ -54,50 +54,50 @@ class Agenda:
         """Number of all configurations."""
         return len(self._all)
 
-    def next(self) -> Entry | None:
+    def next(self) -> AgendaItem | None:
         """The next configuration; None if no other one is worth trying."""
         if self._first:
-            return self._entry(self._first.pop(0))
+            return self._item(self._first.pop(0))
         if not self._others or self._taken == self._rules.most_profiled:
             return None
         if self._taken == 0:
             self._before_others()
         best_s = self._best_s()
-        entries = map(self._entry, self._others)
-        worth = [entry for entry in entries if self._is_worth(entry, best_s)]
+        items = map(self._item, self._others)
+        worth = [item for item in items if self._is_worth(item, best_s)]
         if not worth:
             return None
-        known = [entry for entry in worth if self._is_known(entry.names)]
-        entry = min(known or worth, key=lambda e: best_s if e.expected_s is None else e.expected_s)
-        self._others.remove(entry.names)
+        known = [item for item in worth if self._is_known(item.names)]
+        item = min(known or worth, key=lambda x: best_s if x.expected_s is None else x.expected_s)
+        self._others.remove(item.names)
         self._taken += 1
-        self._most_devices = max(self._most_devices, len(entry.names))
-        return entry
+        self._most_devices = max(self._most_devices, len(item.names))
+        return item
 
-    def left_out(self) -> list[tuple[Entry, str]]:
+    def left_out(self) -> list[tuple[AgendaItem, str]]:
         """The configurations that are not worth trying, each with the reason."""
         best_s = self._best_s()
-        return [(entry, self._reason(entry, best_s)) for entry in map(self._entry, self._others)]
+        return [(item, self._reason(item, best_s)) for item in map(self._item, self._others)]
 
-    def _reason(self, entry: Entry, best_s: float) -> str:
-        if entry.expected_s is None or self._is_worth(entry, best_s):
+    def _reason(self, item: AgendaItem, best_s: float) -> str:
+        if item.expected_s is None or self._is_worth(item, best_s):
             return f"others come first, and at most {self._taken} are profiled"
         return (
-            f"that is {entry.expected_s / best_s:.2f} times the best expectation; above "
+            f"that is {item.expected_s / best_s:.2f} times the best expectation; above "
             f"{self._rules.worth_profiling:g} a configuration is not tried"
         )
 
-    def _entry(self, names: Configuration) -> Entry:
-        return Entry(names, self._expected_s(names))
+    def _item(self, names: Configuration) -> AgendaItem:
+        return AgendaItem(names, self._expected_s(names))
 
     def _best_s(self) -> float:
         """The best expectation, also of configurations that were tried."""
         expected = map(self._expected_s, self._all)
         return min((seconds for seconds in expected if seconds is not None), default=math.inf)
 
-    def _is_worth(self, entry: Entry, best_s: float) -> bool:
+    def _is_worth(self, item: AgendaItem, best_s: float) -> bool:
         most_s = self._rules.worth_profiling * best_s
-        return entry.expected_s is None or entry.expected_s <= most_s
+        return item.expected_s is None or item.expected_s <= most_s
 
     def _is_known(self, names: Configuration) -> bool:
         """Whether the time of planners is known, at least roughly."""

@@ -46,7 +46,7 @@ from coexec.selection.decision import Candidate, Decision
 from coexec.selection.objective import objective_of
 from coexec.selection.opened_model import OpenedModel
 from coexec.selection.plan_race import PlanRace
-from coexec.selection.planning import Planning
+from coexec.selection.planning import ConfigurationPlanning
 from coexec.selection.planning_context import PlanningContext, opened_cache
 from coexec.selection.prepared import Prepared
 from coexec.selection.race import Compete, Outcome, compete
@@ -210,7 +210,7 @@ class Chooser:
         several = [names for names in self._configurations if len(names) > 1]
         optional = forecasts is not None or self._objective.mode == "latency"
         later = several if self._alone or optional else []
-        planning = Planning(
+        planning = ConfigurationPlanning(
             lambda names: self._first if names == self._first_names else self._open(names),
             self._objective.mode,
             self._rules,

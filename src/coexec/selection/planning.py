@@ -24,14 +24,14 @@ from coexec.selection.planning_context import PlanningContext
 from coexec.settings import Mode
 from coexec.timing.simulate import simulate
 
-__all__ = ["Planning"]
+__all__ = ["ConfigurationPlanning"]
 
 _Planned = tuple[list[Contender], list[Candidate]]
 """Plans that can run, and what cannot run or was left out, with the reason."""
 
 
 @dataclass(frozen=True)
-class Planning:
+class ConfigurationPlanning:
     """Profiles configurations and plans for them."""
 
     open: Callable[[Configuration], PlanningContext]
@@ -54,8 +54,8 @@ class Planning:
         able: list[Contender] = []
         rows: list[Candidate] = []
         number = 0
-        while (entry := agenda.next()) is not None:
-            names, expected_s = entry
+        while (item := agenda.next()) is not None:
+            names, expected_s = item
             try:
                 if able:
                     self._check_time()
@@ -70,8 +70,8 @@ class Planning:
             self.report("configurations of devices", number, agenda.count)
         self.report("configurations of devices", agenda.count, agenda.count)
         rows += [
-            without_plan(entry.names, "left out", reason, entry.expected_s)
-            for entry, reason in agenda.left_out()
+            without_plan(item.names, "left out", reason, item.expected_s)
+            for item, reason in agenda.left_out()
         ]
         return able, rows
 
