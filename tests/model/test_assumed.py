@@ -49,6 +49,12 @@ def test_images_batches_and_channels() -> None:
     assert found(model([("Relu", ["x"])], {"x": [2, 3]})) == {}
 
 
+def test_n_is_a_batch_on_the_first_axis_and_a_length_on_another() -> None:
+    assert found(model([("Relu", ["x"])], {"x": ["N", 3]})) == {"x": (1, 3)}
+    wave = found(model([("Relu", ["x"])], {"x": ["batch_size", "N"]}))["x"]
+    assert wave[0] == 1 and wave[1] > 1
+
+
 @pytest.mark.parametrize(
     ("key", "text", "size"),
     [

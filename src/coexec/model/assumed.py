@@ -35,12 +35,14 @@ _Key = str | tuple[str, int]
 """Key of an open dimension: its name, or the input and the axis of one without a name."""
 
 _ROLES: Mapping[_Role, str] = {
-    "batch": r"batch|^n$|^b$|^bs$",
+    "batch": r"batch|^bs$",
     "channels": r"channel",
     "side": r"height|width|^h$|^w$|image|pixel",
     "length": r"length|seq|time|token|frame|sample|past|total",
 }
 """Role of a dimension by patterns for its name; if none matches, its axis decides."""
+_BATCH_LETTERS = frozenset("NnBb")
+"""Names of a batch on the first axis. On another one, N is often a length."""
 _USUAL: Mapping[_Role, Sequence[int]] = {
     "batch": (1,),
     "channels": (3, 1, 4),
@@ -220,11 +222,13 @@ def _roles(unknown: Sequence[ir.Value]) -> dict[_Key, _Role]:
             elif isinstance(dim, str):
                 for term in _terms(dim) or [dim]:
                     if not term.isdigit():
-                        roles.setdefault(term, _by_name(term) or by_axis[axis])
+                        roles.setdefault(term, _by_name(term, axis) or by_axis[axis])
     return roles
 
 
-def _by_name(name: str) -> _Role | None:
+def _by_name(name: str, axis: int) -> _Role | None:
+    if axis == 0 and name in _BATCH_LETTERS:
+        return "batch"
     return next((role for role, text in _ROLES.items() if re.search(text, name.lower())), None)
 
 
