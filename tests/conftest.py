@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from coexec.cache import Cache
 from coexec.engines.opencl.pocl import Pocl
@@ -20,6 +21,9 @@ from tests.helpers.quick_choice import quick_choice
 
 os.environ.setdefault("POCL_MAX_PTHREAD_COUNT", "1")
 """PoCL has one thread, whichever test is the first to use OpenCL."""
+# Machines and their load differ: an example may take any time.
+settings.register_profile("patient", settings.default, deadline=None)
+settings.load_profile("patient")
 for _size in ("COLUMNS", "LINES"):  # of the terminal: xdist sets them, and tables would be cut
     os.environ.pop(_size, None)
 

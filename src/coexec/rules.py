@@ -45,6 +45,22 @@ class Rules:
     worth_trying: float = 1.25
     """Predicted time over the best prediction. A plan above this ratio does not run: predictions
     are not that wrong."""
+    few_cores: int = 2
+    """Largest number of cores on which all configurations are profiled: there are at most two of
+    them for each set of engines."""
+    most_beside: int = 4
+    """Largest number of clusters of CPU cores that are tried together with a GPU or an NPU: the
+    time of planners grows with a power of the number of devices."""
+    most_profiled: int = 6
+    """Largest number of configurations of several devices that are profiled, on more than
+    `few_cores`. On 16 cores, a choice has time for three or four of them; a choice with more time,
+    or with profiles of earlier models, for a few more."""
+    worth_profiling: float = 2.0
+    """Expected time over the best expectation. A configuration above this ratio is not profiled:
+    expectations are hardly more wrong than that."""
+    quick_devices: int = 4
+    """Largest number of devices for which a planner starts, whatever time it takes. For more
+    devices it starts only if it is expected to end in time."""
     planning_share: float = 0.6
     """Share of the time limit for profiles and plans; configurations left by then are not tried."""
     racing_share: float = 0.9

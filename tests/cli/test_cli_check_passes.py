@@ -93,6 +93,13 @@ def test_the_pass_and_its_node_are_named(
     assert main([*check, "--without", "new"]) == DONE
 
 
+def test_other_float_values_show_a_pass_that_is_wrong(tmp_path: Path, register: Register) -> None:
+    register(without_limit)
+    check = words(tmp_path, limited())
+    assert main(check) == DONE
+    assert main([*check, "--probe", "large"]) == CHECK_FAILED
+
+
 def test_a_model_that_runs_no_more_is_the_fault_of_its_pass(
     tmp_path: Path, capfd: Captured, register: Register
 ) -> None:

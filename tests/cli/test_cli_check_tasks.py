@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
+import coexec
 from coexec.cli import main
 from coexec.cli.exits import CANNOT, CHECK_FAILED, DONE, WRONG_USAGE
 from coexec.engines import registry
 from coexec.engines.detect import usable_cores
+from coexec.errors import DegradedWarning
 from coexec.graph.graph import Graph, Piece
 from coexec.hardware.hardware import Place
 from coexec.model.load import load
@@ -68,6 +70,37 @@ def test_the_outputs_of_a_plan_are_judged_as_by_the_option_check(
     assert main([*check, "--json", *harm("MaxPool")]) == CHECK_FAILED
     found = document(capfd)
     assert found["error"]["kind"] == "CheckError" and found["differences"]["y"] > 1e-2
+
+
+def test_a_refusal_names_the_command_that_shows_it(tmp_path: Path, capfd: Captured) -> None:
+    """The engine is wrong for inputs of zeros alone."""
+    check = [*words(tmp_path), "--devices", HARMED, "--planner", "single", *harm("Conv", "zeros")]
+    with (
+        pytest.warns(DegradedWarning, match=r"with zeros \(coexec check --probe zeros\), output"),
+        coexec.InferenceSession(
+            tmp_path / "model.onnx",
+            devices=[HARMED],
+            planner="single",
+            cache=tmp_path / "cache",
+            engine_options={"harmed": {"operator": "Conv", "how": "zeros"}},
+        ),
+    ):
+        pass
+    assert main(check) == DONE
+    assert main([*check, "--probe", "zeros"]) == CHECK_FAILED
+    capfd.readouterr()
+    assert main([*check, "--probe", "zeros", "--tasks", "--json"]) == CHECK_FAILED
+    found = document(capfd)
+    assert found["counts"]["differs"] == 1 and found["first"]["task"] == "stem"
+
+
+def test_other_float_values_need_a_float_input(tmp_path: Path, capfd: Captured) -> None:
+    ends = tensor_info("x", [4], TensorProto.INT64), tensor_info("y", [4], TensorProto.INT64)
+    nodes = [helper.make_node("Abs", ["x"], ["y"], "abs")]
+    check = words(tmp_path, from_nodes(nodes, [ends[0]], [ends[1]]))
+    assert main([*check, "--devices", CPU, "--tasks", "--probe", "nan"]) == WRONG_USAGE
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "--probe nan" in line and "has no float input" in line
 
 
 def test_tasks_are_compared_on_every_named_device(tmp_path: Path, capfd: Captured) -> None:
@@ -216,6 +249,7 @@ def test_opaque_tasks_are_skipped_with_the_reason(tmp_path: Path, capfd: Capture
         (["--tasks", "--plan", "none.json"], CANNOT, "none.json"),
         (["--tasks", "--inputs", "none.npz"], CANNOT, "none.npz"),
         (["--tasks", "--passes"], WRONG_USAGE, "leave one of the two out"),
+        (["--tasks", "--probe", "smal"], WRONG_USAGE, "--probe"),
         (["--all"], WRONG_USAGE, "add --tasks"),
         (["--passes", "--without", "fold"], WRONG_USAGE, "no pass 'fold'"),
         (["--passes", "--without", "merge-node"], WRONG_USAGE, "did you mean 'merge-nodes'?"),

@@ -42,6 +42,7 @@ def printed(capfd: pytest.CaptureFixture[str], *words: str) -> Any:
         ["inspect", "MODEL", "--memory", "--device", CPU],
         ["profile", "MODEL", "--devices", CPU],
         ["plan", "MODEL", "--devices", CPU, "--planner", "single"],
+        ["plan", "MODEL", "--devices", CPU, "--planner", "single", "--programs"],
         ["explain", "MODEL", "--devices", CPU, "--planner", "single"],
         ["simulate", "MODEL", "--devices", CPU, "--planner", "single"],
         ["run", "MODEL", "--devices", CPU, "--planner", "single"],
@@ -66,7 +67,7 @@ def test_json_has_the_fields_that_are_declared(
     fields = fields_of(COMMANDS[name])
     assert set(found) <= {"schema", *fields}
     always = {field for field, text in fields.items() if not text.startswith(("With --", "Where"))}
-    asked = {word[2:] for word in words} & {"memory", "device"}
+    asked = {word[2:] for word in words} & {"memory", "device", "programs"}
     assert (always | asked) - (set(found) | {"difference", "differences"}) == set()
 
 

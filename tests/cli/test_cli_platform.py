@@ -25,6 +25,26 @@ def test_what_it_prints_is_simulated(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert "cpu:0-3" in capfd.readouterr().out
 
 
+def test_the_programs_of_a_plan_are_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("zoo:squeezenet", "--platform", "kirin_990", "--planner", "mulayer", "--programs")
+    assert call(tmp_path, "plan", *words, "--json") == 0
+    found = json.loads(capfd.readouterr().out)
+    rows = [row for program in found["programs"].values() for row in program]
+    kinds = {"wait", "copy", "run", "signal"}
+    assert len(found["programs"]) > 1 and {row["step"] for row in rows} == kinds
+    assert sorted(row["segment"] for row in rows if row["step"] == "run") == [
+        *range(found["segments"])
+    ]
+    assert call(tmp_path, "plan", *words) == 0
+    lines = capfd.readouterr().out.splitlines()
+    for device, program in found["programs"].items():
+        first = lines.index(device) + 1
+        printed = [line.split()[0] for line in lines[first : first + len(program)]]
+        assert printed == [row["step"] for row in program]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

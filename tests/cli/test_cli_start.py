@@ -103,7 +103,7 @@ def test_errors_are_documents_with_exit_codes(
 def test_a_check_that_fails_is_told_from_what_cannot_be_done(
     model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "worst_difference", lambda found, expected: 0.5)
+    monkeypatch.setattr(checks, "differences", lambda work, feeds, out: dict.fromkeys(out, 0.5))
     words = ["run", model, "--devices", CPU, "--planner", "single", "--cache", str(tmp_path)]
     assert main([*words, "--check", "--json"]) == CHECK_FAILED
     found = document(capfd)

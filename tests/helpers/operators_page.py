@@ -26,8 +26,8 @@ What coexec knows of an operator beside its ONNX definition. This page is writte
   bool and the integers of 8 to 64 bits; "numbers": all but bool. Operators without a kernel run on
   other engines.
 * **Refused**: the operators of these types that kernels do not compute. Kernels also refuse empty
-  tensors, tensors of 2^31 bytes and more, and on CPU cores what takes many times ONNX Runtime's
-  time there (`coexec.engines.kernels.slow`).
+  tensors, tensors of 2^31 bytes and more, and on CPU cores operators that take many times ONNX
+  Runtime's time there (`coexec.engines.kernels.slow`).
 * **Can be cut along**: the axes of the output along which several devices can share it, on any
   engine (`coexec.graph.rules`). Parameters such as axes, pads and sizes have to be constant.
   Operators that are not in this table are computed whole.

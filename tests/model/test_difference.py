@@ -1,6 +1,6 @@
 """How outputs are compared, and the inputs for which they are."""
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as arrays
 from coexec.graph.graph import Tensor
 from coexec.model.difference import TOLERANCE, Difference, difference_of, is_rounding, unlike
 from coexec.model.inputs import probes
+from coexec.model.probe_names import ProbeName
 
 ANY = arrays.arrays(
     np.float32,
@@ -72,18 +73,19 @@ def test_rounding_is_at_most_twice_what_onnx_runtime_has_itself() -> None:
 def test_probes_change_float_values_alone(dtype: str) -> None:
     tensors = [Tensor("x", (3, 50), dtype), Tensor("i", (4,), "int64"), Tensor("e", (0,), dtype)]
     ordinary = {"x": np.ones((3, 50)), "i": np.arange(4), "e": np.ones(0)}
-    found = dict(probes(tensors, ordinary))
-    values = {what: np.asarray(feeds["x"], np.float64) for what, feeds in found.items()}
+    found = {probe.name: probe.feeds for probe in probes(tensors, ordinary)}
+    assert set(found) == set(get_args(ProbeName))
+    values = {name: np.asarray(feeds["x"], np.float64) for name, feeds in found.items()}
     for feeds in found.values():
         assert feeds["i"] is ordinary["i"] and feeds["e"].size == 0
         assert feeds["x"].shape == (3, 50) and feeds["x"].dtype.name == dtype
     assert not values["zeros"].any()
-    assert np.isnan(values["some that are no numbers"]).sum() == 1
-    assert np.isinf(values["some that are infinite"]).sum() == 1
-    assert (values["negative numbers"] <= 0).all()
-    assert 0 < abs(values["very small numbers"]).max() < 1e-2
-    assert abs(values["very large numbers"]).max() > 100
-    assert [what for what, _ in probes([tensors[1]], ordinary)] == []
+    assert np.isnan(values["nan"]).sum() == 1
+    assert np.isinf(values["infinity"]).sum() == 1
+    assert (values["negative"] <= 0).all()
+    assert 0 < abs(values["small"]).max() < 1e-2
+    assert abs(values["large"]).max() > 100
+    assert list(probes([tensors[1]], ordinary)) == []
 
 
 def test_the_element_that_differs_most_is_named() -> None:

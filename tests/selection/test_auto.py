@@ -80,11 +80,13 @@ def test_configurations_of_named_devices(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "usable_cores", lambda: (0, 1, 2, 3))
-    monkeypatch.setattr("coexec.selection.configurations.default_names", lambda: ["cpu:0-3"])
+    monkeypatch.setattr(detect, "clusters", lambda: (((0, 1, 2, 3), None),))
+    monkeypatch.setattr(detect, "partitions", lambda: ())
     listed: list[Driven] = []
     monkeypatch.setattr("coexec.selection.configurations.processors", lambda kind=None: listed)
     singles = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")
-    on_cpu = [("cpu:0-3",), ("cpu:0-1", "cpu:2-3"), singles]
+    all_cores = [("cpu:0-3",), ("cpu:0-1", "cpu:2-3"), singles]
+    on_cpu = [*all_cores, ("cpu:0-1",)]
 
     def driven(name: str, *engines: str, unusable: str | None = None) -> Driven:
         processor = Processor(name.partition(":")[0], name, name, unusable=unusable)
@@ -97,11 +99,12 @@ def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     with_opencl = [
         *(tuple(f"{name}/opencl" for name in names) for names in on_cpu),
         ("cpu:0-2", "cpu:3/opencl"),
+        ("cpu:0-1", "cpu:2-3/opencl"),
     ]
     assert configurations() == [
         *on_cpu,
         ("gpu:0",),
-        *((*names, "gpu:0") for names in on_cpu),
+        *((*names, "gpu:0") for names in all_cores),
         *with_opencl,
     ]
     # Every engine of a GPU is considered, and an NPU.
@@ -111,10 +114,10 @@ def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gpu:0",),
         ("npu:0",),
         ("gpu:0", "npu:0"),
-        *((*names, "gpu:0", "npu:0") for names in on_cpu),
+        *((*names, "gpu:0", "npu:0") for names in all_cores),
         ("gpu:0/other",),
         ("gpu:0/other", "npu:0"),
-        *((*names, "gpu:0/other", "npu:0") for names in on_cpu),
+        *((*names, "gpu:0/other", "npu:0") for names in all_cores),
         *with_opencl,
     ]
     few = configurations(rules=Rules(further_engines=False))

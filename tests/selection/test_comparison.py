@@ -96,14 +96,17 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "shape": (lambda fed, out: with_output(out, lambda y: y[:, 1:]), r"ordinary.*shape"),
     "type": (lambda fed, out: with_output(out, lambda y: y.astype(np.float64)), "type float64"),
     "value": (lambda fed, out: with_output(out, one_off), "of its largest value"),
-    "NaN": (lambda fed, out: with_output(out, np.nan_to_num), "no numbers.*not nan"),
+    "NaN": (
+        lambda fed, out: with_output(out, np.nan_to_num),
+        r"some NaN \(coexec check --probe nan\).*not nan",
+    ),
     "NaN from numbers": (
         lambda fed, out: with_output(out, lambda y: y * np.float32(np.nan)),
-        "with ordinary, output 'y' has nan",
+        r"with ordinary inputs \(coexec check\), output 'y' has nan",
     ),
     "zeros": (
         lambda fed, out: out if np.any(fed["x"]) else with_output(out, lambda y: y + 1),
-        "with zeros, output 'y'",
+        r"with zeros \(coexec check --probe zeros\), output 'y'",
     ),
     "large": (
         lambda fed, out: out if np.nanmax(fed["x"]) < 100 else with_output(out, lambda y: y * 0),

@@ -23,7 +23,7 @@ from coexec.cli.verbs import prints
     base="The row that ratios are over: ONNX Runtime.",
     rows="By row: name, same_as, predicted_s, init_s, warm_up_s; paced_s, paced_p90_s, "
     "paced_p99_s, paced_ratio and the same of loop: medians and percentiles of a request "
-    "in seconds, and the median over that of the base; requests_per_s in a loop; "
+    "in seconds, and the median over the median of the base; requests_per_s in a loop; "
     "peak_bytes, energy_j, energy_unknown.",
     bound_s="No plan of whole tasks on bound_devices takes less; null: not known.",
     bound_devices="Devices of the bound.",

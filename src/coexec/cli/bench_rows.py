@@ -64,7 +64,9 @@ def _alone(plan: Prepared) -> dict[str, float | None]:
     if plan.work.settings.plan is not None:
         return dict.fromkeys(plan.work.device_names) if len(plan.work.device_names) > 1 else {}
     considered = {
-        c.devices[0]: c.predicted_s for c in plan.candidates if len(c.devices) == 1 and c.is_able
+        c.devices[0]: c.predicted_s
+        for c in plan.candidates
+        if len(c.devices) == 1 and c.is_able and c.status != "left out"
     }
     if considered:
         return considered

@@ -29,8 +29,8 @@ Context = typer.Context
 def command(
     context: Context, options: SettingOptions, json: JsonOpt = False, debug: DebugOpt = False
 ) -> None:
-    """Show what the cache holds by kind; trim or clear it. Other processes may use it meanwhile:
-    what they miss, they make again.
+    """Show what the cache holds by kind; trim or clear it. Other processes may use it meanwhile;
+    they make missing entries again.
     """
     context.obj = (options, json)
     if context.invoked_subcommand is None:

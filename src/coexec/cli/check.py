@@ -13,6 +13,7 @@ from coexec.cli.options import (
     takes,
 )
 from coexec.cli.verbs import prints
+from coexec.model.probe_names import ProbeName
 
 
 @prints(
@@ -23,7 +24,7 @@ from coexec.cli.verbs import prints
     segments="With --tasks and a plan none of whose tasks differs: the same by segment of several "
     "tasks, in which an engine may fuse tasks.",
     passes="With --passes: by pass, the verdict and the difference of the outputs after it.",
-    first="With --tasks or --passes: the first task or pass that differs, with all that is known; "
+    first="With --tasks or --passes: the first task or pass that differs, with its facts; "
     "null: none does.",
 )
 @takes(*PLANNED, "without_passes")
@@ -36,12 +37,19 @@ def command(
     passes: Annotated[
         bool, typer.Option("--passes", help="Find the pass that makes the model compute otherwise.")
     ] = False,
+    probe: Annotated[
+        ProbeName | None,
+        typer.Option(
+            help="Other float values in the inputs, one of the sets with which a plan is compared "
+            "before it answers."
+        ),
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="With --tasks: list every task.")] = False,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
     """Compare the outputs of a plan with ONNX Runtime's for the same inputs: random ones, or those
-    of --inputs. Exit code 1 if they differ.
+    of --inputs, or, with --probe, the same with other float values. Exit code 1 if they differ.
 
     --tasks compares every task on each device of --devices, or, with --plan or --planner or without
     --devices, every piece of the plan. Both sides get ONNX Runtime's tensors, so that the first
@@ -66,13 +74,13 @@ def command(
         config = options.settings(progress=tell)
         source, config = resolve_export(model, config)
         if passes:
-            compared_passes = pass_comparison.compare(source, config, tell)
+            compared_passes = pass_comparison.compare(source, config, tell, probe)
         elif tasks:
-            compared_tasks = task_comparison.compare(source, config, tell)
+            compared_tasks = task_comparison.compare(source, config, tell, probe)
         else:
             prepared = prepare(source, config)
             work = prepared.work
-            feeds, _ = accepted(work.given)
+            feeds, _ = accepted(work.given, probe)
             tell("running the plan", 0, 0)
             with work.start(prepared) as executor:
                 outputs = executor.run(feeds)

@@ -8,6 +8,9 @@ from coexec.arrays import Array
 from coexec.engines.registry import is_pretended
 from coexec.errors import CheckError, InputError, UsageError, first_line
 from coexec.model.difference import is_rounding, worst_difference
+from coexec.model.inputs import probes
+from coexec.model.probe_names import ProbeName
+from coexec.selection.comparison import rules_of
 from coexec.selection.opened_model import OpenedModel
 from coexec.selection.planning_context import PlanningContext
 
@@ -27,10 +30,17 @@ def differences(
     work: PlanningContext, feeds: Mapping[str, Array], outputs: Mapping[str, Array]
 ) -> dict[str, float]:
     """Difference of each output from ONNX Runtime's on the original model, relative to its largest
-    value."""
+    value.
+
+    At most the tolerance if the comparison before a plan answers accepts the output: NaN that
+    spreads, and 0 in place of a number below the normal ones, are no faults
+    (`coexec.selection.comparison`).
+    """
     refuse_pretended(work)
-    expected = work.given.reference(feeds)
-    return {name: worst_difference(outputs[name], expected[name]) for name in outputs}
+    expected, rules = work.given.reference(feeds), rules_of(work)
+    worst = {name: worst_difference(outputs[name], expected[name]) for name in outputs}
+    faults = dict(rules.why_unlike(outputs, expected, feeds))
+    return {n: each if n in faults else min(each, rules.allowed) for n, each in worst.items()}
 
 
 def refuse_pretended(work: PlanningContext) -> None:
@@ -43,25 +53,55 @@ def refuse_pretended(work: PlanningContext) -> None:
         raise UsageError(f"--check with {', '.join(idle)}, which computes nothing; leave one out")
 
 
-def accepted(opened_model: OpenedModel) -> tuple[dict[str, Any], dict[str, Array]]:
+def accepted(
+    opened_model: OpenedModel, probe: ProbeName | None = None
+) -> tuple[dict[str, Any], dict[str, Array]]:
     """The first inputs with which ONNX Runtime runs the original model, and its outputs.
 
+    Args:
+        probe: name of the variant of these inputs that is returned in their place.
+
     Raises:
-        InputError: it runs with none, or not with the inputs of the user.
+        InputError: it runs with none, or not with the inputs of the user, or not with the variant.
+        UsageError: the model has no float input, so there are no variants.
     """
     model = opened_model.model
     tried = [model.examples] if model.examples else model.candidates()
     reason = ""
     for feeds in tried:
         try:
-            return dict(feeds), opened_model.reference(feeds)
+            outputs = opened_model.reference(feeds)
         except Exception as error:
             reason = first_line(error)
+            continue
+        return (dict(feeds), outputs) if probe is None else _probed(opened_model, feeds, probe)
     whose = "these inputs" if model.examples else "made-up inputs"
     raise InputError(
         f"ONNX Runtime does not run the model with {whose}: {reason}; give it others with --inputs "
         f"FILE.npz"
     )
+
+
+def _probed(
+    opened_model: OpenedModel, ordinary: Mapping[str, Any], name: ProbeName
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """The variant of ordinary inputs, the same as in the comparison before a plan answers, and ONNX
+    Runtime's outputs."""
+    graph = opened_model.model.graph
+    variants = probes([graph.tensors[each] for each in graph.inputs], ordinary)
+    probe = next((each for each in variants if each.name == name), None)
+    if probe is None:
+        raise UsageError(
+            f"--probe {name} gives other float values to the inputs, and {graph.name!r} has no "
+            f"float input; leave it out"
+        )
+    try:
+        return probe.feeds, opened_model.reference(probe.feeds)
+    except Exception as error:
+        raise InputError(
+            f"ONNX Runtime does not run the model with {probe.what}: {first_line(error)}; plans "
+            f"are not compared with them; leave --probe {name} out"
+        ) from None
 
 
 def own_difference(opened_model: OpenedModel, feeds: Mapping[str, Any]) -> float:

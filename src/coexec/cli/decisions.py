@@ -48,6 +48,8 @@ def print_candidates(decision: Decision, first: str = "taken") -> None:
 def format_candidate(candidate: Candidate) -> str:
     """A line of text about a configuration that "auto" considered."""
     facts = []
+    if candidate.expected_s is not None:
+        facts.append(f"expected {format_seconds(candidate.expected_s)}")
     if candidate.predicted_s is not None:
         facts.append(f"predicted {format_seconds(candidate.predicted_s)}")
     measured = [

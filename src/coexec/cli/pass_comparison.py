@@ -13,6 +13,7 @@ from coexec.errors import CheckError
 from coexec.model.difference import tolerance_of
 from coexec.model.pass_check import PassComparison, compare_passes
 from coexec.model.passes import PASSES, check_names
+from coexec.model.probe_names import ProbeName
 from coexec.progress import ReportProgress
 from coexec.selection.opened_model import OpenedModel
 from coexec.selection.planning_context import opened_cache
@@ -21,11 +22,16 @@ from coexec.settings import Settings
 __all__ = ["compare", "report"]
 
 
-def compare(source: Any, config: Settings, tell: ReportProgress) -> list[PassComparison]:
-    """The comparisons of all passes up to the first that differs."""
+def compare(
+    source: Any, config: Settings, tell: ReportProgress, probe: ProbeName | None = None
+) -> list[PassComparison]:
+    """The comparisons of all passes up to the first that differs.
+
+    ``probe``: as for `accepted`.
+    """
     check_names(config.without_passes)
     opened_model = OpenedModel.of(source, config, opened_cache(config.cache))
-    feeds, expected = accepted(opened_model)
+    feeds, expected = accepted(opened_model, probe)
     comparisons = []
     for comparison in compare_passes(
         opened_model.fixed(),

@@ -1,6 +1,9 @@
 """`coexec plan`: make a plan, and predict its time."""
 
 import json as json_module
+from typing import Annotated, Any
+
+import typer
 
 from coexec.cli.options import (
     PLANNING,
@@ -24,6 +27,7 @@ from coexec.cli.verbs import ENERGY, prints
     predicted_s="Seconds of one inference, simulated.",
     segments="Number of segments.",
     bound_devices="Devices that the bound holds for; null: there is none.",
+    programs="With --programs: by device, its steps in order: wait, copy, run, signal.",
     **ENERGY,
 )
 @takes(*PLANNING)
@@ -32,15 +36,24 @@ def command(
     options: SettingOptions,
     platform: PlatformOpt = None,
     output: OutputOpt = None,
+    programs: Annotated[
+        bool, typer.Option("--programs", help="Print the steps of each device.")
+    ] = False,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
-    """Plan a model and print the prediction; --output keeps the plan for coexec run --plan."""
+    """Plan a model and print the prediction; --output keeps the plan for coexec run --plan.
+
+    --programs prints the steps of each device: it waits for segments of other devices, copies the
+    tensors that come from them, runs a segment, and signals its end where a device waits for it.
+    """
     from coexec.cli.console import out
     from coexec.cli.decisions import print_decision
     from coexec.cli.output import print_json, write_file
     from coexec.cli.planned import alone_s, bound_of, energy_facts, energy_line, on_platform
+    from coexec.cli.program_rows import program_rows
     from coexec.cli.progress import progress
+    from coexec.plan.program import device_programs, text, verify_programs
     from coexec.selection.plan_files import text_of
     from coexec.selection.prepare import prepare
     from coexec.timing.simulate import simulate
@@ -54,16 +67,20 @@ def command(
         trace = simulate(prepared.schedule, prepared.cost, prepared.system)
     graph, plan = prepared.graph, prepared.plan
     schedule, system = prepared.schedule, prepared.system
+    steps = device_programs(schedule.segments, schedule.transfers)
+    verify_programs(steps, schedule)
     if output is not None:
         write_file(output, text_of(plan, graph, prepared.origin.shapes))
     bound = bound_of(prepared)
     if json:
-        facts = {
+        facts: dict[str, Any] = {
             "predicted_s": trace.makespan_s,
             "segments": len(schedule.segments),
             "bound_devices": None if bound is None else bound.devices,
         }
         facts |= energy_facts(trace, system)
+        if programs:
+            facts["programs"] = program_rows(steps, schedule)
         print_json(json_module.loads(plan.to_json()) | facts)
         return
     print_decision(prepared.decision)
@@ -89,3 +106,5 @@ def command(
     )
     if output is not None:
         out.print(f"written    {output}")
+    if programs:
+        out.print(f"\n{text(steps, schedule)}")

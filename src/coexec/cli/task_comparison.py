@@ -13,6 +13,7 @@ from coexec.cli.console import out
 from coexec.cli.output import print_json
 from coexec.errors import CheckError, ExecutionError
 from coexec.model.difference import Difference
+from coexec.model.probe_names import ProbeName
 from coexec.plan.schedule import Segment
 from coexec.progress import ReportProgress
 from coexec.runtime.task_check import TaskCheck, TaskComparison, pieces_of_plan, whole_tasks
@@ -33,8 +34,13 @@ class Comparisons(NamedTuple):
     """Whether the plan runs none of them, but the whole model in the engine's own session."""
 
 
-def compare(source: Any, config: Settings, tell: ReportProgress) -> Comparisons:
-    """Compare every task on each named device, or the pieces of a plan and then its segments."""
+def compare(
+    source: Any, config: Settings, tell: ReportProgress, probe: ProbeName | None = None
+) -> Comparisons:
+    """Compare every task on each named device, or the pieces of a plan and then its segments.
+
+    ``probe``: as for `accepted`.
+    """
     if config.devices is not None and config.plan is None and config.planner == AUTO:
         work, schedule, as_given = PlanningContext(source, config), None, False
         places = [place for device in work.devices for place in device.spec.places]
@@ -46,7 +52,7 @@ def compare(source: Any, config: Settings, tell: ReportProgress) -> Comparisons:
         as_given = prepared.plan.as_given
     refuse_pretended(work)
     tell("making inputs", 0, 0)
-    feeds, _ = accepted(work.given)
+    feeds, _ = accepted(work.given, probe)
 
     def compared(segments: Sequence[Segment], what: str) -> list[TaskComparison]:
         tell(f"compiling {what}", 0, 0)

@@ -3,7 +3,7 @@
 import os
 import platform
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -12,9 +12,11 @@ from coexec.keys import digest
 
 __all__ = [
     "CoreCluster",
+    "capacity",
     "clusters",
     "features",
     "is_whole_machine",
+    "partitions",
     "processor_features",
     "processor_name",
     "usable_cores",
@@ -24,6 +26,8 @@ CoreCluster = tuple[tuple[int, ...], float | None]
 """Cores, and their maximum frequency in Hz; None if the system does not report it."""
 
 _SYSTEM = Path("/sys/devices/system/cpu")
+_FASTEST = 1024.0
+"""Capacity of the fastest core of a machine, in the kernel's unit."""
 
 
 def usable_cores(root: Path = _SYSTEM) -> tuple[int, ...]:
@@ -68,6 +72,44 @@ def clusters(root: Path = _SYSTEM, cores: Iterable[int] | None = None) -> tuple[
         groups.setdefault((capacity, hertz), []).append(core)
     ordered = sorted(groups.items(), reverse=True)
     return tuple((tuple(members), hertz or None) for (_, hertz), members in ordered)
+
+
+def capacity(cores: Iterable[int], root: Path = _SYSTEM) -> float:
+    """The least speed of these cores over that of the machine's fastest core, as an ARM kernel
+    reports it; 1 if it reports none."""
+    reported = (float(_read(root / f"cpu{core}/cpu_capacity") or _FASTEST) for core in cores)
+    return min(reported) / _FASTEST
+
+
+def partitions(
+    root: Path = _SYSTEM, cores: Iterable[int] | None = None
+) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """The usable cores in groups that share a memory, one partition for each kind of memory: NUMA
+    nodes, then caches from the last level to the second.
+
+    Empty if the system does not report them. A partition with a single group, or with a group for
+    each core, is left out.
+    """
+    chosen = sorted(usable_cores(root) if cores is None else cores)
+    groups: dict[str, dict[str, list[int]]] = {}
+    for core in chosen:
+        for memory, shared in _memories(root / f"cpu{core}"):
+            groups.setdefault(memory, {}).setdefault(shared, []).append(core)
+    found = (
+        tuple(tuple(group) for group in by_text.values())
+        for _, by_text in sorted(groups.items(), reverse=True)
+        if 1 < len(by_text) < len(chosen) == sum(map(len, by_text.values()))
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def _memories(folder: Path) -> Iterator[tuple[str, str]]:
+    """The kind of each memory that a core shares with others, and text that is equal for them."""
+    yield from (("node", path.name) for path in folder.glob("node[0-9]*"))
+    for cache_folder in folder.glob("cache/index[0-9]*"):
+        level, kind = _read(cache_folder / "level"), _read(cache_folder / "type")
+        if level > "1" and kind != "Instruction":
+            yield f"cache of level {level}", _read(cache_folder / "shared_cpu_list")
 
 
 def _read(path: Path) -> str:

@@ -298,13 +298,14 @@ def _cores(request: Request) -> Device:
     cores = cores_of(request)
     speeds = {core: hertz for members, hertz in detect.clusters(cores=cores) for core in members}
     frequencies = [hertz for hertz in speeds.values() if hertz]
+    capacity = detect.capacity(cores)  # cores may differ although their frequencies are equal
     return Device(
         request.device,
         request.kind,
         (),
         cores,
         max_frequency_hz=min(frequencies) if frequencies else None,
-        processor=_processor(),
+        processor=_processor() + (f", capacity {capacity:.3f}" if capacity < 1 else ""),
         features=detect.processor_features(),
     )
 

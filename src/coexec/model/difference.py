@@ -1,6 +1,7 @@
 """Differences between outputs and their expected values. Imports no ONNX, because a start from the
 cache needs this module."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,10 @@ from coexec.graph.graph import Graph, Tensor
 
 __all__ = [
     "HALF_TOLERANCE",
+    "SPREADING",
     "TOLERANCE",
     "Difference",
+    "all_finite",
     "difference_of",
     "is_half",
     "is_narrow",
@@ -30,6 +33,11 @@ HALF_TOLERANCE = 1e-2
 _AMPLIFIED = 2.0
 """Factor by which a result may differ more than ONNX Runtime's own answers with and without its
 optimisations, where a model amplifies rounding."""
+SPREADING = frozenset(
+    {"Conv", "GRU", "GlobalMaxPool", "LSTM", "MaxPool", "RNN", "ReduceMax", "ReduceMin"}
+)
+"""Operators that may make NaN of numbers, or keep a NaN that ONNX Runtime loses, where there is a
+NaN or an infinity in their inputs or in ONNX Runtime's result: see ``spreads`` of `unlike`."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +156,12 @@ def unlike(actual: Any, expected: Any, allowed: float, *, spreads: bool = False)
         f"differs by {difference / max(scale, least):.2g} of its largest value, {allowed:.0e} "
         f"is allowed"
     )
+
+
+def all_finite(tensors: Mapping[str, Any]) -> bool:
+    """Whether no array of floats has NaN or infinity."""
+    arrays = (a for a in tensors.values() if isinstance(a, np.ndarray) and a.dtype.kind == "f")
+    return all(np.isfinite(array).all() for array in arrays)
 
 
 def _others(actual: Any, expected: Array) -> str:

@@ -10,14 +10,15 @@ Ordinary numbers hide faults: a guard against log(0) that is gone, a maximum tha
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from coexec.arrays import Array, dtype_of_ort, is_float, numpy_type
 from coexec.graph.graph import Graph, Operator, Tensor
+from coexec.model.probe_names import ProbeName
 
-__all__ = ["candidates", "filled", "probes", "random_inputs", "random_values"]
+__all__ = ["Probe", "candidates", "filled", "probes", "random_inputs", "random_values"]
 
 _DIVIDING = frozenset({"Div", "Mod"})
 _BY_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
@@ -41,10 +42,20 @@ def candidates(
         yield {t.name: filled(t, filling) for t in tensors}
 
 
+class Probe(NamedTuple):
+    """A variant of ordinary inputs."""
+
+    name: ProbeName
+    """Its name on the command line."""
+    what: str
+    """Its float values in words."""
+    feeds: dict[str, Any]
+
+
 def probes(
     tensors: Iterable[Tensor], ordinary: Mapping[str, Any], seed: int = 0
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Variants of ``ordinary`` inputs with other float values, each with its name.
+) -> Iterator[Probe]:
+    """Variants of ``ordinary`` inputs with other float values; none if there is no float input.
 
     The most revealing ones come first, for callers without time for all of them.
 
@@ -54,7 +65,7 @@ def probes(
             because they decide shapes and indices.
     """
     floats = [t for t in tensors if not t.opaque and is_float(numpy_type(t.dtype))]
-    for what, values in _FLOATS.items() if floats else ():
+    for name, (what, values) in _FLOATS.items() if floats else ():
         rng = np.random.default_rng(seed)
         feeds = {}
         for tensor in floats:
@@ -62,7 +73,7 @@ def probes(
             narrow = kind.itemsize < np.dtype(np.float32).itemsize
             normal = rng.standard_normal(tensor.shape, dtype=np.float32)
             feeds[tensor.name] = np.asarray(values(normal, rng, narrow), np.float32).astype(kind)
-        yield what, {**ordinary, **feeds}
+        yield Probe(name, what, {**ordinary, **feeds})
 
 
 def _some(normal: Array, rng: "np.random.Generator", value: float) -> Array:
@@ -73,17 +84,26 @@ def _some(normal: Array, rng: "np.random.Generator", value: float) -> Array:
     return flat.reshape(normal.shape)
 
 
-_FLOATS: "Mapping[str, Callable[[Array, np.random.Generator, bool], Array]]" = {
-    "zeros": lambda normal, rng, narrow: np.zeros_like(normal),
-    "some that are no numbers": lambda normal, rng, narrow: _some(normal, rng, np.nan),
-    "very large numbers": lambda normal, rng, narrow: normal * (1e2 if narrow else 1e4),
-    "some that are infinite": lambda normal, rng, narrow: _some(normal, rng, np.inf),
-    "negative numbers": lambda normal, rng, narrow: -abs(normal),
-    "very small numbers": lambda normal, rng, narrow: normal * (1e-3 if narrow else 1e-20),
-    "numbers from 0 to 1": lambda normal, rng, narrow: rng.random(normal.shape, np.float32),
+_FLOATS: "Mapping[ProbeName, tuple[str, Callable[[Array, np.random.Generator, bool], Array]]]" = {
+    "zeros": ("zeros", lambda normal, rng, narrow: np.zeros_like(normal)),
+    "nan": ("some NaN", lambda normal, rng, narrow: _some(normal, rng, np.nan)),
+    "large": (
+        "very large numbers",
+        lambda normal, rng, narrow: normal * (1e2 if narrow else 1e4),
+    ),
+    "infinity": ("some infinities", lambda normal, rng, narrow: _some(normal, rng, np.inf)),
+    "negative": ("negative numbers", lambda normal, rng, narrow: -abs(normal)),
+    "small": (
+        "very small numbers",
+        lambda normal, rng, narrow: normal * (1e-3 if narrow else 1e-20),
+    ),
+    "unit": (
+        "numbers from 0 to 1",
+        lambda normal, rng, narrow: rng.random(normal.shape, np.float32),
+    ),
 }
-"""By name, functions that give float values. Their arguments are standard normal numbers, a
-generator, and whether the type has 16 bits or fewer."""
+"""By name, the values in words and the function that gives them. Its arguments are standard normal
+numbers, a generator, and whether the type has 16 bits or fewer."""
 
 
 def filled(tensor: Tensor, filling: int) -> Any:

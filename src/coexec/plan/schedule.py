@@ -136,12 +136,12 @@ class Schedule:
         return tuple(dict.fromkeys(segment.place for segment in self.segments))
 
     @cached_property
-    def incoming(self) -> Mapping[int, tuple[Transfer, ...]]:
-        """Transfers by target segment."""
-        transfers_by_target: dict[int, list[Transfer]] = {s.index: [] for s in self.segments}
-        for transfer in self.transfers:
-            transfers_by_target[transfer.target].append(transfer)
-        return {index: tuple(transfers) for index, transfers in transfers_by_target.items()}
+    def incoming(self) -> Mapping[int, tuple[int, ...]]:
+        """Indices of the transfers to a segment, by segment."""
+        incoming: dict[int, tuple[int, ...]] = {s.index: () for s in self.segments}
+        for number, transfer in enumerate(self.transfers):
+            incoming[transfer.target] += (number,)
+        return incoming
 
 
 def by_device(segments: Sequence[Segment]) -> Mapping[str, tuple[int, ...]]:

@@ -7,11 +7,20 @@ from functools import cached_property
 
 from coexec.costs.base import Prediction, Predictor, Sample, Unmeasured
 from coexec.costs.estimated import Work, work_of
+from coexec.costs.scaled import scaled_by_work
 from coexec.graph.graph import Graph, Task
 from coexec.graph.signature import family_of
 from coexec.profiling.store import Measurement
 
-__all__ = ["Outlook", "Step", "measured_as", "only_operators", "outlook", "steps_of"]
+__all__ = [
+    "Outlook",
+    "Step",
+    "known_seconds",
+    "measured_as",
+    "only_operators",
+    "outlook",
+    "steps_of",
+]
 
 _DECIDES = 0.01
 """Largest error of all equal tasks together, as a share of the whole model's time. A plan is worth
@@ -130,6 +139,38 @@ def outlook(
         for signature, s in missing.items()
     }
     return Outlook(steps, stored, {s: p for s, p in predictions.items() if p is not None})
+
+
+def known_seconds(
+    graph: Graph, stored: Mapping[str, Measurement], predictor: Predictor | None
+) -> dict[str, float]:
+    """Seconds by task on one place, without compiling; tasks of which nothing is known are left
+    out.
+
+    A task takes its measured seconds, the mean if the engine ran it in several forms; otherwise
+    those that equal operators at other sizes give, by work; otherwise those of the predictor.
+
+    Args:
+        stored: measurements of any models on the place.
+        predictor: the place's trained predictor; None if there is none.
+    """
+    forms = measured_as(stored)
+    samples: dict[str, list[Sample]] = {}
+    for measurement in stored.values():
+        family, _, _ = measurement.family.rpartition(_BEHIND)
+        samples.setdefault(family, []).append(Sample(measurement.work, measurement.seconds))
+
+    def seconds(task: Task) -> float | None:
+        if (measured := forms.get(task.signature)) is not None:
+            return sum(measured.values()) / len(measured)
+        of_family = samples.get(family_of(task, graph.tensors), ())
+        prediction = scaled_by_work(work_of(graph, task), of_family, 0.0)
+        if prediction is None and predictor is not None:
+            prediction = predictor(Unmeasured(graph, task, "", "", 0.0, ()))
+        return None if prediction is None else prediction.seconds
+
+    known = {task.name: seconds(task) for task in graph.tasks}
+    return {name: taken_s for name, taken_s in known.items() if taken_s is not None}
 
 
 def _family(graph: Graph, task: Task, operators: str) -> str:

@@ -23,7 +23,10 @@ from coexec.progress import ReportProgress
 from coexec.runtime.compiler import Compiler
 from coexec.settings import Waiting
 
-__all__ = ["EngineTimes"]
+__all__ = ["EngineTimes", "stored_handover_s"]
+
+_HANDOVER = "handover"
+"""Name of the time of a handover in a shared memory."""
 
 
 class EngineTimes:
@@ -135,7 +138,7 @@ class EngineTimes:
         )
         if source.memory == target.memory:
             (latency_s,) = self._between(
-                source, target, ["handover"], lambda: [wake_up(source, target, self._waiting)]
+                source, target, [_HANDOVER], lambda: [wake_up(source, target, self._waiting)]
             )
             # An engine that uses blocks only internally changes the layout itself, as the source.
             busy: Busy = "target" if source.dialect.inner is None else "source"
@@ -156,9 +159,8 @@ class EngineTimes:
         measure: Callable[[], Sequence[Measurement]],
     ) -> list[float]:
         """Seconds for each name, measured between two engines in this mode of waiting."""
-        key = f"{self._key(source)} -> {self._key(target)}"
-        how = "" if self._waiting == "passive" else ", awake"
-        return self._cached(key, [f"{name}{how}" for name in names], measure)
+        key = _pair(self._key(source), self._key(target))
+        return self._cached(key, [_named(name, self._waiting) for name in names], measure)
 
     def _cached(
         self, key: str, signatures: Sequence[str], measure: Callable[[], Sequence[Measurement]]
@@ -173,3 +175,22 @@ class EngineTimes:
                 self._progress(f"devices: {signatures[0]}", 1, 1)
             self._known |= {(key, signature): stored[signature].seconds for signature in signatures}
         return [self._known[key, signature] for signature in signatures]
+
+
+def stored_handover_s(
+    store: ProfileStore, source: str, target: str, waiting: Waiting
+) -> float | None:
+    """Seconds of a handover in a shared memory, between places with these keys in the store; None
+    if it was not measured."""
+    measurement = store.read(_pair(source, target)).get(_named(_HANDOVER, waiting))
+    return None if measurement is None else measurement.seconds
+
+
+def _pair(source: str, target: str) -> str:
+    """Key in the store for two places."""
+    return f"{source} -> {target}"
+
+
+def _named(name: str, waiting: Waiting) -> str:
+    """Signature of a time between two places, in a mode of waiting."""
+    return name if waiting == "passive" else f"{name}, awake"

@@ -34,7 +34,7 @@ from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.core_spinner import Awake
 from coexec.runtime.loaded_plan import Installing, LoadedPlan
 from coexec.runtime.recorder import Recorder
-from coexec.runtime.run import Run
+from coexec.runtime.run import OngoingRun
 from coexec.runtime.run_lock import RunLock
 from coexec.runtime.runner import Cancelled
 from coexec.runtime.workers import LOOK_S, Workers, bind_thread
@@ -92,7 +92,7 @@ class Executor:
         self._engines: Sequence[OpenEngine] = tuple(self._installed.engines.values())
         self._timed = [engine for engine in self._engines if isinstance(engine, Timed)]
         self._turn = RunLock()
-        self._latest: Run | None = None
+        self._latest: OngoingRun | None = None
         self._refusal: CoexecError | None = None
         """Error that all later requests raise; None while the executor works."""
         self._workers = Workers(cores)
@@ -159,7 +159,7 @@ class Executor:
         for engine in timed:
             engine.start_timing()
         recorder.start(self._callers)
-        run = self._latest = Run(
+        run = self._latest = OngoingRun(
             installed, buffers, self._progress.again(), feeds, recorder, workers, cancelled
         )
         try:
@@ -178,7 +178,7 @@ class Executor:
             self._workers.end()
         return outputs
 
-    def _serve(self, run: Run) -> None:
+    def _serve(self, run: OngoingRun) -> None:
         """Start a run and do the jobs of one device in the caller's thread, until the run ends."""
         cores = self._callers_cores
         before = os.sched_getaffinity(0) if cores else cores
@@ -201,7 +201,7 @@ class Executor:
         if run.error is not None:
             raise run.error
 
-    def _work_off(self, run: Run) -> None:
+    def _work_off(self, run: OngoingRun) -> None:
         if not self._callers:
             return
         while True:
@@ -302,7 +302,7 @@ class Executor:
         self.close()
 
 
-def _refuse_dead(run: Run) -> None:
+def _refuse_dead(run: OngoingRun) -> None:
     """Raise UnfinishedError if a thread that the run waits for has ended."""
     for name, worker in run.workers.items():
         if not worker.alive and not run.stopped:

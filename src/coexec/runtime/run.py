@@ -17,14 +17,14 @@ from coexec.runtime.recorder import Recorder
 from coexec.runtime.runner import Cancelled
 from coexec.runtime.workers import LOOK_S, Job, Worker
 
-__all__ = ["Run"]
+__all__ = ["OngoingRun"]
 
 _LONGEST_HOLD_S = 10.0
 """Longest time to wait for the lock of a run. Threads hold it for microseconds. If the wait takes
 longer, the thread that holds it was killed."""
 
 
-class Run:
+class OngoingRun:
     """The jobs of one inference: which may start, which thread does them, how the run ends.
 
     A run ends when all segments have ended, when one has failed, or when an exception leaves the

@@ -28,10 +28,13 @@ from coexec.lowering.module import Module
 from coexec.lowering.text import text_of
 from coexec.model.difference import (
     HALF_TOLERANCE,
+    SPREADING,
     Difference,
+    all_finite,
     difference_of,
     is_rounding,
     tolerance_of,
+    unlike,
     worst_difference,
 )
 from coexec.model.model import Model
@@ -222,11 +225,15 @@ class TaskCheck:
         label = max(differences, key=lambda label: differences[label].relative)
         worst, (output, region) = differences[label], parts[label]
         where = tuple(i + first for i, first in zip(worst.where, region.start, strict=False))
-        comparison = replace(
-            comparison, output=output, difference=replace(worst, where=where), allowed=allowed
-        )
+        difference = replace(worst, where=where)
+        comparison = replace(comparison, output=output, difference=difference, allowed=allowed)
         if worst.relative <= allowed:
             return comparison
+        spreads = _spread(comparison.tasks, values)
+        if all(unlike(*pair, allowed, spreads=spreads) is None for pair in pairs.values()):
+            reason = "NaN spread, or numbers below the normal ones became 0, which a plan may do"
+            accepted = replace(difference, relative=allowed)  # the difference may be infinite
+            return replace(comparison, reason=reason, difference=accepted)
         quantises = any(map(_quantises, comparison.tasks))
         if quantises and all(_is_one_step(*pair) for pair in pairs.values()):
             return replace(comparison, reason="quantised numbers are rounded the other way")
@@ -344,6 +351,14 @@ def _evaluated(
     except Exception:
         return None
     return results
+
+
+def _spread(tasks: Sequence[Task], values: Mapping[str, Any]) -> bool:
+    """Whether tasks may have NaN where ONNX Runtime has numbers: see `SPREADING`."""
+    names = (name for task in tasks for name in (*task.inputs, *task.outputs))
+    near = {name: values[name] for name in names if name in values}
+    kinds = {op.op_type for task in tasks for op in task.operators}
+    return not (kinds.isdisjoint(SPREADING) or all_finite(near))
 
 
 def _quantises(task: Task) -> bool:

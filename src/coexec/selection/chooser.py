@@ -2,11 +2,13 @@
 
 The cores of a machine can be one wide device or several narrow ones, with or without a GPU. The
 fastest choice depends on the model: many branches favour plans, one long chain favours a wide
-device. So every configuration is profiled, planned by several planners and simulated. The plans
-with the best predictions, and every single device, then run for real, in turns (`race`), until one
-is clearly the fastest. It is compared with ONNX Runtime (`comparison`): if its outputs differ, it
-is rejected and the next one is compared. The choice is kept in the cache. A plan that is not
-clearly faster than the reference, a single device, is not chosen (`ranking`).
+device, and on many cores a few of them can be faster than all. So configurations are profiled,
+planned by several planners and simulated; where there are many, those with the best expectations
+are (`forecast`, `agenda`). The plans with the best predictions, and every single device, then run
+for real, in turns (`race`), until one is clearly the fastest. It is compared with ONNX Runtime
+(`comparison`): if its outputs differ, it is rejected and the next one is compared. The choice is
+kept in the cache. A plan that is not clearly faster than the reference, a single device, is not
+chosen (`ranking`).
 
 In mode "throughput" there are no plans for several devices: each device of a configuration runs
 whole requests, and threads send many of them (`throughput`). All else is the same.
@@ -14,14 +16,15 @@ whole requests, and threads send many of them (`throughput`). All else is the sa
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from coexec.cache import Entry
 from coexec.engines import detect
-from coexec.engines.names import parse, whole_cpu
-from coexec.engines.registry import installed
+from coexec.engines.names import cores_of, parse, whole_cpu, without_engine
+from coexec.engines.registry import describe, installed
 from coexec.errors import (
     CoexecError,
     DeviceError,
@@ -33,27 +36,34 @@ from coexec.errors import (
 from coexec.keys import digest
 from coexec.model.declared import sizes_of
 from coexec.plan.plan import Plan
+from coexec.rules import Rules
+from coexec.selection.agenda import Agenda
 from coexec.selection.comparison import ReferenceAnswers, is_exact, known
 from coexec.selection.configurations import Configuration, configurations
-from coexec.selection.contender import Contender, contender, single_device_contenders
+from coexec.selection.contender import Contender, without_plan
 from coexec.selection.deadline import Deadline, OutOfTimeError
-from coexec.selection.decision import Candidate, Decision, Status
+from coexec.selection.decision import Candidate, Decision
 from coexec.selection.objective import objective_of
 from coexec.selection.opened_model import OpenedModel
 from coexec.selection.plan_race import PlanRace
+from coexec.selection.planning import ConfigurationPlanning
 from coexec.selection.planning_context import PlanningContext, opened_cache
 from coexec.selection.prepared import Prepared
 from coexec.selection.race import Compete, Outcome, compete
 from coexec.selection.race_confidence import doubt
 from coexec.selection.ranking import explained, ranked, verdict
 from coexec.settings import Settings
-from coexec.timing.simulate import simulate
+
+if TYPE_CHECKING:  # importing planners and ONNX takes longer than starting from the cache
+    from coexec.selection.forecast import Forecasts
 
 __all__ = ["Chooser"]
 
-_FORM = 2
+_FORM = 3
 """Number of the form of a choice in the cache. Choices of another form are not found."""
 _FILE = "choice.json"
+_DIVIDING = frozenset({"codl", "mulayer"})
+"""Planners that divide tasks."""
 
 
 class Chooser:
@@ -187,7 +197,7 @@ class Chooser:
         shortlist, unraced = self._worth_running(able)
         budget_s = min(rules.race_s, max(rules.least_race_s, deadline.left_s(rules.racing_share)))
         race = PlanRace(self._objective, rules, quiet, self._report, self._compete)
-        outcome = race.run(shortlist, budget_s)
+        outcome = race.run(shortlist, budget_s, deadline)
         order = self._compared(ranked(shortlist, outcome, self._objective, rules))
         decision = self._decision(order, [*unraced, *left_out], outcome)
         self._remember(order[0].plans, decision)
@@ -195,31 +205,65 @@ class Chooser:
         return self._known
 
     def _contenders(self) -> tuple[list[Contender], list[Candidate]]:
-        """Plans that can run, and the configurations that cannot or for which there was no time.
+        """Plans that can run, and the configurations that cannot or that were left out."""
+        forecasts = self._forecasts
+        several = [names for names in self._configurations if len(names) > 1]
+        optional = forecasts is not None or self._objective.mode == "latency"
+        later = several if self._alone or optional else []
+        planning = ConfigurationPlanning(
+            lambda names: self._first if names == self._first_names else self._open(names),
+            self._objective.mode,
+            self._rules,
+            self._deadline,
+            self._report,
+            lambda: None if forecasts is None else forecasts.forget(),
+        )
+        agenda = Agenda(
+            [names for names in self._configurations if names not in later],
+            [] if self._alone else later,
+            None if forecasts is None else forecasts.of,
+            self._rules,
+            before_others=self._profile_all_cores,
+        )
+        able, rows = planning.contenders(agenda)
+        if self._alone:
+            reason = "only single devices were tried"
+            rows += [without_plan(names, "untried", reason) for names in several]
+        return able, rows
 
-        Configurations without need of a profile come first, and one of them can always be chosen.
+    def _profile_all_cores(self) -> None:
+        """Measure the tasks on all cores as one device, if expectations decide what is profiled.
+
+        The profile of the first clusters is then that of a second number of cores. One number does
+        not say what a task gains from threads, and all cores are in every comparison.
         """
-        able: list[Contender] = []
-        left_out: list[Candidate] = []
-        count = len(self._configurations)
-        for number, names in enumerate(sorted(self._configurations, key=self._needs_profile), 1):
-            try:
-                if self._alone and len(names) > 1:
-                    left_out.append(_left_out(names, "only single devices were tried", "untried"))
-                    continue
-                if able:
-                    self._deadline.check(self._rules.planning_share)
-                able += self._planned(names)
-            except OutOfTimeError:
-                reason = f"there was no time for it within {self._rules.seconds:.3g} s"
-                left_out.append(_left_out(names, reason, "untried"))
-            except CoexecError as error:
-                left_out.append(_left_out(names, str(error), "refused"))
-            self._report("configurations of devices", number, count)
-        return able, left_out
+        if self._forecasts is None or self._objective.mode != "latency":
+            return
+        with suppress(OutOfTimeError, CoexecError):  # reported for the configurations that follow
+            _ = self._first.measured
+        self._first.release()
+        self._forecasts.forget()
 
-    def _needs_profile(self, names: Configuration) -> bool:
-        return self._objective.mode == "latency" and len(names) > 1
+    @cached_property
+    def _forecasts(self) -> "Forecasts | None":
+        """Expectations for the configurations of a machine with many cores. On a few cores, and
+        with named devices, there are few configurations, and all are tried."""
+        whole = self._first.devices[0].spec
+        if self._settings.devices is not None or len(whole.cores) <= self._rules.few_cores:
+            return None
+        from coexec.selection.forecast import Forecasts
+
+        requests = {parse(name) for names in self._configurations for name in names}
+        return Forecasts(
+            self._first.graph,
+            self._cache.root,
+            partial(describe, options=self._settings.engine_options),
+            whole,
+            {len(cores_of(request)) for request in requests if request.kind == whole.kind},
+            mode=self._objective.mode,
+            waiting=self._settings.waiting,
+            divides=not _DIVIDING.isdisjoint(self._rules.planner_names),
+        )
 
     @cached_property
     def _key(self) -> str:
@@ -239,59 +283,39 @@ class Chooser:
         machine = (of.devices, detect.clusters(), self._first.fingerprint, installed())
         return digest(_FORM, self._first.given.digest, machine, options)
 
-    def _planned(self, names: Configuration) -> list[Contender]:
-        """The different plans of a configuration, with simulated times.
-
-        A single device needs no profile: there is one plan for it, and it is always raced.
-
-        Raises:
-            CoexecError: the configuration cannot run the model.
-        """
-        if self._objective.mode == "throughput":
-            works = [self._open([name]) for name in names]
-            return [contender(names, "single", [(work, work.plan("single")) for work in works])]
-        work = self._first if names == self._first_names else self._open(names)
-        try:
-            if len(names) == 1:
-                return single_device_contenders(work, names)
-            cost, system = work.measured
-            contenders: dict[Any, Contender] = {}
-            for planner in self._rules.planner_names:
-                self._report_planning(f"planner {planner}", 0, 1)
-                plan = work.plan(planner)
-                self._report_planning(f"planner {planner}", 1, 1)
-                if len(plan.used) == 1:
-                    continue  # a configuration of its own
-                predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
-                entry = contender(names, planner, [(work, plan)], predicted_s)
-                contenders.setdefault((tuple(plan.order.items()), plan.places, plan.fused), entry)
-            return list(contenders.values())
-        finally:
-            work.release()  # some engines can use only one set of cores at a time
-
     def _worth_running(
         self, able: Sequence[Contender]
     ) -> tuple[list[Contender], Sequence[Candidate]]:
-        """Plans without a prediction and those with the best predictions; and the others, with the
-        reason why they do not run."""
-        rules = self._rules
-        certain = [entry for entry in able if entry.candidate.predicted_s is None]
-        plans = sorted((e for e in able if e not in certain), key=lambda e: e.predicted_s)
-        best_s = plans[0].predicted_s if plans else 0.0
-        near = [entry for entry in plans if entry.predicted_s <= rules.worth_trying * best_s]
-        unraced = [
-            replace(
-                entry.candidate,
-                status="left out",
-                reason=f"{number} plans have a better prediction, and only {rules.shortlist} run"
-                if entry in near
-                else f"it is predicted to take {entry.predicted_s / best_s:.2f} times the time of "
-                f"the best prediction; above {rules.worth_trying:g} a plan does not run",
-            )
-            for number, entry in enumerate(plans)
-            if entry not in near[: rules.shortlist]
-        ]
-        return certain + near[: rules.shortlist], unraced
+        """The plans that run; and the others, with the reason why they do not run.
+
+        Of the plans for several devices, those with the best predictions run, and of the devices
+        with fewer cores than there are, those with the best expectations. All others run. Plans for
+        CPU cores with their first engine start first, as kernels of other engines may have to be
+        compiled.
+        """
+        is_part = self._is_part
+        able = [self._expecting(entry) if entry.is_single else entry for entry in able]
+        certain = [e for e in able if e.candidate.predicted_s is None and not is_part(e)]
+        plans = [(e.predicted_s, e) for e in able if e.candidate.predicted_s is not None]
+        single = [(e.expected_s, e) for e in able if e.is_single]
+        parts = [(seconds, e) for seconds, e in single if is_part(e)]
+        near, far = _nearest(plans, plans, "prediction", self._rules)
+        near_parts, far_parts = _nearest(parts, single, "expectation", self._rules)
+        shortlist = [*certain, *near_parts, *near]
+        return sorted(shortlist, key=lambda entry: not entry.is_plain), [*far, *far_parts]
+
+    def _expecting(self, entry: Contender) -> Contender:
+        """A single device with its expected seconds after all profiles."""
+        if self._forecasts is None:
+            return entry
+        return entry.expecting(self._forecasts.of(entry.candidate.devices))
+
+    def _is_part(self, entry: Contender) -> bool:
+        """Whether it is one device with fewer CPU cores than there are; the user has named none."""
+        if self._forecasts is None or not entry.is_single:
+            return False
+        (name,) = entry.candidate.devices
+        return parse(name).kind == "cpu" and without_engine(name) != whole_cpu()
 
     def _compared(self, ranked: Sequence[Contender]) -> list[Contender]:
         """``ranked``, from the first plan on that agrees with ONNX Runtime; rejected plans last.
@@ -394,6 +418,32 @@ def _differs(plan: Prepared) -> bool:
     return result is not None and result.reason is not None
 
 
-def _left_out(names: Configuration, reason: str, status: Status) -> Candidate:
-    engines = tuple(dict.fromkeys(engine for name in names for engine in parse(name).engines))
-    return Candidate(names, "", engines=engines, status=status, reason=reason)
+_Timed = tuple[float, Contender]
+"""A plan with its predicted or expected seconds."""
+
+
+def _nearest(
+    entries: Sequence[_Timed], rivals: Sequence[_Timed], basis: str, rules: Rules
+) -> tuple[list[Contender], list[Candidate]]:
+    """The plans that are worth running, the best first; and the others with the reasons.
+
+    Args:
+        rivals: the plans with the best of which they are compared.
+        basis: what the seconds are: "prediction".
+    """
+    best_s = min((seconds for seconds, _ in rivals), default=0.0)
+    ordered = sorted(entries, key=lambda timed: timed[0])
+    near = [entry for seconds, entry in ordered if seconds <= rules.worth_trying * best_s]
+    far = [
+        replace(
+            entry.candidate,
+            status="left out",
+            reason=f"{number} plans have a better {basis}, and only {rules.shortlist} run"
+            if number < len(near)
+            else f"that is {seconds / best_s:.2f} times the best {basis}; above "
+            f"{rules.worth_trying:g} a plan does not run",
+        )
+        for number, (seconds, entry) in enumerate(ordered)
+        if number >= min(len(near), rules.shortlist)
+    ]
+    return near[: rules.shortlist], far

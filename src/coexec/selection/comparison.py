@@ -27,7 +27,7 @@ import numpy as np
 from coexec.arrays import Array
 from coexec.cache import Entry
 from coexec.errors import CoexecError, ModelError, first_line
-from coexec.model.difference import is_rounding, unlike, worst_difference
+from coexec.model.difference import SPREADING, all_finite, is_rounding, unlike, worst_difference
 from coexec.plan.plan import Plan
 from coexec.runtime.runner import Runner
 from coexec.selection.planning_context import PlanningContext
@@ -42,6 +42,7 @@ __all__ = [
     "known",
     "refuse",
     "result_of",
+    "rules_of",
 ]
 
 _KIND: Final = "comparisons"
@@ -53,10 +54,6 @@ _DECIDING = frozenset(
      "QuantizeLinear", "Round", "Sign", "TopK", "Unique"}
 )  # fmt: skip
 """Operators that can turn a difference in the last digits into a large one."""
-_SPREADING = frozenset(
-    {"Conv", "GRU", "GlobalMaxPool", "LSTM", "MaxPool", "RNN", "ReduceMax", "ReduceMin"}
-)
-"""Operators that may spread NaN to numbers: see `Agreement.spreads`."""
 _LAST_DIGITS = 1e-6
 _LEAST = 4
 """Number of inputs that are always tried: ordinary ones, zeros, some NaN, very large numbers."""
@@ -117,7 +114,7 @@ class Agreement:
             outputs: the plan's answers to ``feeds``.
             expected: ONNX Runtime's answers to ``feeds``.
         """
-        spreads = self.spreads and not (_is_finite(feeds) and _is_finite(expected))
+        spreads = self.spreads and not (all_finite(feeds) and all_finite(expected))
         for name, value in expected.items():
             text = unlike(outputs[name], value, self.allowed, spreads=spreads)
             if text is not None:
@@ -129,6 +126,7 @@ class _Expected:
     """ONNX Runtime's answer to made-up inputs."""
 
     what: str
+    """The inputs in words, with the command that runs a plan on them."""
     feeds: Mapping[str, Any]
     outputs: Mapping[str, Any]
 
@@ -159,7 +157,7 @@ class ReferenceAnswers:
     def impossible(self) -> Agreement | None:
         """Result for every plan if there are no answers to compare with; None if there are."""
         answers, why, is_random = self._found
-        return None if answers else replace(_rules(self._work), unknown=why, is_random=is_random)
+        return None if answers else replace(rules_of(self._work), unknown=why, is_random=is_random)
 
     def _answers(self, session: Any) -> tuple[Sequence[_Expected], str | None, bool]:
         from coexec.model.inputs import probes
@@ -176,12 +174,14 @@ class ReferenceAnswers:
                 continue
             if any(unlike(again[name], first[name], _REPEATED) for name in first):
                 return (), "it draws random numbers: two runs with the same inputs differ", True
-            expected = [_Expected("ordinary", ordinary, first)]
-            for what, feeds in probes([graph.tensors[name] for name in graph.inputs], ordinary):
+            expected = [_Expected("ordinary inputs (coexec check)", ordinary, first)]
+            for probe in probes([graph.tensors[name] for name in graph.inputs], ordinary):
                 if len(expected) >= _LEAST and time.monotonic() > end_s:
                     break
+                what = f"{probe.what} (coexec check --probe {probe.name})"
                 try:
-                    expected.append(_Expected(what, feeds, self._run(session, feeds)))
+                    outputs = self._run(session, probe.feeds)
+                    expected.append(_Expected(what, probe.feeds, outputs))
                 except Exception:
                     continue  # the model does not accept such values
             return expected, None, False
@@ -221,7 +221,7 @@ class ReferenceAnswers:
         """Whether NaN in the inputs may change other numbers, because the model first spreads NaN
         and then decides by values."""
         work = self._work
-        return not _is_finite(answer.feeds) and _has(work, _SPREADING) and _has(work, _DECIDING)
+        return not all_finite(answer.feeds) and _has(work, SPREADING) and _has(work, _DECIDING)
 
     def close(self) -> None:
         """Release the session that `plain` has opened."""
@@ -324,7 +324,7 @@ def _keep(prepared: Prepared, result: Agreement) -> Agreement:
 
 
 def _compare(work: PlanningContext, runner: Runner, reference: ReferenceAnswers) -> Agreement:
-    rules = _rules(work)
+    rules = rules_of(work)
     alike, undecided = 0, ""
     for answer in reference.answers:
         try:
@@ -391,16 +391,11 @@ def _is_choice(actual: Any, moved: Any, expected: Any, allowed: float) -> bool:
     return unlike(moved, expected, allowed) is not None
 
 
-def _rules(work: PlanningContext) -> Agreement:
+def rules_of(work: PlanningContext) -> Agreement:
     """The rules by which outputs of plans on these devices count as alike."""
-    return Agreement(allowed=work.tolerance, spreads=_has(work, _SPREADING))
+    return Agreement(allowed=work.tolerance, spreads=_has(work, SPREADING))
 
 
 def _has(work: PlanningContext, kinds: Collection[str]) -> bool:
     """Whether the model has an operator of these kinds."""
     return any(op.op_type in kinds for task in work.graph.tasks for op in task.operators)
-
-
-def _is_finite(tensors: Mapping[str, Any]) -> bool:
-    arrays = (a for a in tensors.values() if isinstance(a, np.ndarray) and a.dtype.kind == "f")
-    return all(np.isfinite(array).all() for array in arrays)

@@ -3,18 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from coexec.engines import detect
-from coexec.engines.names import cpu_name, default_names, parse, without_engine
+from coexec.engines.names import cpu_name, parse, without_engine
 from coexec.engines.registry import describe, processors
 from coexec.hardware.hardware import System
 from coexec.rules import RULES, Rules
+from coexec.selection.core_sets import core_sets
 
 __all__ = ["Configuration", "configurations"]
 
 Configuration = tuple[str, ...]
 """Names of devices that are used together. A name without an engine means the first engine."""
-
-_MOST_NARROW = 4
-"""Largest number of clusters of one core each: no network has enough branches for more."""
 
 
 def configurations(
@@ -23,12 +21,11 @@ def configurations(
     """Configurations worth trying, each once.
 
     For named devices: all together, each alone, and the CPU clusters joined to one device. Without
-    names, for the machine: all cores as one device; the clusters of equal cores; if there is only
-    one cluster, its halves and its single cores; each accelerator (GPU, NPU) alone, all of them
-    together, and with each of these sets of cores. Configurations are repeated with every further
-    engine of the CPU cores, and with every further engine of the accelerators; and there is one
-    with all cores but one on the first engine and the last core on the further engine. A device
-    that is named with its engine keeps it.
+    names, for the machine: the sets of cores of `core_sets`; each accelerator (GPU, NPU) alone,
+    all of them together, and with all cores as up to `Rules.most_beside` devices. Configurations
+    are repeated with every further engine of the CPU cores, and with every further engine of the
+    accelerators. In two more, the last core or the second half of the cores has the further
+    engine, and the other cores the first engine. A device that is named with its engine keeps it.
 
     Raises:
         DeviceError: a name is wrong.
@@ -60,13 +57,14 @@ def _of_names(names: Sequence[str], rules: Rules) -> list[Configuration]:
 
 
 def _of_machine(rules: Rules) -> list[Configuration]:
-    cores, clusters = detect.usable_cores(), default_names()
-    on_cpu: list[Configuration] = [(cpu_name(cores),), tuple(clusters)]
-    if len(clusters) == 1 and len(cores) > 1:
-        half = (len(cores) + 1) // 2
-        on_cpu.append((cpu_name(cores[:half]), cpu_name(cores[half:])))
-        if len(cores) <= _MOST_NARROW:
-            on_cpu.append(tuple(cpu_name([core]) for core in cores))
+    cores = detect.usable_cores()
+    sets = core_sets([members for members, _ in detect.clusters()], detect.partitions())
+    on_cpu: list[Configuration] = [tuple(map(cpu_name, devices)) for devices in sets]
+    everywhere = [
+        names
+        for names, devices in zip(on_cpu, sets, strict=True)
+        if len(devices) <= rules.most_beside and sum(map(len, devices)) == len(cores)
+    ]
     engines = _engines()
     cpu = {name: usable for name, usable in engines.items() if name == "cpu"}
     other_engines = {name: usable for name, usable in engines.items() if name not in cpu}
@@ -76,11 +74,14 @@ def _of_machine(rules: Rules) -> list[Configuration]:
         names = _with(engine, accelerators, other_engines)
         for_machine += [(name,) for name in names]
         if names:
-            for_machine += [names, *((*cores_used, *names) for cores_used in on_cpu)]
+            for_machine += [names, *((*cores_used, *names) for cores_used in everywhere)]
     for engine in _further(cpu, rules):
         for_machine += [_with(engine, names, cpu) for names in on_cpu]
         if len(cores) > 1:
             for_machine.append((cpu_name(cores[:-1]), f"{cpu_name(cores[-1:])}/{engine}"))
+        if len(cores) > 2:
+            halves = (names for names in everywhere if len(names) == 2)
+            for_machine += [(first, f"{second}/{engine}") for first, second in halves]
     return for_machine
 
 

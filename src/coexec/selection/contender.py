@@ -10,13 +10,14 @@ from coexec.errors import CoexecError
 from coexec.plan.plan import Plan
 from coexec.selection.comparison import ReferenceAnswers, result_of
 from coexec.selection.configurations import Configuration
-from coexec.selection.decision import Candidate, Requests
+from coexec.selection.deadline import LateError
+from coexec.selection.decision import Candidate, Requests, Status
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 from coexec.selection.race import Outcome
 from coexec.selection.race_confidence import spread
 
-__all__ = ["Contender", "Standing", "contender", "single_device_contenders"]
+__all__ = ["Contender", "Standing", "contender", "single_device_contenders", "without_plan"]
 
 
 class Standing(NamedTuple):
@@ -56,6 +57,12 @@ class Contender(NamedTuple):
         seconds = self.candidate.predicted_s
         return math.inf if seconds is None else seconds
 
+    @property
+    def expected_s(self) -> float:
+        """Expected seconds of its configuration; infinite if nothing is known."""
+        seconds = self.candidate.expected_s
+        return math.inf if seconds is None else seconds
+
     def prepared(self) -> Prepared:
         """The plans, compiled."""
         first, *beside = [work.prepared(plan) for work, plan in self.plans]
@@ -69,7 +76,8 @@ class Contender(NamedTuple):
     def measured(self, outcome: Outcome[int], which: int, figure: Requests) -> "Contender":
         """This contender with its figures as rival ``which`` of a race.
 
-        If it failed and other rivals ran, its candidate is refused with the error.
+        If it failed and other rivals ran, its candidate is refused with the error; if it was not
+        started in time, it is untried.
         """
         error = outcome.failed.get(which) if any(outcome.laps.values()) else None
         rounds_s = outcome.rounds_s(which, figure)
@@ -83,7 +91,14 @@ class Contender(NamedTuple):
             spread=spread(rounds_s),
         )
         entry = self._replace(candidate=candidate, rounds_s=rounds_s)
-        return entry if error is None else entry.refused(str(error))
+        if error is None:
+            return entry
+        status: Status = "untried" if isinstance(error, LateError) else "refused"
+        return entry._replace(candidate=replace(candidate, status=status, reason=str(error)))
+
+    def expecting(self, expected_s: float | None) -> "Contender":
+        """This contender with the seconds that were expected of its configuration."""
+        return self._replace(candidate=replace(self.candidate, expected_s=expected_s))
 
     def refused(self, reason: str) -> "Contender":
         """This contender with the reason why it may not answer requests."""
@@ -100,6 +115,21 @@ class Contender(NamedTuple):
             self.release()
         entry = self._replace(candidate=replace(self.candidate, comparison=result.in_words))
         return entry if result.reason is None else entry.refused(result.in_words)
+
+
+def without_plan(
+    names: Configuration,
+    status: Status,
+    reason: str,
+    expected_s: float | None = None,
+    *,
+    planner: str = "",
+) -> Candidate:
+    """The candidate of a configuration for which there is no plan, at least not by ``planner``."""
+    engines = tuple(dict.fromkeys(engine for name in names for engine in parse(name).engines))
+    return Candidate(
+        names, planner, engines=engines, status=status, reason=reason, expected_s=expected_s
+    )
 
 
 def contender(

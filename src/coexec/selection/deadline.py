@@ -9,12 +9,14 @@ import math
 import time
 from collections.abc import Callable
 
-__all__ = ["Deadline", "OutOfTimeError"]
+from coexec.errors import ExecutionError
+
+__all__ = ["Deadline", "LateError", "OutOfTimeError"]
 
 
 class OutOfTimeError(Exception):
-    """The time for a step is over. Raised inside this package only: the caller gets a report of the
-    untried configurations instead."""
+    """The time for a step is over; the text is for the user. Raised inside this package only: the
+    caller gets a report of the untried configurations instead."""
 
 
 class Deadline:
@@ -51,4 +53,8 @@ class Deadline:
             OutOfTimeError: it is over.
         """
         if self.left_s(share) <= 0:
-            raise OutOfTimeError
+            raise OutOfTimeError(f"there was no time for it within {self.seconds:.3g} s")
+
+
+class LateError(ExecutionError):
+    """A plan did not run, because the time for the choice was over before it was started."""

@@ -22,8 +22,8 @@ FIGURES: Mapping[Requests, str] = {
 }
 """The figures by which plans are compared, in words."""
 Status = Literal["taken", "not taken", "left out", "refused", "untried"]
-"""The plan answers requests; it might have been taken; it did not run, because of its prediction;
-it cannot run or its outputs differ; or there was no time to try it."""
+"""The plan answers requests; it might have been taken; it did not run, because of its prediction or
+expectation; it cannot run or its outputs differ; or there was no time to try it."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,16 @@ class Candidate:
     devices: tuple[str, ...]
     planner: str
     predicted_s: float | None = None
-    """Predicted seconds; None for a single device, which always runs and needs no profile."""
+    """Predicted seconds; None for a single device, which needs no profile."""
     paced_s: float | None = None
     """Median seconds of requests as a camera sends them; None if the plan did not run."""
     loop_s: float | None = None
     """Median seconds of requests one after the other."""
     per_s: float | None = None
     """Requests per second from several threads, in mode "throughput"."""
+    expected_s: float | None = None
+    """Expected seconds: of several devices before they were profiled, of a single device after all
+    profiles. None if nothing is known, or if all configurations are tried because they are few."""
     requests: Requests = "paced"
     """The figure by which it was compared."""
     spread: float | None = None

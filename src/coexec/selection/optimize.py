@@ -90,7 +90,8 @@ class Verdict:
     @property
     def untried(self) -> Sequence[str]:
         """Configurations of devices for which there was no time."""
-        return ["+".join(c.devices) for c in self.candidates if c.status == "untried"]
+        untried = ("+".join(c.devices) for c in self.candidates if c.status == "untried")
+        return list(dict.fromkeys(untried))
 
     def __str__(self) -> str:
         if self.decision is None or self.plan_s is None or self.ort_s is None:

@@ -14,6 +14,7 @@ from coexec.progress import ReportProgress
 from coexec.rules import Rules
 from coexec.selection.candidate_process import RivalProcess
 from coexec.selection.contender import Contender
+from coexec.selection.deadline import Deadline, LateError
 from coexec.selection.objective import Objective, warm_turn
 from coexec.selection.quiet_moment import Stopwatch, cpu_clock
 from coexec.selection.race import Compete, Lap, Outcome
@@ -33,12 +34,17 @@ class PlanRace:
     report: ReportProgress
     compete: Compete
 
-    def run(self, shortlist: Sequence[Contender], budget_s: float) -> Outcome[int]:
-        """Run the race; rivals are the indices of the shortlist. A single plan needs no race."""
+    def run(
+        self, shortlist: Sequence[Contender], budget_s: float, deadline: Deadline
+    ) -> Outcome[int]:
+        """Run the race; rivals are the indices of the shortlist. A single plan needs no race.
+
+        Plans that are not started at the deadline do not run, but for the first one.
+        """
         if len(shortlist) == 1:
             return Outcome()
         with ExitStack() as stack:
-            rivals = self._started(shortlist, stack)
+            rivals = self._started(shortlist, deadline, stack)
             watch = Stopwatch(used_s=cpu_clock(rivals.processes))
             what, start_s = f"race of {len(rivals.turns)} plans", watch.now_s()
             loads: list[Load] = []
@@ -64,7 +70,9 @@ class PlanRace:
         other_share = reduce(Load.plus, loads, Load()).share
         return replace(outcome, failed={**rivals.failed, **outcome.failed}, others=other_share)
 
-    def _started(self, shortlist: Sequence[Contender], stack: ExitStack) -> "_Rivals":
+    def _started(
+        self, shortlist: Sequence[Contender], deadline: Deadline, stack: ExitStack
+    ) -> "_Rivals":
         """Start the plans of a shortlist, with the first made-up inputs with which any plan runs.
 
         A plan that would need too much memory beside the others does not start.
@@ -77,6 +85,11 @@ class PlanRace:
             rivals, count = _Rivals(), 0
             with ExitStack() as attempt:
                 for which, entry in enumerate(shortlist):
+                    if rivals.turns and deadline.left_s() <= 0:
+                        rivals.failed[which] = LateError(
+                            f"there was no time to start it within {deadline.seconds:.3g} s"
+                        )
+                        continue
                     all_bytes = (count + len(entry.plans)) * needed_bytes
                     if limit_bytes and rivals.turns and all_bytes > limit_bytes:
                         rivals.failed[which] = ExecutionError(

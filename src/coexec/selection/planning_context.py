@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coexec.cache import Cache
-from coexec.costs.base import CostModel
-from coexec.costs.table import CostTable
 from coexec.engines.base import OpenEngine, OwnSession
 from coexec.engines.names import default_names
 from coexec.engines.opened import OpenDevice, engine_at
@@ -33,6 +31,8 @@ from coexec.selection.prepared import Prepared
 from coexec.settings import AUTO, Settings
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
+    from coexec.costs.base import CostModel
+    from coexec.costs.table import CostTable
     from coexec.graph.graph import Graph
     from coexec.model.digest import Shapes
     from coexec.model.model import Model
@@ -104,7 +104,7 @@ class PlanningContext:
         return Compiler(self.model, self.cache)
 
     @cached_property
-    def measured(self) -> tuple[CostTable, System]:
+    def measured(self) -> "tuple[CostTable, System]":
         """The profile: the cost of each task on each device, and the devices with their links."""
         from coexec.profiling.profiler import Profiler
         from coexec.profiling.store import ProfileStore
@@ -163,14 +163,14 @@ class PlanningContext:
         alone = len(places) == 1 and engine_at(places[0], self.devices).has_own_session
         return replace(plan, as_given=True) if alone else plan
 
-    def pinned(self, cost: CostModel, system: System) -> CostModel:
+    def pinned(self, cost: "CostModel", system: System) -> "CostModel":
         """``cost`` for planners, in which a pinned task can run only on its pinned devices."""
         from coexec.costs.pinned import Pinned
 
         pinned = self.pinned_tasks(cost, system)
         return Pinned(cost, pinned) if pinned else cost
 
-    def pinned_tasks(self, cost: CostModel, system: System) -> dict[str, frozenset[Place]]:
+    def pinned_tasks(self, cost: "CostModel", system: System) -> dict[str, frozenset[Place]]:
         """Places that the user allows for a pinned task, by task."""
         from coexec.costs.pinned import resolve
 
@@ -303,7 +303,7 @@ def opened_cache(cache: Cache | Path | str | None) -> Cache:
 
 
 def make_plan(
-    planner: str, options: Mapping[str, Any], graph: Any, cost: CostModel, system: System
+    planner: str, options: Mapping[str, Any], graph: Any, cost: "CostModel", system: System
 ) -> Plan:
     """Run a planner by name.
 

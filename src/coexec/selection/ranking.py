@@ -118,7 +118,7 @@ def explained(order: Sequence[Contender]) -> list[Candidate]:
     rows = [replace(taken.candidate, status="taken", reason=_why_taken(taken, reference))]
     for entry in other_contenders:
         row = entry.candidate
-        if row.status != "refused":
+        if row.is_able:
             row = replace(row, reason=_why_not_taken(entry, rows[0], reference))
         rows.append(row)
     return rows

@@ -102,7 +102,8 @@ def explain(
     graph, times = schedule.graph, _Times(plan, schedule, cost, system)
     reasons = []
     for segment in sorted(schedule.segments, key=lambda s: times.start_s(s)):
-        arriving = {t.tensor: t.size_bytes for t in schedule.incoming[segment.index]}
+        transfers = (schedule.transfers[i] for i in schedule.incoming[segment.index])
+        arriving = {t.tensor: t.size_bytes for t in transfers}
         for piece in segment.pieces:
             task = graph.task[piece.task]
             moved = sum(arriving.pop(name, 0) for name in task.inputs)

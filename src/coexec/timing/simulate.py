@@ -68,7 +68,7 @@ class VirtualClock:
             source, target = self._ends(transfer)
             link = places.links[source][target]
             self._transfer_s.append(cost.transfer_s(transfer.tensor, transfer.size_bytes, link))
-        self._incoming, self._outgoing = _incoming(schedule), _outgoing(schedule)
+        self._incoming, self._outgoing = schedule.incoming, _outgoing(schedule)
         self._arrival_s: dict[tuple[int, int], float] = {}
         """Arrival of tensors that the target does not copy itself, by transfer and request."""
         self._spans: list[Span] = []
@@ -145,14 +145,6 @@ class VirtualClock:
             request, index = divmod(node, self._count)
             segment = self._schedule.segments[index]
             self._spans.append(Span.of_segment(segment, start_s, end_s, request))
-
-
-def _incoming(schedule: Schedule) -> list[list[int]]:
-    """Indices of the transfers to a segment, by segment."""
-    incoming: list[list[int]] = [[] for _ in schedule.segments]
-    for number, transfer in enumerate(schedule.transfers):
-        incoming[transfer.target].append(number)
-    return incoming
 
 
 def _outgoing(schedule: Schedule) -> list[list[int]]:

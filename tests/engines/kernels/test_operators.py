@@ -2,20 +2,26 @@
 
 import importlib
 import pkgutil
+import re
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from onnx import helper
 
 from coexec.engines import kernels
+from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.border import BORDERS
+from coexec.engines.kernels.building import build
 from coexec.engines.kernels.operators import KERNELS, why_not
 from coexec.graph.graph import Graph
 from coexec.graph.rules import RULES
 from tests.helpers import computing_cases, kernel_cases, layout_cases, movement_cases
 from tests.helpers.campaign.operators import probe
-from tests.helpers.onnx_models import model_of
+from tests.helpers.gpu_networks import module_of
+from tests.helpers.onnx_models import direct, model_of, tensor
 from tests.helpers.operator_cases import Case
 from tests.helpers.operators_page import PAGE, page
 
@@ -115,3 +121,29 @@ def test_the_words_of_a_rule_are_of_its_axes(graphs: Graphs) -> None:
 def test_the_page_is_of_the_registry() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert text == page(), "write it again: python tests/helpers/operators_page.py"
+
+
+def test_another_table_of_kernels_takes_the_place_of_the_registry() -> None:
+    """An engine of another language has one. It decides what is refused and what is fused."""
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["p"], "softmax"),
+        helper.make_node("Neg", ["p"], ["y"], "neg"),
+    ]
+    model = direct(nodes, [tensor("x", (2, 5))], ["y"], {})
+    module, arch = module_of(model), Architecture("nvidia", 4)
+    apart = {**KERNELS, "Neg": replace(KERNELS["Neg"], joins="nothing")}
+    fused, separate = (build(module, arch, kernels=table).launches for table in (KERNELS, apart))
+    assert [launch.name for launch in fused] == ["softmax"]
+    assert [launch.name for launch in separate] == ["softmax", "elementwise"]
+    (*_, neg) = (op for task in model.graph.tasks for op in task.operators)
+    without = {name: kernel for name, kernel in KERNELS.items() if name != "Neg"}
+    assert why_not(neg, model.graph.tensors, kernels=without) == "there is no kernel for Neg"
+    with pytest.raises(ValueError, match="no kernel for Neg"):
+        build(module, arch, kernels=without)
+
+
+def test_the_guide_prints_the_text_of_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    guide = (PAGE.parent / "guides" / "kernel.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    exec(code, {})
+    assert "__kernel void cumulative(" in capsys.readouterr().out

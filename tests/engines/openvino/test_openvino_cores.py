@@ -80,6 +80,7 @@ def test_on_one_core_the_calling_thread_computes_alone() -> None:
     device.close()
 
 
+@pytest.mark.alone
 def test_threads_of_a_group_are_bound_behind_the_first_core() -> None:
     device = on_cores(*CORES[:2])
     assert run_on(device, 2000) == {False, True}

@@ -20,9 +20,11 @@ FAMILIES = {
     for module in (computing_cases, layout_cases, movement_cases)
     for name, family in module.FAMILIES.items()
 }
-REFUSED = {"Pad", "PRelu", "Softmax", "LogSoftmax", "Concat", "Slice", "Gather", "Transpose",
-           "Where", "MaxPool", "LpNormalization", "Resize",
-           "Hardmax", "OneHot"}  # fmt: skip
+REFUSED = {
+    "AveragePool", "Clip", "Concat", "Gather", "GridSample", "Hardmax", "LogSoftmax",
+    "LpNormalization", "LpPool", "MaxPool", "MeanVarianceNormalization", "OneHot", "PRelu", "Pad",
+    "Resize", "ScatterElements", "ScatterND", "Slice", "Softmax", "Transpose", "Where",
+}  # fmt: skip
 """Operators with cases that have a reason: types, wrapping pads, several axes, ..."""
 
 

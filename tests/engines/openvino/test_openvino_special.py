@@ -110,6 +110,22 @@ def test_two_computed_operands_are_both_looked_at(device: OpenEngine) -> None:
     np.testing.assert_array_equal(found, np.maximum(x, z))
 
 
+@pytest.mark.parametrize("op_type", ["Greater", "GreaterOrEqual", "Less", "LessOrEqual"])
+def test_no_comparison_with_nan_is_true(device: OpenEngine, op_type: str) -> None:
+    definition = {
+        "Greater": np.greater,
+        "GreaterOrEqual": np.greater_equal,
+        "Less": np.less,
+        "LessOrEqual": np.less_equal,
+    }[op_type]
+    node = helper.make_node(op_type, ["x", "z"], ["y"])
+    inputs = [tensor("x", SHAPE), tensor("z", SHAPE)]
+    module = module_around(direct([node], inputs, ["y"], {}))
+    x, z = hostile(1), hostile(2)
+    found = compute(device, module, {"x": x, "z": z})["y"]
+    np.testing.assert_array_equal(found, definition(x, z))
+
+
 def test_a_quotient_is_no_product_with_a_reciprocal(device: OpenEngine) -> None:
     """That of 1e-40 is infinite."""
     node = helper.make_node("Div", ["x", "z"], ["y"])

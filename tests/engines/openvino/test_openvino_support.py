@@ -70,6 +70,12 @@ IMAGE = (1, 3, 8, 8)
         (reason("PRelu", [(2, 3, 4, 3), (3,)]), "channels"),
         (reason("Mod", [(2, 3)] * 2, fmod=1), "not known to compute Mod"),
         (reason("GridSample", [(1, 2, 3, 4, 5), (1, 2, 2, 2, 3)]), "volumes"),
+        (reason("GridSample", [IMAGE, (1, 2, 2, 2)], mode="linear"), "border of zeros"),
+        (reason("Clip", [(2, 3)], dtypes=("float16", "float16")), "one limit"),
+        (
+            reason("ScatterND", [(2, 3), (1, 1), (1, 3)], constants={1: (0,)}, reduction="max"),
+            "lose NaN",
+        ),
         (reason("BatchNormalization", [IMAGE], training_mode=1), "training"),
         (reason("RoiAlign", [IMAGE, (1, 4), (1,)], constants={2: (0,)}, mode="max"), "maxima"),
         (reason("GatherND", [(2, 3), (1, 1)]), "indices that are computed"),
@@ -102,6 +108,14 @@ def test_a_last_window_in_the_padding_is_refused_and_no_other() -> None:
     window = {"kernel_shape": (1, 1), "strides": (2, 2), "ceil_mode": 1}
     assert reason("MaxPool", [(1, 1, 2, 2)], (1, 1, 1, 1), **window) is not None
     assert reason("MaxPool", [(1, 1, 3, 3)], (1, 1, 2, 2), **window) is None
+
+
+def test_an_average_of_elements_behind_the_padding_is_refused_and_no_other() -> None:
+    window = {"kernel_shape": (2,), "strides": (3,), "ceil_mode": 1, "pads": (1, 0)}
+    assert reason("AveragePool", [(1, 1, 3)], (1, 1, 2), **window) is None
+    refusal = reason("AveragePool", [(1, 1, 3)], (1, 1, 2), count_include_pad=1, **window)
+    assert refusal is not None and "behind the padding" in refusal
+    assert reason("AveragePool", [(1, 1, 4)], (1, 1, 2), count_include_pad=1, **window) is None
 
 
 @pytest.mark.parametrize("mode", ["half_pixel", "asymmetric", "align_corners"])

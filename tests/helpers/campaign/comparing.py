@@ -23,7 +23,8 @@ If ONNX Runtime's output does not follow the definition, the result of the defin
   channels.
 * `_SAMPLING`, averages of neighbours: ONNX Runtime multiplies a neighbour of weight 0, too, so an
   infinite neighbour turns a sample that does not depend on it into NaN. The value of the sample is
-  right, too.
+  right, too. If a partial sum overflows in ONNX Runtime, the finite sample is right, too, and so is
+  another overflow.
 * `_BY_REFERENCE`: without VNNI, ONNX Runtime 1.32 adds two products of 8-bit integers in 16 bits,
   which overflow. Its ReduceLogSumExp first computes the maximum of a row and loses NaN there. Its
   recurrent operators limit the inputs of gates, which loses NaN, and approximate gates, which is
@@ -68,6 +69,7 @@ _BY_REFERENCE = frozenset(
         "ReduceLogSumExp",
     }
 )
+_SMALLER = 1 / 256
 _MOVES = 5
 """How often ONNX Runtime runs with changed inputs."""
 
@@ -135,7 +137,9 @@ def _also_right(
         forgotten = (np.minimum(right, lowest) == right) & (np.minimum(found, lowest) == found)
         return (has_nan & np.isnan(found)) | (forgotten & ~has_nan)
     if kinds <= _SAMPLING and right.dtype.kind == "f":
-        return _close(found, _sampled(feeds, position, own))
+        return _close(found, _sampled(feeds, position, own)) | _overflown(
+            feeds, position, right, found, own
+        )
     if kinds <= _BY_REFERENCE and isinstance(case, Probe):
         return _close(found, _by_reference(case, feeds, position, right))
     return none
@@ -157,6 +161,21 @@ def _sampled(feeds: Mapping[str, Array], position: int, own: Run) -> Array:
     rises, falls = (up > 0) | (down < 0), (up < 0) | (down > 0)
     averages = np.where(rises, np.inf, np.where(falls, -np.inf, numbers.astype(np.float64)))
     return np.where((rises & falls) | (none != 0), np.nan, averages)
+
+
+def _overflown(
+    feeds: Mapping[str, Array], position: int, right: Array, found: Array, own: Run
+) -> Array:
+    """The elements that are right where a partial sum of a sample overflows in ONNX Runtime.
+
+    Samples are sums of products with weights. So those of inputs a 256th as large are a 256th, and
+    do not overflow.
+    """
+    if not _finite(*feeds.values()) or len(feeds) > 1:
+        return np.zeros(right.shape, bool)
+    smaller = {name: values * values.dtype.type(_SMALLER) for name, values in feeds.items()}
+    samples = np.asarray(own(smaller)[position]).astype(np.float64) / _SMALLER
+    return ~np.isfinite(right) & (_close(found, samples) | ~np.isfinite(found))
 
 
 def _by_reference(case: Probe, feeds: Mapping[str, Array], position: int, right: Array) -> Array:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import coexec
+from coexec.cache.source import source_digest
 from coexec.pipeline.cluster.build import build
 from tests.helpers.patience import ENOUGH_S
 from tests.helpers.user_processes import processes_of
@@ -96,3 +97,7 @@ def test_a_machine_joins_is_shown_and_ends(surroundings: Surroundings, address: 
     assert code == 0 and "all addresses" in said and "ufw allow from" in said
     assert "head of the cluster" in call(surroundings, "stop")[1]
     assert "no machine of this user runs here" in call(surroundings, "status")[1]
+
+
+def test_a_build_is_of_the_whole_package() -> None:
+    assert build().endswith(source_digest(Path(coexec.__file__).parent))

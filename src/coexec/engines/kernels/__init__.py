@@ -10,8 +10,9 @@ A kernel file has a function ``launches(node, context)`` and the rows that it ad
   kernels that iterate over rows, `window_loops` those over sliding windows.
 * `positions` has expressions of coordinates and positions.
 
-To add an operator: its kernel file, one line in `operators`, its rule in `coexec.graph.rules`, and
-random cases in ``tests/helpers/kernel_cases.py``. A test fails where one of them is missing.
-`building.build` makes the launches of a module; a driver, such as `coexec.engines.opencl`, compiles
-and runs them.
+An element-wise operator is an expression in `expressions`, and has no file of its own. Any other
+operator has a kernel file, one line in `operators`, its rule in `coexec.graph.rules`, and random
+cases (docs/guides/kernel.md). A test fails where one of them is missing.
+`building.build` makes the launches of a module from a table of kernels; a driver, such as
+`coexec.engines.opencl`, compiles and runs them.
 """

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Literal
 
 import numpy as np
 
@@ -173,6 +174,9 @@ class Kernel:
     """In words, the operators for which `why_not` has a reason."""
     takes_epilogue: bool = False
     """Whether they apply element-wise operators that are fused behind to their result."""
+    joins: Literal["nothing", "scalars", "vectors"] = "nothing"
+    """Kernels behind which this operator may be fused, if it is element-wise: none; those that
+    compute scalars; those that compute vectors of float32, too."""
 
 
 def indented(lines: Iterable[str], depth: int = 1) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from coexec.engines.kernels.aliasing import Aliases, alias
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.kernels.base import Chooser, Context, KernelLaunch, Value
+from coexec.engines.kernels.base import Chooser, Context, Kernel, KernelLaunch, Value
 from coexec.engines.kernels.host_boundary import Ends
 from coexec.engines.kernels.images import Extent, stored_as_images
 from coexec.engines.kernels.index_check import IndexCheck
@@ -44,7 +44,11 @@ class Build:
 
 
 def build(
-    module: Module, arch: Architecture, chooser: Chooser | None = None, on_arrays: bool = False
+    module: Module,
+    arch: Architecture,
+    chooser: Chooser | None = None,
+    on_arrays: bool = False,
+    kernels: Mapping[str, Kernel] = KERNELS,
 ) -> Build:
     """Generate the kernels of a module.
 
@@ -52,11 +56,12 @@ def build(
         chooser: picks among the variants of a kernel; without one, rules do.
         on_arrays: inputs and outputs are host arrays, in the layouts of the module; else they have
             the layouts that are usual inside of programs.
+        kernels: rows by operator type; those of OpenCL C, or of another language.
 
     Raises:
         ValueError: an operator has no kernel; `why_not` reports that beforehand.
     """
-    network = clean_up(read_network(module))
+    network = clean_up(read_network(module), kernels)
     ends = Ends(network, module.layouts, arch) if on_arrays else None
     if ends is not None:
         network = ends.network()
@@ -68,7 +73,7 @@ def build(
     for node in network.nodes:
         if node.outputs and node.output in done:
             continue
-        kernel = KERNELS.get(node.operator.op_type)
+        kernel = kernels.get(node.operator.op_type)
         if kernel is None:
             raise ValueError(f"there is no kernel for {node.operator.op_type}")
         node_launches = kernel.launches(node, context)

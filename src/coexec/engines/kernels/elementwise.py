@@ -1,11 +1,12 @@
 """Element-wise operators as a separate kernel, with broadcasting and epilogues."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from coexec.engines.kernels.base import CTYPES, Context, Kernel, KernelLaunch, Node, Source
 from coexec.engines.kernels.elements import each_run, each_scalar, each_vector
 from coexec.engines.kernels.epilogue import Epilogue
-from coexec.engines.kernels.expressions import FLOAT_ONLY, OPERATORS
+from coexec.engines.kernels.expressions import FLOAT_ONLY, OPERATORS, VECTOR_SAFE
 from coexec.engines.kernels.unsupported import ALL, FLOATS
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.base import broadcast_axes
@@ -64,7 +65,9 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 def _kernel(kind: str) -> Kernel:
     special = {"BitCast": "elements of another size", "Dropout": "training; a mask that is read"}
     refuses = special.get(kind, "alignment of axes other than numpy's")
-    return Kernel(launches, FLOATS if kind in FLOAT_ONLY else ALL, why_not, refuses)
+    types = FLOATS if kind in FLOAT_ONLY else ALL
+    joins: Literal["scalars", "vectors"] = "vectors" if kind in VECTOR_SAFE else "scalars"
+    return Kernel(launches, types, why_not, refuses, takes_epilogue=True, joins=joins)
 
 
 KERNELS = {kind: _kernel(kind) for kind in OPERATORS}

@@ -8,10 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coexec.arrays import Array
-from coexec.engines.kernels.base import Node
-from coexec.engines.kernels.expressions import OPERATORS as ELEMENTWISE
-from coexec.engines.kernels.expressions import VECTOR_SAFE
-from coexec.engines.kernels.operators import KERNELS
+from coexec.engines.kernels.base import Kernel, Node
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["DeviceGraph", "clean_up"]
@@ -31,9 +28,12 @@ class DeviceGraph:
     outputs: tuple[str, ...]
 
 
-def clean_up(network: DeviceGraph) -> DeviceGraph:
-    """An equivalent network with fewer nodes."""
-    return _fuse(_without_identities(_merge_pads(network)))
+def clean_up(network: DeviceGraph, kernels: Mapping[str, Kernel]) -> DeviceGraph:
+    """An equivalent network with fewer nodes.
+
+    ``kernels``: rows by operator type, which say what may be fused.
+    """
+    return _fuse(_without_identities(_merge_pads(network)), kernels)
 
 
 def _readers(network: DeviceGraph) -> dict[str, list[Node]]:
@@ -139,7 +139,7 @@ def _keeps_scale(op: Operator) -> bool:
     return not cropped and (by_size or (bool(scales) and all(s == 1 for s in scales)))  # type: ignore[union-attr]
 
 
-def _fuse(network: DeviceGraph) -> DeviceGraph:
+def _fuse(network: DeviceGraph, kernels: Mapping[str, Kernel]) -> DeviceGraph:
     """Fuse element-wise operators with the operator whose result they read.
 
     A group starts with a head. Element-wise operators that read the group, and whose output has the
@@ -147,12 +147,13 @@ def _fuse(network: DeviceGraph) -> DeviceGraph:
     a single value leaves it; later members are removed again. The group runs in the position of its
     last member: by then all its other inputs have been computed.
     """
-    return _Fusion(network).run()
+    return _Fusion(network, kernels).run()
 
 
 class _Fusion:
-    def __init__(self, network: DeviceGraph) -> None:
+    def __init__(self, network: DeviceGraph, kernels: Mapping[str, Kernel]) -> None:
         self._network = network
+        self._kernels = kernels
         self._readers = _readers(network)
         self._makers = {name: n for n in network.nodes for name in n.outputs}
         self._order = {id(n): i for i, n in enumerate(network.nodes)}
@@ -171,10 +172,8 @@ class _Fusion:
         return replace(self._network, nodes=nodes)
 
     def _may_head(self, node: Node) -> bool:
-        op = node.operator
-        kernel = KERNELS.get(op.op_type)
-        fits = op.op_type in ELEMENTWISE or (kernel is not None and kernel.takes_epilogue)
-        return fits and len(node.outputs) == 1
+        kernel = self._kernels.get(node.operator.op_type)
+        return kernel is not None and kernel.takes_epilogue and len(node.outputs) == 1
 
     def _epilogue(self, head: Node) -> list[Node]:
         group = [head]
@@ -200,14 +199,14 @@ class _Fusion:
         return min(fitting, key=lambda r: self._order[id(r)], default=None)
 
     def _may_join(self, node: Node, head: Node) -> bool:
-        op, tensors = node.operator, self._network.tensors
-        if op.op_type not in ELEMENTWISE or len(node.outputs) != 1:
+        tensors, kernel = self._network.tensors, self._kernels.get(node.operator.op_type)
+        if kernel is None or kernel.joins == "nothing" or len(node.outputs) != 1:
             return False
         first, out = tensors[head.output], tensors[node.output]
         if out.shape != first.shape:
             return False
         image = len(first.shape) == 4 and first.dtype == "float32"
-        return not image or (op.op_type in VECTOR_SAFE and out.dtype == "float32")
+        return not image or (kernel.joins == "vectors" and out.dtype == "float32")
 
     def _needs_result_of(self, node: Node, group: Sequence[Node]) -> bool:
         """Whether ``node`` reads a value that other operators compute from values of the group."""

@@ -39,7 +39,7 @@ from coexec.engines.kernels import (
     transpose,
 )
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.kernels.base import CTYPES, Kernel
+from coexec.engines.kernels.base import Kernel
 from coexec.engines.kernels.slow import why_slow
 from coexec.engines.kernels.unsupported import ALL, wrong_type
 from coexec.graph.graph import Operator, Tensor
@@ -82,18 +82,22 @@ KERNELS: Mapping[str, Kernel] = {
 
 
 def why_not(
-    op: Operator, tensors: Mapping[str, Tensor], arch: Architecture | None = None
+    op: Operator,
+    tensors: Mapping[str, Tensor],
+    arch: Architecture | None = None,
+    kernels: Mapping[str, Kernel] = KERNELS,
 ) -> str | None:
     """Why no kernel computes ``op``, or None.
 
     Args:
         arch: on CPU cores, operators whose kernels are slow there are refused, too.
+        kernels: rows by operator type; those of OpenCL C, or of another language.
     """
     name = f"{op.domain}.{op.op_type}" if op.domain else op.op_type
-    if op.domain or op.op_type not in KERNELS:
+    if op.domain or op.op_type not in kernels:
         return f"there is no kernel for {name}"
     for tensor in (tensors[n] for n in (*op.inputs, *op.outputs) if n in tensors):
-        if tensor.dtype not in CTYPES:
+        if tensor.dtype not in ALL:
             return f"{name} of {tensor.dtype}: there are no kernels for this type"
         if tensor.size_bytes >= 2**31:
             return f"{tensor.name!r} has {tensor.size_bytes} bytes: kernels count to 2^31"
@@ -101,7 +105,7 @@ def why_not(
     data = {*op.inputs, *op.outputs}.difference(parameters)
     if any(0 in tensors[n].shape for n in data if n in tensors):
         return f"{name} of an empty tensor"
-    kernel = KERNELS[op.op_type]
+    kernel = kernels[op.op_type]
     reason = None if kernel.types == ALL else wrong_type(op, tensors, kernel.types)
     reason = reason or kernel.why_not(op, tensors)
     if reason is None and arch is not None and arch.family == "cpu":

@@ -164,6 +164,8 @@ def _pool(op: Operator, tensors: _Tensors) -> str | None:
         room = size + pads[i] + pads[i + rank] - dilations[i] * (kernel[i] - 1) - 1
         if ceil(room / strides[i]) + 1 != output_shape[i]:
             return "whose last window begins in the padding: it would not leave it out"
+        if op.int("count_include_pad", 0) and room % strides[i]:
+            return "whose last window ends behind the padding: it would count elements there"
     return None
 
 
@@ -222,8 +224,12 @@ def _cast(op: Operator, tensors: _Tensors) -> str | None:
 
 
 def _clip(op: Operator, tensors: _Tensors) -> str | None:
-    computed = any(name and not tensors[name].constant for name in op.inputs[1:])
-    return "with limits that are computed: it would take a NaN for one" if computed else None
+    limits = [name for name in op.inputs[1:] if name]
+    if any(not tensors[name].constant for name in limits):
+        return "with limits that are computed: it would take a NaN for one"
+    if op.version >= 11 and len(limits) < 2 and tensors[op.inputs[0]].dtype == "float16":
+        return "of float16 with one limit: it would take the largest finite number for the other"
+    return None
 
 
 def _gemm(op: Operator, tensors: _Tensors) -> str | None:
@@ -254,9 +260,20 @@ def _recurrent(op: Operator, tensors: _Tensors) -> str | None:
     return "with lengths of sequences or peepholes" if extra else None
 
 
+def _sampled(op: Operator, tensors: _Tensors) -> str | None:
+    if len(tensors[op.inputs[0]].shape) > 4:
+        return "of volumes"
+    if op.text("mode", "linear") != "nearest" and op.text("padding_mode", "zeros") == "zeros":
+        return "with a border of zeros: it would multiply it with elements of the tensor"
+    return None
+
+
 def _scattered(op: Operator, tensors: _Tensors) -> str | None:
-    if op.text("reduction", "none") != "none" and tensors[op.inputs[0]].dtype == "float16":
+    reduction, dtype = op.text("reduction", "none"), tensors[op.inputs[0]].dtype
+    if reduction != "none" and dtype == "float16":
         return "of float16 with a reduction: ONNX Runtime refuses it"
+    if reduction in ("max", "min") and dtype == "float32":
+        return f"with {reduction}: it would lose NaN"
     return None
 
 
@@ -296,9 +313,7 @@ _RULES: Mapping[str, Callable[[Operator, _Tensors], str | None]] = {
     "Gemm": _gemm,
     "HardSigmoid": _hard_sigmoid,
     "PRelu": _slope,
-    "GridSample": lambda op, tensors: (
-        "of volumes" if len(tensors[op.inputs[0]].shape) > 4 else None
-    ),
+    "GridSample": _sampled,
     "Pad": _pad,
     "RoiAlign": lambda op, tensors: "of maxima" if op.text("mode", "avg") == "max" else None,
     "SpaceToDepth": lambda op, tensors: (

@@ -11,4 +11,4 @@ __all__ = ["build"]
 def build() -> str:
     """Release and source digest, such as "0.1.0-1f0c9a3b"; equal on machines that run the same
     code."""
-    return f"{__version__}-{source_digest(Path(__file__).parent.parent)}"
+    return f"{__version__}-{source_digest(Path(__file__).parents[2])}"

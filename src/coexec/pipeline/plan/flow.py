@@ -84,7 +84,7 @@ def actions(plan: PipelinePlan, graph: Graph, door: str | None = None) -> tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class _Copy:
+class _RegionCopy:
     """A region of a tensor that a machine has once some actions have ended."""
 
     machine: str
@@ -97,11 +97,11 @@ class _FrameFlow:
         self._plan, self._graph = plan, graph
         self.found: list[Action] = []
         first = door or (plan.stages[0].leader if plan.stages else "")
-        self._stitched: dict[str, _Copy] = {
-            name: _Copy(first, graph.tensors[name].whole, ()) for name in graph.inputs
+        self._stitched: dict[str, _RegionCopy] = {
+            name: _RegionCopy(first, graph.tensors[name].whole, ()) for name in graph.inputs
         }
         """Copy of the whole tensor in a leader, by tensor."""
-        self._made: dict[str, list[_Copy]] = {}
+        self._made: dict[str, list[_RegionCopy]] = {}
         """Copies that the shares have made, by tensor."""
         self._maker: dict[str, int] = {}
 
@@ -123,7 +123,7 @@ class _FrameFlow:
             after = _union(self._stitched[name].after for name in moved)
             number = self._send(stage, "forward", source, leader, parts, after)
             for name, region in parts:
-                self._stitched[name] = _Copy(leader, region, (number,))
+                self._stitched[name] = _RegionCopy(leader, region, (number,))
 
     def compute(self, index: int) -> None:
         """Compute all shares of a stage, each after it has received its parts."""
@@ -141,14 +141,14 @@ class _FrameFlow:
                     waits.append(self._send(index, purpose, source, share.machine, parts, after))
             done = self._add(Computation(index, number, share.machine, strip), waits)
             for name, region in share.outputs:
-                self._made.setdefault(name, []).append(_Copy(share.machine, region, (done,)))
+                self._made.setdefault(name, []).append(_RegionCopy(share.machine, region, (done,)))
                 self._maker[name] = index
 
     def _gather(self, stage: int, names: Sequence[str]) -> None:
         """Bring the parts that shares of a stage have made into its leader."""
         leader = self._plan.stages[stage].leader
         arrived: dict[str, list[int]] = {name: [] for name in names}
-        parts: dict[str, list[tuple[str, _Copy]]] = {}
+        parts: dict[str, list[tuple[str, _RegionCopy]]] = {}
         for name in names:
             for copy in self._made[name]:
                 parts.setdefault(copy.machine, []).append((name, copy))
@@ -161,7 +161,7 @@ class _FrameFlow:
                 arrived[name] += after
         for name, waits in arrived.items():
             whole = self._graph.tensors[name].whole
-            self._stitched[name] = _Copy(leader, whole, tuple(dict.fromkeys(waits)))
+            self._stitched[name] = _RegionCopy(leader, whole, tuple(dict.fromkeys(waits)))
 
     def _sources(
         self, reads: Iterable[TaskRegion], reader: str, direct: bool

@@ -1,0 +1,9 @@
+"""Names of the inputs with other float values than ordinary ones. Without imports of NumPy, because
+the help of the command line needs the names alone."""
+
+from typing import Literal
+
+__all__ = ["ProbeName"]
+
+ProbeName = Literal["zeros", "nan", "large", "infinity", "negative", "small", "unit"]
+"""A name of `coexec.model.inputs.probes`."""
