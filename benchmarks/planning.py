@@ -1,9 +1,9 @@
 """CPU seconds of planners, over networks and numbers of simulated devices.
 
 Two machines with any number of devices. "alike": clusters of one phone with one memory and 60 us
-between them. "unlike": each further device is slower, starting a segment takes 20 us, and links copy
-at 5 GB/s. The digest of a plan shows whether two versions of coexec make the same plan: run this with
-`--json` on both.
+between them. "unlike": each further device is slower, starting a segment takes 20 us, and links
+copy at 5 GB/s. The digest of a plan shows whether two versions of coexec make the same plan: run
+this with `--json` on both.
 """
 
 import argparse

@@ -203,7 +203,11 @@ class _Choice(NamedTuple):
 def _best(problem: Problem, timeline: Timeline, groups: Sequence[tuple[int, ...]]) -> _Choice:
     """The best of all placements of ``groups``."""
     best = _Choice(math.inf, math.inf, 0, 0, ())
-    for choice in _choices(problem, timeline, groups, lambda: best.completion_s):
+
+    def most_s() -> float:
+        return best.completion_s
+
+    for choice in _choices(problem, timeline, groups, most_s):
         best = min(best, choice)
     return best
 

@@ -46,5 +46,3 @@ def _refused(problem: Problem, name: str) -> str | None:
         if problem.latency_s[task][device] == math.inf:
             return f"{problem.graph.tasks[task].name!r} ({problem.graph.tasks[task].kind})"
     return None
-
-

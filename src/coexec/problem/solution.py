@@ -66,7 +66,7 @@ class Solution(NamedTuple):
 
 
 def alone_s(problem: Problem, device: int) -> float:
-    """Makespan of one device alone in the simulator, in seconds; infinite if it cannot run some task.
+    """Seconds of one device alone in the simulator; infinite if it cannot run some task.
 
     All tasks are one segment, which is launched once.
     """

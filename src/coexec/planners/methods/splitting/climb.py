@@ -34,9 +34,7 @@ def tried_cuts(
     return _climbed(sharing, number, dimension, state)
 
 
-def _climbed(
-    sharing: Sharing, number: int, dimension: Dimension, state: Reached
-) -> Iterator[Cut]:
+def _climbed(sharing: Sharing, number: int, dimension: Dimension, state: Reached) -> Iterator[Cut]:
     tried = set[Cut]()
     for cut in _starts(sharing, number, dimension, state):
         best_s = math.inf
@@ -53,9 +51,7 @@ def _climbed(
             cut = _moved(cut, free_s, sharing.problem.latency_s[number])
 
 
-def _starts(
-    sharing: Sharing, number: int, dimension: Dimension, state: Reached
-) -> Iterator[Cut]:
+def _starts(sharing: Sharing, number: int, dimension: Dimension, state: Reached) -> Iterator[Cut]:
     """The cut of the step before, for which the data are in place, and cuts in proportion to the
     speeds of all devices, of the faster half of them, of the faster quarter, and so on."""
     axis, block = sharing.axis(number, dimension), sharing.block(dimension)

@@ -60,9 +60,7 @@ class Incoming(NamedTuple):
     device fetches nothing."""
 
     @classmethod
-    def of(
-        cls, fetches: tuple[Fetch, ...], made_s: Mapping[tuple[str, int], float]
-    ) -> "Incoming":
+    def of(cls, fetches: tuple[Fetch, ...], made_s: Mapping[tuple[str, int], float]) -> "Incoming":
         """Totals of ``fetches``, if parts are complete at ``made_s``, by tensor and device."""
         if not fetches:
             return _NOTHING
