@@ -48,7 +48,7 @@ def solve(
     divided by rows.
 
     Promises to be no slower than one device alone, in the simulator. Works for any number of
-    devices: with more than four, hill climbing replaces the comparison of all divisions
+    devices: from four on, hill climbing replaces the comparison of all divisions
     (`coexec.planners.methods.splitting.climb`). The paper decides the division of each task
     separately, and its Algorithm 1 then makes chains. Here one search decides both, in the
     simulator's model of time, and with the data of each task on the devices where earlier steps
