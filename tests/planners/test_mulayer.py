@@ -239,14 +239,15 @@ def test_the_search_is_exact_for_chains(
     cuts = [*sharing.alone, *sharing.cuts(0, "OC"), *sharing.cuts(0, "H")]
 
     def moves(number: int, state: Reached) -> list[Strips]:
-        found = (sharing.strips((number,), cut, state.parts_of) for cut in cuts)
+        found = (sharing.strips((number,), cut, state) for cut in cuts)
         return [strips for strips in found if strips is not None]
 
     def least_s(number: int, held: RegionsByTask) -> float:
         if number == length:
             return 0.0
         found = []
-        for step in moves(number, Reached((0.0, 0.0), held, {})):
+        made_s = {(name, device): 0.0 for name, there in held.items() for device, _ in there}
+        for step in moves(number, Reached((0.0, 0.0), held, made_s)):
             parts: dict[str, StripRegions] = {}
             for name, device, region in step.made(problem):
                 parts[name] = (*parts.get(name, ()), (device, region))

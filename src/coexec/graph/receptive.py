@@ -129,19 +129,25 @@ def _whole(op: Operator, tensors: Tensors) -> OperatorRegion:
 def _check(graph: Graph, task: Task, region: Region, axes: Collection[int] | None) -> None:
     """Raise PlanError unless ``region`` can be computed by itself."""
     main = graph.output_of(task)
-    what = f"task {task.name!r} ({task.kind}) cannot compute {region} of its output {main.name!r}"
     ranges = list(zip(region.start, region.stop, strict=True))
     inside = len(ranges) == len(main.shape) and all(
-        0 <= a < b <= size for (a, b), size in zip(ranges, main.shape, strict=True)
+        [0 <= a < b <= size for (a, b), size in zip(ranges, main.shape, strict=True)]
     )
     if not inside:
         raise PlanError(
-            f"{what}: that is empty or outside of {main.whole}; give a part that lies inside"
+            f"{_refused(graph, task, region)}: that is empty or outside of {main.whole}; give a "
+            f"part that lies inside"
         )
     axes = splittable_axes(graph, task) if axes is None else axes
     for axis, (range_, size) in enumerate(zip(ranges, main.shape, strict=True)):
         if range_ != (0, size) and axis not in axes:
             can = f"only axes {', '.join(map(str, axes))} can be cut" if axes else "no axis can be"
             raise PlanError(
-                f"{what}: axis {axis} is cut, but {can}; give the whole range 0:{size} there"
+                f"{_refused(graph, task, region)}: axis {axis} is cut, but {can}; give the whole "
+                f"range 0:{size} there"
             )
+
+
+def _refused(graph: Graph, task: Task, region: Region) -> str:
+    main = graph.output_of(task).name
+    return f"task {task.name!r} ({task.kind}) cannot compute {region} of its output {main!r}"

@@ -6,6 +6,7 @@ from math import inf
 from coexec.errors import UsageError
 from coexec.planners.methods.exact.listing import listed
 from coexec.planners.methods.splitting.branches import distributed, forks
+from coexec.planners.methods.splitting.climb import tried_cuts
 from coexec.planners.methods.splitting.placed import Sharing
 from coexec.planners.methods.splitting.shares import (
     CHANNEL_BLOCK,
@@ -13,7 +14,6 @@ from coexec.planners.methods.splitting.shares import (
     STEPS,
     Cut,
     Dimension,
-    axis_of,
 )
 from coexec.planners.methods.splitting.strips import Strips, pieces_of
 from coexec.planners.methods.splitting.walk import Reached, quickest
@@ -27,8 +27,10 @@ _DIMENSIONS: dict[str, tuple[Dimension, ...]] = {"hybrid": ("H", "OC"), "H": ("H
 _KEPT = 300
 """States kept at each task, times number of tasks: planning takes a similar time for any model."""
 _MOST_KEPT = 16
-_LEAST_S = 1e-12
-"""Lower bound for the seconds of a task, so that rates are finite."""
+_FEW_DEVICES = 4
+_STEPS_EACH = 4
+"""Steps for each of more than four devices: with tenths, equal shares of eight devices cannot be
+formed."""
 
 
 def solve(
@@ -46,12 +48,14 @@ def solve(
     divided by rows.
 
     Promises to be no slower than one device alone, in the simulator. Works for any number of
-    devices. The paper decides the division of each task separately, and its Algorithm 1 then makes
-    chains. Here one search decides both, in the simulator's model of time, and with the data of
-    each task on the devices where earlier steps left it (`coexec.planners.methods.splitting.walk`).
-    A chain is one step of several tasks. As in Algorithm 1, a task joins a chain as long as an
-    exchange of data before the task would cost more than the rows that are computed twice. Parallel
-    branches may each go to one device, as in uLayer. List scheduling of whole tasks is tried, too.
+    devices: from four on, hill climbing replaces the comparison of all divisions
+    (`coexec.planners.methods.splitting.climb`). The paper decides the division of each task
+    separately, and its Algorithm 1 then makes chains. Here one search decides both, in the
+    simulator's model of time, and with the data of each task on the devices where earlier steps
+    left it (`coexec.planners.methods.splitting.walk`). A chain is one step of several tasks. As in
+    Algorithm 1, a task joins a chain as long as an exchange of data before the task would cost
+    more than the rows that are computed twice. Parallel branches may each go to one device, as in
+    uLayer. List scheduling of whole tasks is tried, too.
 
     Paper: Jia et al., "CoDL: Efficient CPU-GPU Co-execution for Deep Learning Inference on Mobile
     Devices", MobiSys 2022.
@@ -60,7 +64,8 @@ def solve(
         dimension: "H" (rows), "OC" (output channels), or "hybrid": the faster one for each task.
         chains: whether tasks are chained.
         steps: a task is divided into this number of steps, and a device's share is a multiple of
-            one step; 0: 16 for two devices and up to 300 tasks, else 10.
+            one step; 0: 16 for two devices and up to 300 tasks, four for each device for more
+            than four devices, else 10.
         delta: maximum difference between a device's share and the share with which all devices
             would end a task at the same time if costs were in proportion to shares.
         longest: maximum number of tasks in a chain.
@@ -79,13 +84,11 @@ def solve(
             f"least 0, not {longest}, {channel_block}, {steps}, {delta:g} and "
             f"{width}"
         )
-    quick = len(problem.devices) > 2 or len(problem.tasks) > _KEPT
-    steps = steps or (STEPS if quick else FINE_STEPS)
+    steps = steps or _default_steps(problem)
     width = width or min(_MOST_KEPT, max(1, _KEPT // max(1, len(problem.tasks))))
     search = _Search(
         problem,
-        Sharing(problem, steps, channel_block),
-        delta,
+        Sharing(problem, steps, channel_block, delta),
         longest if chains else 1,
         _DIMENSIONS[dimension],
     )
@@ -96,70 +99,74 @@ def solve(
     return best._replace(options={"steps": steps, "width": width})
 
 
+def _default_steps(problem: Problem) -> int:
+    devices = len(problem.devices)
+    if devices > _FEW_DEVICES:
+        return _STEPS_EACH * devices
+    return STEPS if devices > 2 or len(problem.tasks) > _KEPT else FINE_STEPS
+
+
 class _Search:
     def __init__(
-        self,
-        problem: Problem,
-        sharing: Sharing,
-        delta: float,
-        longest: int,
-        dimensions: Sequence[Dimension],
+        self, problem: Problem, sharing: Sharing, longest: int, dimensions: Sequence[Dimension]
     ) -> None:
         self._problem, self._sharing = problem, sharing
-        self._delta, self._longest, self._dimensions = delta, longest, dimensions
+        self._longest, self._dimensions = longest, dimensions
         self._forks = forks(problem)
-        self._cuts_of: dict[int, Sequence[tuple[Dimension, Cut]]] = {}
+        self._chainable: dict[int, bool] = {}
+        self._apart_s: dict[tuple[int, Cut], float | None] = {}
 
     def moves(self, number: int, state: Reached) -> Iterable[Strips]:
         """Possible steps: the next task on one device or divided, and chains and branches that
         begin with it."""
-        sharing, parts_of = self._sharing, state.parts_of
-        alone = [sharing.strips((number,), cut, parts_of) for cut in sharing.alone]
-        branches = [distributed(sharing, f, parts_of) for f in self._forks.get(number, ())]
+        sharing = self._sharing
+        alone = [sharing.strips((number,), cut, state) for cut in sharing.alone]
+        branches = [distributed(sharing, fork, state) for fork in self._forks.get(number, ())]
         undivided = [strips for strips in alone if strips is not None]
         yield from undivided
         yield from (strips for strips in branches if strips is not None)
         end_s = min((max(state.free_after(strips)) for strips in undivided), default=inf)
-        for dimension, cut in self._cuts(number):
-            shares = sharing.shares((number,), cut)
-            if shares is None or max(state.free_s[s.device] + s.compute_s for s in shares) > end_s:
-                continue  # the step would end too late even without its fetches
-            strips = sharing.strips((number,), cut, parts_of)
-            if strips is not None:
-                yield strips
-                if dimension == "H" and max(state.free_after(strips)) <= end_s:
-                    yield from self._chained(strips, cut, state)
-
-    def _cuts(self, number: int) -> Sequence[tuple[Dimension, Cut]]:
-        """Cuts of a task with shares near those with which all devices end at the same time."""
-        if number not in self._cuts_of:
-            rates = [1 / max(s, _LEAST_S) for s in self._problem.latency_s[number]]
-            shares = [rate / sum(rates) for rate in rates]
-            self._cuts_of[number] = [
-                (dimension, cut)
-                for dimension in self._dimensions
-                for cut in self._sharing.cuts(number, dimension)
-                if cut.near(shares, self._delta)
-            ]
-        return self._cuts_of[number]
+        for dimension in self._dimensions:
+            for cut in tried_cuts(sharing, number, dimension, state):
+                shares = sharing.shares((number,), cut)
+                if shares is None or max([state.free_s[d] + s for d, _, s in shares]) > end_s:
+                    continue  # the step would end too late even without its fetches
+                strips = sharing.strips((number,), cut, state)
+                if strips is not None:
+                    yield strips
+                    if dimension == "H" and max(state.free_after(strips)) <= end_s:
+                        yield from self._chained(strips, cut, state)
 
     def _chained(self, chain: Strips, cut: Cut, state: Reached) -> Iterable[Strips]:
         """Longer and longer chains, as long as each additional task saves time."""
-        sharing, problem = self._sharing, self._problem
+        sharing, seconds = self._sharing, chain.seconds
         while len(chain.tasks) < self._longest and self._continues(chain.tasks[-1]):
             following = chain.tasks[-1] + 1
-            cut = cut._replace(axis=axis_of(problem.graph, problem.graph.tasks[following], "H"))
-            end = problem.graph.tasks[chain.tasks[-1]].outputs[0]
-            made = chain.made(problem)
-            between = {end: tuple((device, box) for name, device, box in made if name == end)}
-            longer = sharing.strips((*chain.tasks, following), cut, state.parts_of)
-            apart = sharing.strips((following,), cut, between)
-            if longer is None or apart is None:
+            cut = cut._replace(axis=sharing.axis(following, "H"))
+            if (following, cut) not in self._apart_s:
+                self._apart_s[following, cut] = self._seconds_apart(following, cut, chain)
+            apart_s = self._apart_s[following, cut]
+            longer = sharing.strips((*chain.tasks, following), cut, state)
+            if longer is None or apart_s is None:
                 return
-            if chain.seconds + apart.seconds < longer.seconds:
+            longer_s = longer.seconds
+            if seconds + apart_s < longer_s:
                 return
             yield longer
-            chain = longer
+            chain, seconds = longer, longer_s
+
+    def _seconds_apart(self, following: int, cut: Cut, chain: Strips) -> float | None:
+        """Seconds of the task after a chain as a step of its own; None if it cannot be divided.
+
+        They are the same after all chains that end with the same cut: only the result of the
+        chain's last task is read.
+        """
+        end = self._problem.graph.tasks[following].inputs[0]
+        there = tuple([(device, regions[-1]) for device, regions, _ in chain.shares])
+        made_s = {(end, device): 0.0 for device, _ in there}
+        state = Reached((0.0,) * len(self._problem.devices), {end: there}, made_s)
+        apart = self._sharing.strips((following,), cut, state)
+        return None if apart is None else apart.seconds
 
     def _continues(self, last: int) -> bool:
         """Whether the task after ``last`` may join its chain.
@@ -167,10 +174,16 @@ class _Search:
         It must be the only reader of the chain's result, have no other input, and be divisible by
         rows.
         """
+        if last not in self._chainable:
+            self._chainable[last] = self._joins(last)
+        return self._chainable[last]
+
+    def _joins(self, last: int) -> bool:
         graph, following = self._problem.graph, last + 1
         if following == len(graph.tasks):
             return False
         end, task = graph.tasks[last], graph.tasks[following]
         inside = end.outputs[1:] == () and end.outputs[0] not in graph.outputs
         inside = inside and graph.readers[end.outputs[0]] == (task,)
-        return inside and task.inputs == end.outputs and bool(self._sharing.cuts(following, "H"))
+        divisible = self._sharing.axis(following, "H") is not None
+        return inside and task.inputs == end.outputs and divisible

@@ -15,7 +15,7 @@ third slower than the other processor alone (PNASNet-mobile on the fastest phone
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from coexec.errors import UsageError
@@ -200,26 +200,45 @@ class _Choice(NamedTuple):
     devices: tuple[int, ...]
 
 
-def _best(
+def _best(problem: Problem, timeline: Timeline, groups: Sequence[tuple[int, ...]]) -> _Choice:
+    """The best of all placements of ``groups``."""
+    best = _Choice(math.inf, math.inf, 0, 0, ())
+
+    def most_s() -> float:
+        return best.completion_s
+
+    for choice in _choices(problem, timeline, groups, most_s):
+        best = min(best, choice)
+    return best
+
+
+def _choices(
     problem: Problem,
     timeline: Timeline,
     groups: Sequence[tuple[int, ...]],
+    most_s: Callable[[], float],
     ends_s: tuple[float, ...] = (),
     devices: tuple[int, ...] = (),
-) -> _Choice:
-    """The best of all placements of ``groups`` after the groups that are placed on ``devices``."""
+) -> Iterator[_Choice]:
+    """Placements of ``groups`` after the groups that end at ``ends_s`` on ``devices``, without
+    those that complete after ``most_s``."""
     if not groups:
         # Sums in another order differ in the last digits. Rounding to picoseconds keeps such
         # differences from deciding.
         completion_s, sum_s = round(max(ends_s), 12), round(math.fsum(ends_s), 12)
         transfers, moved_bytes = len(timeline.there), timeline.moved_bytes
-        return _Choice(completion_s, sum_s, transfers, moved_bytes, devices)
+        yield _Choice(completion_s, sum_s, transfers, moved_bytes, devices)
+        return
     head, *remaining = groups
-    options = []
+    placed = list[tuple[float, int, Timeline]]()
     for device in problem.devices:
-        if any(problem.latency_s[task][device] == math.inf for task in head):
+        if any([problem.latency_s[task][device] == math.inf for task in head]):
             continue
         after = timeline.copy()
-        end_s = [after.run(task, device) for task in head][-1]
-        options.append(_best(problem, after, remaining, (*ends_s, end_s), (*devices, device)))
-    return min(options)
+        placed.append(([after.run(task, device) for task in head][-1], device, after))
+    # Devices on which the group ends early come first: their completions exclude others.
+    for end_s, device, after in sorted(placed, key=lambda one: one[0]):
+        if round(end_s, 12) > most_s():
+            return
+        further = (*ends_s, end_s), (*devices, device)
+        yield from _choices(problem, after, remaining, most_s, *further)

@@ -1,10 +1,12 @@
 """uLayer: each task is divided by output channels, or each parallel branch goes to one device."""
 
 from collections.abc import Iterable
+from itertools import chain
 from math import inf
 
 from coexec.errors import UsageError
 from coexec.planners.methods.splitting.branches import distributed, forks
+from coexec.planners.methods.splitting.climb import tried_cuts
 from coexec.planners.methods.splitting.placed import Sharing
 from coexec.planners.methods.splitting.shares import CHANNEL_BLOCK, STEPS
 from coexec.planners.methods.splitting.strips import Strips, pieces_of
@@ -42,14 +44,14 @@ def solve(problem: Problem, *, steps: int = STEPS, channel_block: int = CHANNEL_
 
     def moves(number: int, state: Reached) -> Iterable[Strips]:
         for fork in forks_at.get(number, ()):
-            if (branches := distributed(sharing, fork, state.parts_of)) is not None:
+            if (branches := distributed(sharing, fork, state)) is not None:
                 yield branches
         best_s = inf
-        for cut in (*sharing.alone, *sharing.cuts(number, "OC")):
+        for cut in chain(sharing.alone, tried_cuts(sharing, number, "OC", state)):
             shares = sharing.shares((number,), cut)
             if shares is None or state.least_end_s(shares, problem.launches_s) > best_s:
                 continue  # the step would end too late even without its fetches
-            strips = sharing.strips((number,), cut, state.parts_of)
+            strips = sharing.strips((number,), cut, state)
             if strips is not None:
                 yield strips
                 best_s = min(best_s, max(state.free_after(strips)))

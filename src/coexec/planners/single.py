@@ -4,8 +4,7 @@ import math
 
 from coexec.errors import DeviceError, InfeasibleError
 from coexec.problem.problem import Problem
-from coexec.problem.solution import Solution
-from coexec.timing.clock import launched_s
+from coexec.problem.solution import Solution, alone_s
 
 __all__ = ["solve"]
 
@@ -35,7 +34,7 @@ def solve(problem: Problem, *, device: str | None = None) -> Solution:
             f"no single device runs all of {problem.graph.name!r}: {reasons}; use a planner that "
             f"combines devices, such as hope_greedy"
         )
-    best = min(able, key=lambda name: _segment_s(problem, name))
+    best = min(able, key=lambda name: alone_s(problem, system.names.index(name)))
     assignment = [system.names.index(best)] * len(problem.tasks)
     return Solution(assignment, problem.tasks, options={"device": best})
 
@@ -47,8 +46,3 @@ def _refused(problem: Problem, name: str) -> str | None:
         if problem.latency_s[task][device] == math.inf:
             return f"{problem.graph.tasks[task].name!r} ({problem.graph.tasks[task].kind})"
     return None
-
-
-def _segment_s(problem: Problem, name: str) -> float:
-    device = problem.system.names.index(name)
-    return launched_s([row[device] for row in problem.latency_s], problem.launches_s[device])

@@ -139,12 +139,23 @@ class Problem(IndexedGraph):
         Means are over the devices that run a task, and over all pairs of two different devices.
         """
         pairs = list(permutations(self.devices, 2))
+        latencies_s = [self.links[a][b].sync_latency_s for a, b in pairs]
+        copies_s = [[rows[a][b] for a, b in pairs] for rows in self.transfer_s]
+        comm_s = {
+            tensors: sum(
+                latency_s + sum(each_s)
+                for latency_s, *each_s in zip(
+                    latencies_s, *(copies_s[tensor] for tensor in tensors), strict=True
+                )
+            )
+            / max(1, len(pairs))
+            for tensors in set(self.edges.values())
+        }
         ranks_s = [0.0] * len(self.tasks)
         for task in reversed(self.tasks):
             rest_s = 0.0
             for reader in self.successors[task]:
-                comm_s = sum(self.comm_s(task, reader, a, b) for a, b in pairs)
-                rest_s = max(rest_s, comm_s / max(1, len(pairs)) + ranks_s[reader])
+                rest_s = max(rest_s, comm_s[self.edges[task, reader]] + ranks_s[reader])
             runs_s = [s for s in self.latency_s[task] if s < inf]
             ranks_s[task] = sum(runs_s) / len(runs_s) + rest_s
         return tuple(ranks_s)

@@ -1,6 +1,5 @@
 """A planner's answer in numbers: its makespan, and its conversion to a plan."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
@@ -9,11 +8,12 @@ from coexec.graph.graph import Piece
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance
 from coexec.problem.problem import Problem
+from coexec.timing.clock import launched_s
 from coexec.timing.simulate import simulate
 
 _NOBODYS = Provenance("")
 
-__all__ = ["Solution", "alone", "best_of", "simulated_s", "written"]
+__all__ = ["Solution", "alone_s", "best_of", "simulated_s", "written"]
 
 
 class Solution(NamedTuple):
@@ -65,18 +65,25 @@ class Solution(NamedTuple):
         )
 
 
-def alone(problem: Problem) -> list[Solution]:
-    """Plans that use one device only, one for each device that runs all tasks.
+def alone_s(problem: Problem, device: int) -> float:
+    """Seconds of one device alone in the simulator; infinite if it cannot run some task.
 
-    Planners that search without look-ahead, or with a limit, should not return a slower plan.
+    All tasks are one segment, which is launched once.
     """
-    able = (d for d in problem.devices if all(row[d] < math.inf for row in problem.latency_s))
-    return [Solution([device] * len(problem.tasks), problem.tasks) for device in able]
+    return launched_s([row[device] for row in problem.latency_s], problem.launches_s[device])
 
 
 def best_of(problem: Problem, solutions: Iterable[Solution]) -> Solution:
-    """The fastest in the simulator: one of these solutions, or one device alone."""
-    return min((*solutions, *alone(problem)), key=lambda each: simulated_s(problem, each))
+    """The fastest in the simulator: one of these solutions, or one device alone.
+
+    Planners that search without look-ahead, or with a limit, should not return a slower plan than
+    one device.
+    """
+    count = len(problem.tasks)
+    timed = [(simulated_s(problem, solution), solution) for solution in solutions]
+    for device in problem.devices:
+        timed.append((alone_s(problem, device), Solution([device] * count, problem.tasks)))
+    return min(timed, key=lambda pair: pair[0])[1]
 
 
 def simulated_s(problem: Problem, solution: Solution) -> float:

@@ -65,7 +65,7 @@ def _halves(graph: Graph, task: Task, dimension: Dimension) -> list[tuple[Region
     block = CHANNEL_BLOCK if dimension == "OC" else 1
     return [
         tuple(region for region in parts(whole, cut) if region is not None)
-        for cut in cuts_of(whole, axis, 2, STEPS, block)
+        for cut in cuts_of(whole, axis, STEPS, block, [range(STEPS + 1)] * 2)
     ]
 
 

@@ -7,7 +7,8 @@ from math import fsum, inf
 from typing import NamedTuple
 
 from coexec.planners.methods.splitting.placed import Sharing
-from coexec.planners.methods.splitting.strips import Fetch, Portion, RegionsByTask, Strips
+from coexec.planners.methods.splitting.strips import Fetch, Incoming, Portion, Strips
+from coexec.planners.methods.splitting.walk import Reached
 from coexec.problem.problem import Problem
 
 __all__ = ["Branching", "distributed", "forks"]
@@ -77,7 +78,7 @@ def _grouped(branch_of: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, branches.values()))
 
 
-def distributed(sharing: Sharing, fork: Branching, parts_of: RegionsByTask) -> Strips | None:
+def distributed(sharing: Sharing, fork: Branching, state: Reached) -> Strips | None:
     """The branches of a fork, distributed so that the last one ends as early as possible; None if
     some branch runs on no device.
 
@@ -85,7 +86,7 @@ def distributed(sharing: Sharing, fork: Branching, parts_of: RegionsByTask) -> S
     the device on which it ends first.
     """
     devices = sharing.problem.devices
-    alone = [[_alone(sharing, b, device, parts_of) for device in devices] for b in fork.branches]
+    alone = [[_alone(sharing, b, device, state) for device in devices] for b in fork.branches]
     if any(all(one.compute_s == inf for one in row) for row in alone):
         return None
     if len(devices) ** len(alone) <= _EXHAUSTIVE:
@@ -93,7 +94,7 @@ def distributed(sharing: Sharing, fork: Branching, parts_of: RegionsByTask) -> S
     else:
         placements = [_longest_first(alone)]
     candidates = (
-        _together(sharing, fork, [row[d] for row, d in zip(alone, chosen, strict=True)])
+        _together(sharing, fork, [row[d] for row, d in zip(alone, chosen, strict=True)], state)
         for chosen in placements
     )
     return min(candidates, key=lambda strips: strips.seconds)
@@ -108,12 +109,12 @@ class _Alone(NamedTuple):
     fetches: Sequence[Fetch]
 
 
-def _alone(sharing: Sharing, tasks: Sequence[int], device: int, parts_of: RegionsByTask) -> _Alone:
+def _alone(sharing: Sharing, tasks: Sequence[int], device: int, state: Reached) -> _Alone:
     wholes = [sharing.whole(task) for task in tasks]
     fetches = [
         fetch
         for task, whole in zip(tasks, wholes, strict=True)
-        for fetch in sharing.fetches(task, whole, device, parts_of)
+        for fetch in sharing.incoming(task, whole, device, state).fetches
     ]
     return _Alone(device, tasks, sharing.compute_s(tasks, wholes, device), fetches)
 
@@ -128,10 +129,11 @@ def _longest_first(alone: Sequence[Sequence[_Alone]]) -> Sequence[int]:
     return device_of
 
 
-def _together(sharing: Sharing, fork: Branching, branches: Sequence[_Alone]) -> Strips:
+def _together(
+    sharing: Sharing, fork: Branching, branches: Sequence[_Alone], state: Reached
+) -> Strips:
     """Strips in which each device launches its branches once and fetches each tensor once."""
-    shares, tasks_of = list[Portion](), list[tuple[int, ...]]()
-    fetches = list[tuple[Fetch, ...]]()
+    shares, tasks_of, incoming = list[Portion](), list[tuple[int, ...]](), list[Incoming]()
     for device in sorted({branch.device for branch in branches}):
         own = [branch for branch in branches if branch.device == device]
         tasks = sorted([task for branch in own for task in branch.tasks])
@@ -139,7 +141,8 @@ def _together(sharing: Sharing, fork: Branching, branches: Sequence[_Alone]) -> 
         compute_s = fsum([branch.compute_s for branch in own]) - saved_s
         shares.append(Portion(device, tuple([sharing.whole(task) for task in tasks]), compute_s))
         tasks_of.append(tuple(tasks))
-        fetches.append(tuple({f.name: f for branch in own for f in branch.fetches}.values()))
+        fetches = {fetch.name: fetch for branch in own for fetch in branch.fetches}
+        incoming.append(Incoming.of(tuple(fetches.values()), state.made_s))
     return Strips.of(
-        sharing.problem, tuple(fork.tasks), None, tuple(shares), tuple(tasks_of), tuple(fetches)
+        sharing.problem, tuple(fork.tasks), None, tuple(shares), tuple(tasks_of), tuple(incoming)
     )

@@ -6,17 +6,28 @@ from collections.abc import Sequence
 from coexec.graph.region import Region
 from coexec.graph.stitch import in_sequence, missing
 from coexec.graph.task_samples import TaskParts
-from coexec.planners.methods.splitting.shares import Cut, Dimension, axis_of, cuts_of, parts
+from coexec.planners.methods.splitting.shares import (
+    Cut,
+    Dimension,
+    allowed_steps,
+    axis_of,
+    cuts_of,
+    parts,
+)
 from coexec.planners.methods.splitting.strips import (
     Fetch,
+    Incoming,
     Portion,
-    RegionsByTask,
     StripRegions,
     Strips,
 )
+from coexec.planners.methods.splitting.walk import Reached
 from coexec.problem.problem import Problem
 
 __all__ = ["Sharing"]
+
+_LEAST_S = 1e-12
+"""Lower bound for the seconds of a task, so that rates are finite."""
 
 _Sources = tuple[tuple[int, int] | None, tuple[tuple[int, int], ...]]
 """Two values. If a region has to be stitched: its bytes, and the bytes of it that its reader has
@@ -27,20 +38,23 @@ class Sharing:
     """Costs of dividing the tasks of a problem. Results are cached: searches request the same costs
     many times, and networks repeat equal tasks."""
 
-    def __init__(self, problem: Problem, steps: int, channel_block: int) -> None:
+    def __init__(
+        self, problem: Problem, steps: int, channel_block: int, delta: float = 1.0
+    ) -> None:
         """Set up empty caches.
 
         Args:
             steps: the number of steps that `cuts` divides a task into.
             channel_block: cuts along channels lie at multiples of this number.
+            delta: maximum difference between a device's share and its proportional share.
         """
-        self.problem = problem
+        self.problem, self.steps = problem, steps
         self.alone = [
             Cut(None, tuple(int(d == device) for d in problem.devices))
             for device in problem.devices
         ]
         """One cut for each device: the device computes the whole task."""
-        self._steps, self._channel_block = steps, channel_block
+        self._channel_block, self._delta = channel_block, delta
         self._parts = [problem.parts.of(task) for task in problem.graph.tasks]
         numbers: dict[tuple[TaskParts, tuple[float, ...]], int] = {}
         self.kind = [
@@ -48,8 +62,11 @@ class Sharing:
             for alike in zip(self._parts, problem.latency_s, strict=True)
         ]
         """By task, the number of its class: tasks of a class have equal parts and equal times."""
-        self._cuts: dict[tuple[TaskParts, Dimension], Sequence[Cut]] = {}
+        self._axes: dict[tuple[TaskParts, Dimension], int | None] = {}
+        self._cuts: dict[tuple[int, Dimension], Sequence[Cut]] = {}
+        self._divided: dict[tuple[TaskParts, Cut], tuple[Region | None, ...]] = {}
         self._shares: dict[tuple[tuple[int, ...], Cut], tuple[Portion, ...] | None] = {}
+        self._portions: dict[tuple[tuple[int, ...], int, Region], Portion | None] = {}
         self._part_s: dict[tuple[TaskParts, float, int, Region], float] = {}
         self._fetches: dict[tuple[int, int, StripRegions, Region], _Sources] = {}
 
@@ -57,21 +74,44 @@ class Sharing:
         """The whole region of the main output of a task."""
         return self._parts[number].whole
 
-    def cuts(self, number: int, dimension: Dimension) -> Sequence[Cut]:
-        """The cuts of a task along a dimension; none where it cannot be divided."""
+    def axis(self, number: int, dimension: Dimension) -> int | None:
+        """The axis of a task's main output for a dimension; None if it cannot be divided."""
         parts = self._parts[number]
         key = parts, dimension
+        if key not in self._axes:
+            self._axes[key] = axis_of(parts.graph, parts.task, dimension)
+        return self._axes[key]
+
+    def block(self, dimension: Dimension) -> int:
+        """Cuts along a dimension lie at multiples of this number."""
+        return self._channel_block if dimension == "OC" else 1
+
+    def proportional(self, number: int) -> list[float]:
+        """By device, the share with which all devices would end a task at the same time if costs
+        were in proportion to shares."""
+        rates = [1 / max(s, _LEAST_S) for s in self.problem.latency_s[number]]
+        return [rate / sum(rates) for rate in rates]
+
+    def near(self, number: int, cut: Cut) -> bool:
+        """Whether each device's share in a cut is near its proportional share."""
+        allowed = allowed_steps(self.proportional(number), self._delta, sum(cut.steps))
+        return all(own in numbers for own, numbers in zip(cut.steps, allowed, strict=True))
+
+    def cuts(self, number: int, dimension: Dimension) -> Sequence[Cut]:
+        """All cuts of a task along a dimension with shares near the proportional ones; none where
+        it cannot be divided."""
+        key = self.kind[number], dimension
         if key not in self._cuts:
-            axis = axis_of(parts.graph, parts.task, dimension)
-            block = self._channel_block if dimension == "OC" else 1
+            axis, block = self.axis(number, dimension), self.block(dimension)
+            allowed = allowed_steps(self.proportional(number), self._delta, self.steps)
             self._cuts[key] = (
                 ()
                 if axis is None
-                else cuts_of(parts.whole, axis, len(self.problem.devices), self._steps, block)
+                else cuts_of(self.whole(number), axis, self.steps, block, allowed)
             )
         return self._cuts[key]
 
-    def strips(self, tasks: tuple[int, ...], cut: Cut, parts_of: RegionsByTask) -> Strips | None:
+    def strips(self, tasks: tuple[int, ...], cut: Cut, state: Reached) -> Strips | None:
         """Strips of a chain of tasks, each of which reads only the result of its predecessor.
 
         ``cut`` divides the last task. Of the earlier tasks, each device computes the region that
@@ -81,41 +121,46 @@ class Sharing:
         shares = self.shares(tasks, cut)
         if shares is None:
             return None
-        fetches = tuple(
-            [self.fetches(tasks[0], regions[0], device, parts_of) for device, regions, _ in shares]
+        incoming = tuple(
+            [self.incoming(tasks[0], regions[0], device, state) for device, regions, _ in shares]
         )
-        return Strips.of(self.problem, tasks, cut, shares, (tasks,) * len(shares), fetches)
+        return Strips.of(self.problem, tasks, cut, shares, (tasks,) * len(shares), incoming)
 
     def shares(self, tasks: tuple[int, ...], cut: Cut) -> tuple[Portion, ...] | None:
         """The portion of each device in `strips`; None as there."""
-        key = tuple([self.kind[task] for task in tasks]), cut
+        kinds = tuple([self.kind[task] for task in tasks])
+        key = kinds, cut
         if key not in self._shares:
-            self._shares[key] = self._shared(tasks, cut)
+            self._shares[key] = self._shared(tasks, kinds, cut)
         return self._shares[key]
 
-    def fetches(
-        self, number: int, region: Region, device: int, parts_of: RegionsByTask
-    ) -> tuple[Fetch, ...]:
-        """Regions of tensors that a device must fetch to compute a region of a task."""
-        task = self.problem.graph.tasks[number]
-        needed = self._parts[number].needed(region) or ()
-        candidates = [
-            self.fetch(name, box, device, parts_of[name])
-            for name, box in zip(task.inputs, needed, strict=True)
-            if name in parts_of
-        ]
-        return tuple([fetch for fetch in candidates if fetch is not None])
+    def incoming(self, number: int, region: Region, device: int, state: Reached) -> Incoming:
+        """All that a device must fetch to compute a region of a task."""
+        key = number, device, region
+        incoming = state.incoming.get(key)
+        if incoming is None:
+            task, parts_of = self.problem.graph.tasks[number], state.parts_of
+            needed = self._parts[number].needed(region) or ()
+            candidates = [
+                self.fetch(name, box, device, parts_of[name])
+                for name, box in zip(task.inputs, needed, strict=True)
+                if name in parts_of
+            ]
+            fetches = tuple([fetch for fetch in candidates if fetch is not None])
+            incoming = state.incoming[key] = Incoming.of(fetches, state.made_s)
+        return incoming
 
     def fetch(self, name: str, region: Region, device: int, there: StripRegions) -> Fetch | None:
         """The fetch that gives a device a region of a tensor; None if it has the whole region."""
-        if all(owner == device for owner, _ in there):
+        if all([owner == device for owner, _ in there]):
             return None
         links, cost = self.problem.links, self.problem.cost
         item_bytes = self.problem.graph.tensors[name].item_bytes
         key = item_bytes, device, there, region
-        if key not in self._fetches:
-            self._fetches[key] = self._sources(name, region, device, there)
-        stitched, sources = self._fetches[key]
+        found = self._fetches.get(key)
+        if found is None:
+            found = self._fetches[key] = self._sources(name, region, device, there)
+        stitched, sources = found
         if not sources:
             return None
         place = self.problem.system.places[device]
@@ -171,19 +216,37 @@ class Sharing:
         parts = [part for _, part in there if part.overlap(region).size]
         return not (region in parts or (region == whole and in_sequence(set(parts), region)))
 
-    def _shared(self, tasks: tuple[int, ...], cut: Cut) -> tuple[Portion, ...] | None:
+    def _shared(
+        self, tasks: tuple[int, ...], kinds: tuple[int, ...], cut: Cut
+    ) -> tuple[Portion, ...] | None:
         portions: list[Portion] = []
-        for device, region in enumerate(parts(self.whole(tasks[-1]), cut)):
+        for device, region in enumerate(self._regions(tasks[-1], cut)):
             if region is None:
                 continue
-            regions = self._backwards(tasks, region)
-            if regions is None or any(_in_common(regions, portion.regions) for portion in portions):
+            key = kinds, device, region
+            if key not in self._portions:
+                self._portions[key] = self._portion(tasks, region, device)
+            portion = self._portions[key]
+            if portion is None:
                 return None
-            compute_s = self.compute_s(tasks, regions, device)
-            if compute_s == math.inf:
+            if len(tasks) > 1 and any(_in_common(portion.regions, p.regions) for p in portions):
                 return None
-            portions.append(Portion(device, regions, compute_s))
+            portions.append(portion)
         return tuple(portions)
+
+    def _regions(self, number: int, cut: Cut) -> tuple[Region | None, ...]:
+        key = self._parts[number], cut
+        if key not in self._divided:
+            self._divided[key] = parts(self.whole(number), cut)
+        return self._divided[key]
+
+    def _portion(self, tasks: tuple[int, ...], region: Region, device: int) -> Portion | None:
+        """What a device computes so that it has ``region`` of the last task; None if it cannot."""
+        regions = self._backwards(tasks, region)
+        if regions is None:
+            return None
+        compute_s = self.compute_s(tasks, regions, device)
+        return None if compute_s == math.inf else Portion(device, regions, compute_s)
 
     def _backwards(self, tasks: tuple[int, ...], region: Region) -> tuple[Region, ...] | None:
         """The regions that one device computes, first task first, so that it can compute ``region``
@@ -199,4 +262,4 @@ class Sharing:
 
 def _in_common(first: Sequence[Region], second: Sequence[Region]) -> bool:
     """Whether two devices would compute the same region of a task; regions by task."""
-    return any(one == other for one, other in zip(first, second, strict=True))
+    return any([one == other for one, other in zip(first, second, strict=True)])

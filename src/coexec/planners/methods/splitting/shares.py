@@ -1,7 +1,7 @@
 """Shares of a task: the axis along which its output is divided, and the part of each device."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from coexec.graph.graph import Graph, Task
@@ -14,6 +14,7 @@ __all__ = [
     "STEPS",
     "Cut",
     "Dimension",
+    "allowed_steps",
     "axis_of",
     "cuts_of",
     "parts",
@@ -54,18 +55,6 @@ class Cut(NamedTuple):
     block: int = 1
     """Each part begins at a multiple of this number."""
 
-    def near(self, shares: Sequence[float], most: float) -> bool:
-        """Whether the part of each device differs from its share by at most ``most``.
-
-        Args:
-            shares: by device; the whole output is 1.
-        """
-        total = sum(self.steps)
-        return all(
-            abs(steps / total - share) <= most + 1e-9
-            for steps, share in zip(self.steps, shares, strict=True)
-        )
-
 
 def axis_of(graph: Graph, task: Task, dimension: Dimension) -> int | None:
     """The axis of the main output for a dimension; None if cuts along it would not be exact.
@@ -81,14 +70,25 @@ def axis_of(graph: Graph, task: Task, dimension: Dimension) -> int | None:
     return axis if axis in splittable_axes(graph, task) else None
 
 
-def ratios(devices: int, steps: int) -> Iterable[tuple[int, ...]]:
-    """All distributions of ``steps`` steps over ``devices`` devices."""
-    if devices == 1:
-        yield (steps,)
+def ratios(
+    steps: int, allowed: Sequence[Container[int]], ends: Sequence[int], taken: int = 0
+) -> Iterator[tuple[int, ...]]:
+    """Distributions of ``steps`` steps over devices, the largest number for the first device first.
+
+    Args:
+        allowed: by device, its possible numbers of steps.
+        ends: possible numbers of steps that some first devices have together, falling.
+        taken: steps that other devices have already.
+    """
+    first, *others = allowed
+    if not others:
+        if steps - taken in first:
+            yield (steps - taken,)
         return
-    for first in range(steps, -1, -1):
-        for remaining in ratios(devices - 1, steps - first):
-            yield (first, *remaining)
+    for end in ends:
+        if end >= taken and end - taken in first:
+            for remaining in ratios(steps, others, ends, end):
+                yield (end - taken, *remaining)
 
 
 def parts(whole: Region, cut: Cut) -> tuple[Region | None, ...]:
@@ -97,27 +97,49 @@ def parts(whole: Region, cut: Cut) -> tuple[Region | None, ...]:
     A border is rounded up to a multiple of the block, so the device before the border gets the
     additional items.
     """
-    if cut.axis is None:
-        return tuple(whole if steps else None for steps in cut.steps)
-    size, total = whole.stop[cut.axis], sum(cut.steps)
+    axis, numbers, block = cut
+    if axis is None:
+        return tuple([whole if steps else None for steps in numbers])
+    size, total = whole.stop[axis], sum(numbers)
     regions: list[Region | None] = []
     start = taken = 0
-    for steps in cut.steps:
+    for steps in numbers:
         taken += steps
-        rounded = math.ceil(size * taken / total / cut.block) * cut.block
-        stop = min(size, rounded) if steps else start
-        regions.append(whole.with_axis(cut.axis, start, stop) if stop > start else None)
+        stop = _border(size, taken, total, block) if steps else start
+        regions.append(whole.with_axis(axis, start, stop) if stop > start else None)
         start = stop
     return tuple(regions)
 
 
-def cuts_of(whole: Region, axis: int, devices: int, steps: int, block: int) -> list[Cut]:
+def _border(size: int, taken: int, total: int, block: int) -> int:
+    """Number of items of the first devices, which have ``taken`` of ``total`` steps together."""
+    return min(size, math.ceil(size * taken / total / block) * block)
+
+
+def cuts_of(
+    whole: Region, axis: int, steps: int, block: int, allowed: Sequence[Container[int]]
+) -> list[Cut]:
     """The possible cuts along an axis: no two give the same parts, and each uses at least two
-    devices."""
-    cut_of: dict[Sequence[Region | None], Cut] = {}
-    for ratio in ratios(devices, steps):
-        cut = Cut(axis, ratio, block)
-        regions = parts(whole, cut)
-        if sum(region is not None for region in regions) > 1:
-            cut_of.setdefault(regions, cut)
-    return list(cut_of.values())
+    devices.
+
+    Of the cuts that give the same parts, the one with the most steps for the first devices counts.
+
+    Args:
+        allowed: by device, its possible numbers of steps.
+    """
+    size = whole.stop[axis]
+    borders = [_border(size, taken, steps, block) for taken in range(steps + 1)]
+    ends = [n for n in range(steps, -1, -1) if n == steps or borders[n] < borders[n + 1]]
+    found = ratios(steps, allowed, ends)
+    return [Cut(axis, ratio, block) for ratio in found if sum(map(bool, ratio)) > 1]
+
+
+def allowed_steps(shares: Sequence[float], most: float, steps: int) -> list[Container[int]]:
+    """By device, the numbers of steps that differ from its share by at most ``most``.
+
+    Args:
+        shares: by device; all ``steps`` together are 1.
+    """
+    return [
+        [n for n in range(steps + 1) if abs(n / steps - share) <= most + 1e-9] for share in shares
+    ]

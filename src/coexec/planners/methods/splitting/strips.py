@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from coexec.graph.graph import Piece
@@ -10,7 +9,15 @@ from coexec.graph.region import Region
 from coexec.planners.methods.splitting.shares import Cut
 from coexec.problem.problem import Problem
 
-__all__ = ["Fetch", "Portion", "RegionsByTask", "StripRegions", "Strips", "pieces_of"]
+__all__ = [
+    "Fetch",
+    "Incoming",
+    "Portion",
+    "RegionsByTask",
+    "StripRegions",
+    "Strips",
+    "pieces_of",
+]
 
 StripRegions = tuple[tuple[int, Region], ...]
 """Pairs of a device and the region of a tensor that it has."""
@@ -40,8 +47,36 @@ class Fetch(NamedTuple):
     """Each device that supplies missing elements, with the latency of its link in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Strips:
+class Incoming(NamedTuple):
+    """All that one device fetches before it computes."""
+
+    fetches: tuple[Fetch, ...]
+    copy_s: float
+    """Seconds of all copies, which the device makes one after the other."""
+    latency_s: float
+    """The largest latency of the links to its suppliers; 0 if it fetches nothing."""
+    ready_s: float
+    """Second at which the last supplier has made its part, plus the latency of its link; 0 if the
+    device fetches nothing."""
+
+    @classmethod
+    def of(cls, fetches: tuple[Fetch, ...], made_s: Mapping[tuple[str, int], float]) -> "Incoming":
+        """Totals of ``fetches``, if parts are complete at ``made_s``, by tensor and device."""
+        if not fetches:
+            return _NOTHING
+        supplies = [(f.name, owner, s) for f in fetches for owner, s in f.latencies_s]
+        return cls(
+            fetches,
+            math.fsum([fetch.copy_s for fetch in fetches]),
+            max([latency_s for _, _, latency_s in supplies]),
+            max([made_s[name, owner] + latency_s for name, owner, latency_s in supplies]),
+        )
+
+
+_NOTHING = Incoming((), 0.0, 0.0, 0.0)
+
+
+class Strips(NamedTuple):
     """One step of a plan: devices compute regions of some tasks and exchange no data meanwhile."""
 
     tasks: tuple[int, ...]
@@ -50,7 +85,7 @@ class Strips:
     shares: tuple[Portion, ...]
     tasks_of: tuple[tuple[int, ...], ...]
     """The tasks that each share's device computes."""
-    fetches: tuple[tuple[Fetch, ...], ...]
+    incoming: tuple[Incoming, ...]
     """The data that each share's device fetches first."""
     durations_s: tuple[float, ...]
     """Seconds of copying and computing, by share. If no share fetches anything, the devices
@@ -64,26 +99,28 @@ class Strips:
         cut: Cut | None,
         shares: tuple[Portion, ...],
         tasks_of: tuple[tuple[int, ...], ...],
-        fetches: tuple[tuple[Fetch, ...], ...],
+        incoming: tuple[Incoming, ...],
     ) -> "Strips":
         """Strips whose durations are computed from the other values."""
-        alone = not any(fetches)
+        launches_s = problem.launches_s
+        alone = not any([own.fetches for own in incoming])
         durations_s = tuple(
             [
-                math.fsum([fetch.copy_s for fetch in own])
-                + max(0.0, compute_s - alone * problem.launches_s[device])
-                for (device, _, compute_s), own in zip(shares, fetches, strict=True)
+                own.copy_s + max(0.0, compute_s - alone * launches_s[device])
+                for (device, _, compute_s), own in zip(shares, incoming, strict=True)
             ]
         )
-        return cls(tasks, cut, shares, tasks_of, fetches, durations_s)
+        return cls(tasks, cut, shares, tasks_of, incoming, durations_s)
 
     @property
     def seconds(self) -> float:
         """Seconds until the last device ends, if all devices begin when all data that they read has
         been made."""
         return max(
-            duration_s + max((s for f in own for _, s in f.latencies_s), default=0.0)
-            for duration_s, own in zip(self.durations_s, self.fetches, strict=True)
+            [
+                duration_s + own.latency_s
+                for duration_s, own in zip(self.durations_s, self.incoming, strict=True)
+            ]
         )
 
     def made(self, problem: Problem) -> list[tuple[str, int, Region]]:
@@ -91,11 +128,11 @@ class Strips:
         graph = problem.graph
         parts = [
             (f.name, share.device, f.region)
-            for share, own in zip(self.shares, self.fetches, strict=True)
-            for f in own
+            for share, own in zip(self.shares, self.incoming, strict=True)
+            for f in own.fetches
         ]
-        for (device, regions, _), own in zip(self.shares, self.tasks_of, strict=True):
-            for task, region in zip(own, regions, strict=True):
+        for (device, regions, _), tasks in zip(self.shares, self.tasks_of, strict=True):
+            for task, region in zip(tasks, regions, strict=True):
                 main, *further = graph.tasks[task].outputs
                 parts.append((main, device, region))
                 parts += [(name, device, graph.tensors[name].whole) for name in further]

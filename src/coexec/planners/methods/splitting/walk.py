@@ -1,13 +1,14 @@
 """Beam search for the fastest sequence of steps; a step computes some tasks on some devices."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from coexec.planners.methods.splitting.strips import Portion, RegionsByTask, Strips
+from coexec.graph.region import Region
+from coexec.planners.methods.splitting.strips import Incoming, Portion, RegionsByTask, Strips
 from coexec.problem.problem import Problem
 
-__all__ = ["Moves", "Reached", "quickest"]
+__all__ = ["Moves", "Reached", "quickest", "score_s"]
 
 _IDLE = 0.05
 """Weight of the sum of all devices' ends in a score; the latest end has weight 1."""
@@ -24,6 +25,9 @@ class Reached:
     """By tensor and device, the time at which the device's parts of the tensor are complete."""
     step: Strips | None = None
     before: "Reached | None" = None
+    incoming: dict[tuple[int, int, Region], Incoming] = field(default_factory=dict, compare=False)
+    """Cache of `Sharing.incoming`, by task, device and region: most cuts have parts in common with
+    other cuts."""
 
     def steps(self) -> list[Strips]:
         """All steps from the start to this state, the first step first."""
@@ -41,16 +45,22 @@ class Reached:
         )
 
     def free_after(self, step: Strips) -> tuple[float, ...]:
-        """By device, the time at which it has no more work after the additional ``step``."""
+        """By device, the time at which it has no more work after the additional ``step``, whose
+        fetches are those of this state."""
         free_s = list(self.free_s)
-        works = zip(step.shares, step.fetches, step.durations_s, strict=True)
-        for (device, _, _), fetches, duration_s in works:
-            start_s = free_s[device]
-            for name, _, _, latencies_s in fetches:
-                for owner, latency_s in latencies_s:
-                    start_s = max(start_s, self.made_s[name, owner] + latency_s)
-            free_s[device] = start_s + duration_s
+        works = zip(step.shares, step.incoming, step.durations_s, strict=True)
+        for (device, _, _), incoming, duration_s in works:
+            free_s[device] = max(free_s[device], incoming.ready_s) + duration_s
         return tuple(free_s)
+
+
+def score_s(free_s: Sequence[float]) -> float:
+    """Seconds by which the search compares states, from the time at which each device is free.
+
+    The latest end decides nearly alone; the other ends make states differ in which only devices
+    that are not the latest have idle time.
+    """
+    return max(free_s) + _IDLE * sum(free_s)
 
 
 Moves = Callable[[int, Reached], Iterable[Strips]]
@@ -64,10 +74,6 @@ class _End(NamedTuple):
     free_s: tuple[float, ...]
     step: Strips
     before: Reached
-
-    @property
-    def score_s(self) -> float:
-        return max(self.free_s) + _IDLE * sum(self.free_s)
 
 
 def quickest(problem: Problem, moves: Moves, width: int, *, barriers: bool = False) -> list[Strips]:
@@ -94,6 +100,7 @@ def quickest(problem: Problem, moves: Moves, width: int, *, barriers: bool = Fal
                 if barriers:
                     free_s = (max(free_s),) * len(free_s)
                 reached[number + len(step.tasks)].append(_End(free_s, step, state))
+            state.incoming.clear()  # later steps keep the state, but not what led to other steps
         reached[number].clear()
     last = min(reached[-1], key=lambda end: max(end.free_s))
     return [*last.before.steps(), last.step]
@@ -101,7 +108,7 @@ def quickest(problem: Problem, moves: Moves, width: int, *, barriers: bool = Fal
 
 def _best(ends: Iterable[_End], width: int) -> Iterable[_End]:
     end_of_cut: dict[object, _End] = {}
-    for end in sorted(ends, key=lambda end: end.score_s):
+    for end in sorted(ends, key=lambda end: score_s(end.free_s)):
         if len(end_of_cut) == width:
             break
         end_of_cut.setdefault(end.step.cut, end)
