@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
+from onnx import helper
 
 from coexec.cache import Cache
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
+from coexec.graph.graph import Piece
 from coexec.model.load import load
 from coexec.model.model import Model
 from coexec.plan.derive import derive
@@ -15,9 +18,9 @@ from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
 from coexec.runtime.loaded_plan import LoadedPlan
-from tests.helpers.graphs import halves_by_rows, hand_made
+from tests.helpers.graphs import halves, halves_by_rows, hand_made
 from tests.helpers.onnx_models import random_feeds, run
-from tests.helpers.small_models import branches
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 from tests.runtime.test_executor import Elsewhere, reference
 
 
@@ -73,3 +76,42 @@ def test_other_memories_have_none(cache: Cache) -> None:
     elsewhere = {s.index for s in compiled.segments if s.device == devices[1].spec.name}
     assert allocation.gathers.keys() > allocation.copies.keys()
     assert not elsewhere & {reader for reader, _ in allocation.copies}
+
+
+class InVectors(ReferenceEngine):
+    """Reads and writes at multiples of 64 bytes."""
+
+    alignment = 64
+
+
+@pytest.mark.parametrize("kind", [ReferenceEngine, InVectors])
+def test_a_part_begins_where_its_readers_can_read_it(
+    kind: type[ReferenceEngine], cache: Cache
+) -> None:
+    """The second half of a tensor, which begins at its byte 36, is read by the other device."""
+    first, second = ReferenceEngine(*reference(0)), kind(*reference(1))
+    devices = [OpenDevice.of(first), OpenDevice.of(second)]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "A"),
+        helper.make_node("Neg", ["a"], ["b"], "B"),
+        helper.make_node("Softmax", ["a"], ["c"], "C", axis=1),
+    ]
+    ends = [tensor_info(name, [1, 2, 3, 3]) for name in "xbc"]
+    graph = (model := load(from_nodes(nodes, ends[:1], ends[1:]))).graph
+    a, b, c = graph.tasks
+    upper, lower = halves(graph, a, 1, 1)
+    order = {
+        first.device.name: [Piece(a.name, lower), Piece(b.name, upper), graph.whole_piece(c)],
+        second.device.name: [Piece(a.name, upper), Piece(b.name, lower)],
+    }
+    schedule = derive(hand_made(graph, order, "reference"), graph)
+    compiled = Compiler(model, cache).compile(schedule, devices)
+    allocation = allocated(LoadedPlan(compiled, devices, tensor_caching=True, launch_ahead=True))
+    (whole,) = (reading for reading in allocation.gathers if reading[1].startswith("a,"))
+    assert (whole in allocation.in_place) == (second.alignment == 1), "or the halves are copied"
+    for segment, module in zip(compiled.segments, compiled.modules, strict=True):
+        if segment.device == second.device.name:
+            for tensor in (*module.inputs, *module.outputs):
+                if tensor.name in allocation.static:
+                    array = allocation.static[tensor.name]
+                    assert array.__array_interface__["data"][0] % second.alignment == 0

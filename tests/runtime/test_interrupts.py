@@ -180,10 +180,11 @@ def test_a_child_that_is_forked_behind_an_interrupted_run_lives(
 
 
 class Injected:
-    """Raises in the calling thread at the n-th bytecode that it executes inside of the runtime."""
+    """Raises in the calling thread at the n-th bytecode that it executes inside of a folder."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, folder: str = "runtime") -> None:
         self.at, self.seen = at, 0
+        self._folder = f"{os.sep}{folder}{os.sep}"
 
     def __enter__(self) -> "Injected":
         sys.settrace(self._enter)
@@ -193,7 +194,7 @@ class Injected:
         sys.settrace(None)
 
     def _enter(self, frame: FrameType, event: str, _: object) -> Any:
-        if f"{os.sep}runtime{os.sep}" not in frame.f_code.co_filename:
+        if self._folder not in frame.f_code.co_filename:
             return None
         frame.f_trace_opcodes = True
         return self._each

@@ -5,7 +5,7 @@ tensor side by side and another segment reads the whole tensor, all parts lie in
 tensor needs no copy that puts it together.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,6 +147,7 @@ def _buffers(
     joined: dict[tuple[GatheredBox, ...], _Buffer] = {}
     buffers: list[_Buffer] = []
     buffer_by_value: dict[str, _Buffer] = {}
+    alignments = _alignments(installed)
     for reading, tensor in readings.items():
         boxes = tuple(sorted(installed.compiled.gathers[reading[1]].boxes))
         buffer = joined.get(boxes)
@@ -154,7 +155,7 @@ def _buffers(
             buffer = _Buffer(tensor)
             buffers.append(buffer)
             free = buffer_by_value.keys().isdisjoint(box.value for box in boxes)
-            if free and _side_by_side(boxes, tensor, made, installed):
+            if free and _side_by_side(boxes, tensor, made, alignments):
                 joined[boxes] = buffer
                 buffer.values = {box.value: box.put for box in boxes}
                 buffer_by_value |= dict.fromkeys(buffer.values, buffer)
@@ -197,20 +198,34 @@ def _side_by_side(
     boxes: Sequence[GatheredBox],
     tensor: Tensor,
     made: Mapping[str, tuple[int, Tensor]],
-    installed: LoadedPlan,
+    alignments: Mapping[str, Set[int]],
 ) -> bool:
     """Whether these values, each as a whole, lie one behind the other in ``tensor``, at addresses
-    that are aligned as their engines require."""
+    that are aligned as the engines require that write and read them.
+
+    Args:
+        alignments: by value, the numbers of bytes of which its address has to be a multiple.
+    """
     if not in_sequence((box.put for box in boxes), tensor.whole):
         return False
     start_bytes = 0
     for box in sorted(boxes, key=lambda box: box.put.start):
         if box.value not in made or box.taken != made[box.value][1].whole:
             return False
-        if start_bytes % installed.home[box.value].alignment:
+        if any(start_bytes % alignment for alignment in alignments[box.value]):
             return False
         start_bytes += box.put.size * tensor.item_bytes
     return True
+
+
+def _alignments(installed: LoadedPlan) -> Mapping[str, Set[int]]:
+    """By value that a segment computes, the alignments of the engines that write and read it."""
+    found = {value: {engine.alignment} for value, engine in installed.home.items()}
+    for segment, module in installed.parts():
+        for tensor in module.inputs:
+            if tensor.name in found:
+                found[tensor.name].add(installed.engines[segment.place].alignment)
+    return found
 
 
 def _arrays(installed: LoadedPlan, buffers: list[_Buffer]) -> Iterable[Array]:

@@ -1,7 +1,7 @@
 """Modules as sessions of ONNX Runtime, on the caller's tensors."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnxruntime as ort
@@ -65,14 +65,18 @@ class _BoundSession:
         bound = self._held.get(name)
         if bound is not None and bound[0] is tensor:
             return  # the caller fills the same array again
-        value = ort_value(tensor)
-        self._held[name] = (tensor, value)
-        self._binding.bind_ortvalue_input(name, value)
+        self._bind(self._binding.bind_ortvalue_input, name, tensor)
 
     def set_output(self, name: str, tensor: Array) -> None:
+        self._bind(self._binding.bind_ortvalue_output, name, tensor)
+
+    def _bind(self, bind: Callable[[str, ort.OrtValue], None], name: str, tensor: Array) -> None:
+        # A tensor is held for one that is bound only after it was: a signal handler may raise in
+        # between, and the next request may bring the same array again.
+        self._held.pop(name, None)
         value = ort_value(tensor)
+        bind(name, value)
         self._held[name] = (tensor, value)
-        self._binding.bind_ortvalue_output(name, value)
 
     def run(self) -> None:
         try:
