@@ -78,7 +78,7 @@ def test_expectations_are_prepared_once_before_the_first_choice_by_expectation()
         [clusters(2), clusters(4)],
         expected_s.get,
         RULES,
-        before_others=lambda: steps.append("prepare"),
+        before_optional=lambda: steps.append("prepare"),
     )
     while (entry := agenda.next()) is not None:
         steps.append(f"{len(entry.names)} devices")

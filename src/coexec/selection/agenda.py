@@ -20,33 +20,33 @@ class AgendaItem(NamedTuple):
 class Agenda:
     """Configurations in the order in which they are tried.
 
-    First those that run in any case, then the others by expectation, as many as the rules allow.
+    First those that run in any case, then optional ones by expectation, as many as the rules allow.
     Expectations are computed again before each step, because the profile of one configuration
-    improves those of others. A configuration of many devices follows one of at least half as
-    many: only then is it known how long planners will take.
+    improves the expectations of the rest. A configuration of many devices follows one of at least
+    half as many: only then is it known how long planners will take.
     """
 
     def __init__(
         self,
         certain: Sequence[Configuration],
-        others: Sequence[Configuration],
+        optional: Sequence[Configuration],
         expected_s: Callable[[Configuration], float | None] | None,
         rules: Rules,
-        before_others: Callable[[], None] = lambda: None,
+        before_optional: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
             certain: configurations that are tried in any case, in this order.
-            others: configurations that are tried afterwards.
+            optional: configurations that are tried afterwards.
             expected_s: returns the expected seconds of a configuration; None: nothing is known.
                 Without it, all configurations are tried in the given order.
-            before_others: called once, before the first of the others is chosen by expectation.
+            before_optional: called once, before the first optional one is chosen by expectation.
         """
-        self._first = list(certain) if expected_s is not None else [*certain, *others]
-        self._others = list(others) if expected_s is not None else []
-        self._all = (*certain, *others)
+        self._first = list(certain) if expected_s is not None else [*certain, *optional]
+        self._optional = list(optional) if expected_s is not None else []
+        self._all = (*certain, *optional)
         self._expected_s = expected_s or (lambda names: None)
-        self._rules, self._before_others = rules, before_others
+        self._rules, self._before_optional = rules, before_optional
         self._taken, self._most_devices = 0, 0
 
     @property
@@ -58,18 +58,18 @@ class Agenda:
         """The next configuration; None if no other one is worth trying."""
         if self._first:
             return self._item(self._first.pop(0))
-        if not self._others or self._taken == self._rules.most_profiled:
+        if not self._optional or self._taken == self._rules.most_profiled:
             return None
         if self._taken == 0:
-            self._before_others()
+            self._before_optional()
         best_s = self._best_s()
-        items = map(self._item, self._others)
+        items = map(self._item, self._optional)
         worth = [item for item in items if self._is_worth(item, best_s)]
         if not worth:
             return None
         known = [item for item in worth if self._is_known(item.names)]
         item = min(known or worth, key=lambda x: best_s if x.expected_s is None else x.expected_s)
-        self._others.remove(item.names)
+        self._optional.remove(item.names)
         self._taken += 1
         self._most_devices = max(self._most_devices, len(item.names))
         return item
@@ -77,7 +77,7 @@ class Agenda:
     def left_out(self) -> list[tuple[AgendaItem, str]]:
         """The configurations that are not worth trying, each with the reason."""
         best_s = self._best_s()
-        return [(item, self._reason(item, best_s)) for item in map(self._item, self._others)]
+        return [(item, self._reason(item, best_s)) for item in map(self._item, self._optional)]
 
     def _reason(self, item: AgendaItem, best_s: float) -> str:
         if item.expected_s is None or self._is_worth(item, best_s):

@@ -223,7 +223,7 @@ class Chooser:
             [] if self._alone else later,
             None if forecasts is None else forecasts.of,
             self._rules,
-            before_others=self._profile_all_cores,
+            before_optional=self._profile_all_cores,
         )
         able, rows = planning.contenders(agenda)
         if self._alone:

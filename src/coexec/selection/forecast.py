@@ -197,8 +197,9 @@ class Forecasts:
         if key not in self._known_s:
             with ProfileStore(self._folder) as store:
                 stored, predictor = store.read(key), _trained(device, store)
-            found = known_seconds(self._graph, stored, predictor) if stored or predictor else {}
-            self._known_s[key] = found
+            self._known_s[key] = (
+                known_seconds(self._graph, stored, predictor) if stored or predictor else {}
+            )
         return self._known_s[key]
 
     def _handover_s(self, devices: Sequence[Device]) -> float:

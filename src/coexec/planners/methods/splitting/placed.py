@@ -157,10 +157,9 @@ class Sharing:
         links, cost = self.problem.links, self.problem.cost
         item_bytes = self.problem.graph.tensors[name].item_bytes
         key = item_bytes, device, there, region
-        found = self._fetches.get(key)
-        if found is None:
-            found = self._fetches[key] = self._sources(name, region, device, there)
-        stitched, sources = found
+        if key not in self._fetches:
+            self._fetches[key] = self._sources(name, region, device, there)
+        stitched, sources = self._fetches[key]
         if not sources:
             return None
         place = self.problem.system.places[device]

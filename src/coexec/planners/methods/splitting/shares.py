@@ -80,14 +80,14 @@ def ratios(
         ends: possible numbers of steps that some first devices have together, falling.
         taken: steps that other devices have already.
     """
-    first, *others = allowed
-    if not others:
+    first, *following = allowed
+    if not following:
         if steps - taken in first:
             yield (steps - taken,)
         return
     for end in ends:
         if end >= taken and end - taken in first:
-            for remaining in ratios(steps, others, ends, end):
+            for remaining in ratios(steps, following, ends, end):
                 yield (end - taken, *remaining)
 
 
@@ -130,8 +130,8 @@ def cuts_of(
     size = whole.stop[axis]
     borders = [_border(size, taken, steps, block) for taken in range(steps + 1)]
     ends = [n for n in range(steps, -1, -1) if n == steps or borders[n] < borders[n + 1]]
-    found = ratios(steps, allowed, ends)
-    return [Cut(axis, ratio, block) for ratio in found if sum(map(bool, ratio)) > 1]
+    distributions = ratios(steps, allowed, ends)
+    return [Cut(axis, ratio, block) for ratio in distributions if sum(map(bool, ratio)) > 1]
 
 
 def allowed_steps(shares: Sequence[float], most: float, steps: int) -> list[Container[int]]:
