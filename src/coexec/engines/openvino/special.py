@@ -269,15 +269,9 @@ def _first_place(op: Any) -> Any:
     return None
 
 
-def _turned(op: Any) -> Any:
-    """A Greater as a Less, because OpenVINO's Greater is true for NaN (`_above`)."""
-    a, b = op.input_values()
-    return _ops().less_equal(b, a) if op.get_type_name() == "GreaterEqual" else _ops().less(b, a)
-
-
 _RULES: Mapping[str, Callable[[Any], Any]] = {
-    "Greater": _turned,
-    "GreaterEqual": _turned,
+    "Greater": lambda op: _above(*op.input_values()),
+    "GreaterEqual": lambda op: _ops().less_equal(*reversed(op.input_values())),
     "Relu": _relu,
     "Clamp": _clamp,
     "HardSigmoid": _hard_sigmoid,
