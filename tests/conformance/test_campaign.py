@@ -108,6 +108,17 @@ def test_shapes_types_and_integers_are_the_same() -> None:
         assert difference(case, 0, one, one, lambda feeds: []) is None
 
 
+def test_a_tie_between_two_steps_may_be_rounded_to_either() -> None:
+    scale, zero = np.float32(0.5), np.uint8(7)
+    inputs = [np.array([1.25, 1.4], np.float32), scale, zero]
+    given = tuple(Given((np.asarray(v),), constant=i > 0) for i, v in enumerate(inputs))
+    case = Probe("QuantizeLinear", given, index=0)
+    right = np.array([9, 10], np.uint8)  # 2.5 is rounded to the even neighbour
+    for found, good in (([10, 10], True), ([11, 10], False), ([9, 9], False)):
+        reason = difference(case, 0, [right], [np.array(found, np.uint8)], lambda feeds: [right])
+        assert (reason is None) == good
+
+
 def test_a_tile_may_spread_nan_and_must_not_lose_it() -> None:
     right = np.zeros((1, 2, 1, 40), np.float32)
     right[0, 0, 0, 20] = np.nan

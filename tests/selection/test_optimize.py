@@ -4,12 +4,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
+from coexec.engines.names import whole_cpu
 from coexec.errors import ModelError, UsageError
 from coexec.profiling.processors import Load, ProcessorTime
 from coexec.profiling.profiler import Effort
@@ -70,6 +72,17 @@ def test_a_verdict_is_a_sentence() -> None:
     assert "keep ONNX Runtime" in str(Verdict(unfinished="the model was loaded"))
 
 
+def judged(
+    decision: Decision, paced: float, loop: float, monkeypatch: pytest.MonkeyPatch
+) -> Verdict:
+    """The verdict on a plan whose times are these shares of ONNX Runtime's."""
+    laps = {"plan": [Lap((paced,), (loop,))] * 5, "ONNX Runtime": [Lap((1.0,), (1.0,))] * 5}
+    chosen: Any = SimpleNamespace(decision=decision, plan=None, graph=None, shapes=None, doubt=None)
+    chosen.origin = chosen
+    monkeypatch.setattr(module, "text_of", lambda *_: "{}")
+    return module._judged(chosen, Outcome(laps), 0.0, chosen, RULES)
+
+
 @pytest.mark.parametrize(
     ("paced", "loop", "is_faster", "reason"),
     [
@@ -82,17 +95,19 @@ def test_a_verdict_is_a_sentence() -> None:
 def test_a_plan_is_faster_by_one_figure_and_not_slower_by_the_other(
     paced: float, loop: float, is_faster: bool, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    laps = {"plan": [Lap((paced,), (loop,))] * 5, "ONNX Runtime": [Lap((1.0,), (1.0,))] * 5}
-
-    class Chosen:
-        decision, plan, graph, origin, shapes, doubt = DECISION, None, None, None, None, None
-
-    chosen: Any = Chosen()
-    chosen.origin = chosen
-    monkeypatch.setattr(module, "text_of", lambda *_: "{}")
-    verdict = module._judged(chosen, Outcome(laps), 0.0, chosen, RULES)
+    verdict = judged(DECISION, paced, loop, monkeypatch)
     assert verdict.is_faster == is_faster and verdict.ratio == pytest.approx(1 / paced)
     assert verdict.reason == reason
+
+
+@pytest.mark.parametrize(("whole", "word"), [(True, "keep ONNX Runtime"), (False, "use the plan")])
+def test_its_default_session_is_not_faster_than_itself(
+    whole: bool, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By chance it may be in a race. With fewer threads than by default it may be in truth."""
+    monkeypatch.setattr(module, "is_whole_machine", lambda cores: whole)
+    session = replace(BEST, devices=(whole_cpu(),), engines=("onnxruntime",), own_session=True)
+    assert str(judged(Decision((session,)), 0.9, 0.9, monkeypatch)).startswith(word)
 
 
 @pytest.mark.long

@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from coexec.engines.detect import is_whole_machine, usable_cores
+from coexec.engines.names import whole_cpu, without_engine
 from coexec.errors import CoexecError, ExecutionError, UsageError
 from coexec.processes import Child, EndedError, Parent
 from coexec.progress import ReportProgress
@@ -266,7 +268,10 @@ def _judged(
     }
     ort_s, plan_s = (outcome.median_s(who, requests) for who in (_ORT, _OURS))
     assert ort_s is not None and plan_s is not None  # both ran, or the race would have raised
-    against = _why_not_faster(plan_s / ort_s, requests, shares, rules)
+    if _is_default_session(decision.taken):
+        against: str | None = "both are ONNX Runtime's own session with a thread for each core"
+    else:
+        against = _why_not_faster(plan_s / ort_s, requests, shares, rules)
     return Verdict(
         ort_s=ort_s,
         plan_s=plan_s,
@@ -279,6 +284,13 @@ def _judged(
         others=others_share,
         doubt=chooser.doubt,
     )
+
+
+def _is_default_session(candidate: Candidate) -> bool:
+    """Whether it is the session that ONNX Runtime makes by default; a race is then chance."""
+    if not candidate.is_ort_session or not is_whole_machine(usable_cores()):
+        return False
+    return without_engine(candidate.devices[0]) == whole_cpu()
 
 
 def _why_not_faster(

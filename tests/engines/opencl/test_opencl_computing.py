@@ -74,6 +74,7 @@ def _is_slow_on_cores(cores: OpenEngine, model: Model) -> bool:
     [
         (Case("ReduceSum", ((2, 3), (1,)), {}, 17, {1: "int64"}), "axes of ReduceSum is computed"),
         (Case("CumSum", ((2, 3), ()), {}, 17, {1: "int64"}), "axis of CumSum is computed"),
+        (Case("ReduceMean", ((2, 3),), {"axes": [1]}, 13, {0: "int64"}), "ReduceMean of int64"),
         (Case("LogSoftmax", ((2, 3),), {}, 17, {0: "float64"}), "LogSoftmax of float64"),
         (
             Case(

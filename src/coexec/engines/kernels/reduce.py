@@ -102,26 +102,21 @@ def _operation(kind: str, dtype: str) -> tuple[Fold, str]:
     if kind in ("Max", "Min"):
         start = lowest(dtype) if kind == "Max" else highest(dtype)
         return Fold(start, "v", f"{kind.lower()}({{a}}, {{b}})"), finish
-    if kind in _WIDE:
-        return _wide(kind, dtype)
-    return operation, finish
+    return _long_sum(kind, dtype)
 
 
-_WIDE = {"Sum": "v", "Mean": "v", "L1": "(v < 0 ? -v : v)", "SumSquare": "v * v"}
+_LONG_SUMS = {"Sum": "v", "Mean": "v", "L1": "(v < 0 ? -v : v)", "SumSquare": "v * v"}
 """Term of each reduction in which ONNX Runtime adds up integers as 64-bit floats."""
 
 
-def _wide(kind: str, dtype: str) -> tuple[Fold, str]:
-    """A sum in a type that is wide enough for all terms; the result is limited to the type's range.
+def _long_sum(kind: str, dtype: str) -> tuple[Fold, str]:
+    """A sum in 64-bit integers; the result is limited to the type's range.
 
-    For 32 bits and less, sums of 64-bit integers equal those of 64-bit floats, which some GPUs
-    lack.
+    For integers of 32 bits and less it equals that of 64-bit floats, which some GPUs lack.
     """
-    wide = "double" if dtype.endswith("64") else "long"
-    term = _WIDE[kind].replace("v", f"({wide})v")
-    add = "add_sat({a}, {b})" if wide == "long" else "({a} + {b})"
-    mean = f" / ({wide}){{count}}" if kind == "Mean" else ""
-    return Fold("0", term, add, wide), f"convert_{CTYPES[dtype]}_sat({{a}}{mean})"
+    term = _LONG_SUMS[kind].replace("v", "(long)v")
+    mean = " / (long){count}" if kind == "Mean" else ""
+    return Fold("0", term, "add_sat({a}, {b})", "long"), f"convert_{CTYPES[dtype]}_sat({{a}}{mean})"
 
 
 def _store(
@@ -149,10 +144,11 @@ def _store(
 
 
 def _types(kind: str) -> frozenset[str]:
-    # ONNX Runtime multiplies integers as 64-bit floats, so rounding depends on the order.
+    # ONNX Runtime computes with integers as 64-bit floats. These are exact for products of no
+    # integers, and for sums of integers of 32 bits and less; else rounding depends on the order.
     if kind in ("L2", "LogSum", "LogSumExp", "Prod"):
         return FLOATS
-    return NUMBERS | {"bool"} if kind in ("Max", "Min") else NUMBERS
+    return NUMBERS - {"int64", "uint64"} if kind in _LONG_SUMS else NUMBERS | {"bool"}
 
 
 KERNELS = {
