@@ -256,6 +256,10 @@ def test_options_that_make_no_sense(folder: Path, capfd: pytest.CaptureFixture[s
     assert call(folder, "plan", *words, "--output", str(other)) == 0
     capfd.readouterr()
     fail(capfd, call(folder, "run", model, "--plan", str(other)), "another model")
+    facts = json.loads(other.read_text())
+    facts["made_for"]["shapes"] = {"absent": [1, 3]}
+    other.write_text(json.dumps(facts))
+    fail(capfd, call(folder, "run", model, "--plan", str(other)), "made for another model, with")
     inputs = folder / "in.npz"
     np.savez(inputs, x=np.zeros((1, 3, 5, 5), np.float32))
     fail(capfd, call(folder, "run", model, "--inputs", str(inputs)), "[1, 3, 5, 5]")

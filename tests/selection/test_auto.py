@@ -1,7 +1,7 @@
 """planner="auto": configurations, choice, memory; and reasons for what was chosen."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -180,6 +180,38 @@ def test_the_figure_that_decides_is_asked_for_told_and_a_part_of_the_key(
         assert " paced, " in format_candidate(ran[0]) and " in a loop" in format_candidate(ran[0])
     assert chosen["paced"].paced_s != chosen["loop"].paced_s
     assert len(list(tmp_path.glob("choices/*"))) == 2
+
+
+@two_cores
+def test_a_choice_in_doubt_is_kept_if_it_cannot_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan for two devices, while only single devices are tried."""
+    model = branches(width=4, channels=32, size=64)
+    for name in ("wake_up", "launch_overhead"):  # worth two devices, whatever else runs here
+        monkeypatch.setattr(engines, name, lambda *_: Measurement(0.0, 0.0, 1))
+
+    def made_up(best: Callable[[int], float]) -> Any:
+        def compete(rivals: Any, *_: object, **__: object) -> Outcome[int]:
+            laps = {which: [Lap((best(which),), (best(which),))] * 5 for which in rivals}
+            return Outcome(laps, others=0.5)
+
+        return compete
+
+    last_wins, first_wins = made_up(lambda which: 0.01 / (1 + which)), made_up(lambda i: 1.0 + i)
+    rules = replace(ALL_RUN, planners="hope_greedy,heft")
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
+    first = Chooser(model, settings, compete=last_wins)
+    assert first.choose().candidates[0].devices == tuple(CPUS) and first.doubt is not None
+    alone = Chooser(model, settings, alone=True, compete=first_wins)
+    kept = alone.reconsider()
+    assert kept.decision is not None and kept.decision.taken.devices == tuple(CPUS)
+    again = Chooser(model, settings, compete=first_wins)
+    assert again.decision == kept.decision and again.decision.races == 2
+    replaced = again.reconsider()
+    assert replaced.decision is not None and len(replaced.decision.taken.devices) == 1
+    remembered = Chooser(model, settings).decision
+    assert remembered == replaced.decision
 
 
 @two_cores

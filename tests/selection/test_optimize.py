@@ -165,6 +165,48 @@ def test_the_plan_is_kept_where_it_is_faster(
     assert facts["verdict"] == str(verdict) and facts["ratio"] == verdict.ratio
 
 
+def test_a_plan_of_an_earlier_call_is_told(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "optimize", lambda *_: SLOWER)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.plan.json").write_text("{}")
+    assert main(["optimize", model]) == 0
+    assert "m.plan.json is of an earlier call" in capfd.readouterr().out
+
+
+def test_a_verdict_without_rivals_says_so() -> None:
+    session = replace(BEST, engines=("onnxruntime",), own_session=True)
+    alone = Verdict(0.010, 0.010, 1.0, decision=Decision((session, UNTRIED)))
+    assert "keep ONNX Runtime: there was no time to try anything else" in str(alone)
+
+
+def test_an_earlier_choice_is_raced_first_and_then_reconsidered(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    class Chosen:
+        known, doubt = (
+            SimpleNamespace(decision=DECISION, candidates=(BEST,)),
+            "the machine was busy",
+        )
+
+        def reconsider(self) -> Any:
+            calls.append("reconsider")
+            return self.known
+
+    def verdict(chosen: Any, *_: Any) -> Any:
+        calls.append("race")
+        return chosen
+
+    monkeypatch.setattr(module, "_chooser", lambda *_, **__: Chosen())
+    monkeypatch.setattr(module, "_verdict", verdict)
+    settings = Settings(CPUS[:1], cache=tmp_path)
+    list(module._verdicts(model, settings, 60.0, lambda *_: None))
+    assert calls == ["race", "reconsider", "race"]
+
+
 @two_cores
 def test_more_time_tries_what_there_was_no_time_for(
     tmp_path: Path,

@@ -50,8 +50,8 @@ def command(
 ) -> None:
     """Find the fastest way to run a model within --time seconds, and say whether it is worth it.
 
-    The plan is kept where it is clearly faster than ONNX Runtime's own session; the last lines say
-    how to use it.
+    The plan is kept where it is clearly faster than ONNX Runtime's own session; then a line says
+    how to use it. The candidates that were tried follow.
     """
     from coexec.cli.console import out
     from coexec.cli.decisions import print_candidates
@@ -70,8 +70,6 @@ def command(
     if json:
         print_json(_facts(verdict) | {"plan": None if kept is None else str(file)})
         return
-    if verdict.decision is not None:
-        print_candidates(verdict.decision, "best")
     out.print(f"verdict    {verdict}")
     if verdict.is_busy:
         out.print(
@@ -80,9 +78,14 @@ def command(
         )
     if verdict.doubt is not None:
         out.print(f"doubt      {verdict.doubt}; the next call measures again")
+    if kept is None and file.exists():
+        out.print(f"plan       {file} is of an earlier call, and stays as it is")
     if kept is not None:
         out.print(f"plan       {file}")
         out.print(f"use it     session = coexec.InferenceSession({model!r}, plan={str(file)!r})")
+    if verdict.decision is not None:
+        out.print("\nThe race of all candidates, which came before the last race:")
+        print_candidates(verdict.decision, "first")
 
 
 def _stem(model: str) -> str:

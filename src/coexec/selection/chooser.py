@@ -109,7 +109,10 @@ class Chooser:
         self._source = source
         self._first_names = tuple(settings.devices or [whole_cpu()])
         self._first = self._open(self._first_names)
+        self._earlier: Prepared | None = None
+        """The choice that is reconsidered."""
         self._before: Decision | None = None
+        """Its decision."""
 
     @cached_property
     def _configurations(self) -> Sequence[Configuration]:
@@ -164,11 +167,12 @@ class Chooser:
         return decision.doubt
 
     def reconsider(self) -> Prepared:
-        """Race again because the earlier choice is in doubt. It is confirmed or replaced.
+        """Race again because the earlier choice is in doubt. It is confirmed or replaced; it is
+        kept if there is no time to try it again.
 
         Profiles that were measured on a busy machine are measured again.
         """
-        self._before = self.decision
+        self._earlier, self._before = self._known, self.decision
         if self._before is not None and self._before.others > self._rules.busy:
             self._settings = replace(self._settings, fresh=True)
             self._first = self._open(self._first_names)
@@ -200,8 +204,14 @@ class Chooser:
         outcome = race.run(shortlist, budget_s, deadline)
         order = self._compared(ranked(shortlist, outcome, self._objective, rules))
         decision = self._decision(order, [*unraced, *left_out], outcome)
-        self._remember(order[0].plans, decision)
-        self._known = replace(order[0].prepared(), decision=decision)
+        before, earlier = self._before, self._earlier
+        if before is not None and earlier is not None and not _is_tried(before.taken, decision):
+            plans = [(plan.work, plan.plan) for plan in (earlier, *earlier.beside)]
+            decision, prepared = replace(before, races=before.races + 1), earlier
+        else:
+            plans, prepared = list(order[0].plans), order[0].prepared()
+        self._remember(plans, decision)
+        self._known = replace(prepared, decision=decision)
         return self._known
 
     def _contenders(self) -> tuple[list[Contender], list[Candidate]]:
@@ -411,6 +421,17 @@ class Chooser:
             DeviceError,
         ):
             return None
+
+
+def _is_tried(taken: Candidate, decision: Decision) -> bool:
+    """Whether a later decision has considered a candidate, or left it out for another reason than
+    time."""
+    rows = [
+        c
+        for c in decision.candidates
+        if c.devices == taken.devices and c.planner in ("", taken.planner)
+    ]
+    return any(c.status != "untried" for c in rows)
 
 
 def _differs(plan: Prepared) -> bool:

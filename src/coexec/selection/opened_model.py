@@ -3,8 +3,8 @@
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 from coexec.arguments import check_feeds
 from coexec.arrays import Array
 from coexec.cache import Cache, Entry
-from coexec.errors import AssumedWarning, ModelError, StoreError
+from coexec.errors import AssumedWarning, ModelError, PlanError, StoreError, UsageError
 from coexec.keys import digest
 from coexec.model import FORM
 from coexec.model.declared import (
@@ -27,6 +27,7 @@ from coexec.model.declared import (
     options_of,
 )
 from coexec.model.digest import Shapes, digest_of
+from coexec.model.shape_mismatch import UnfitError
 from coexec.research_loader import resolved_model, zoo_name
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
 
     from coexec.graph.graph import Graph
     from coexec.model.model import Model
+    from coexec.plan.plan_file import PlanFile
     from coexec.settings import Settings
 
 __all__ = ["OpenedModel"]
@@ -55,6 +57,7 @@ class OpenedModel:
         *,
         assume: bool = False,
         without_passes: Sequence[str] = (),
+        plan: "PlanFile | None" = None,
     ) -> None:
         """
         Args:
@@ -66,16 +69,19 @@ class OpenedModel:
                 dynamic shapes.
             assume: whether to find sizes for shapes that are still dynamic then, with a warning.
             without_passes: names of passes that do not simplify it, in alphabetical order.
+            plan: the file that gives the shapes; None: the user gives them.
         """
         self.source = source
         self._values, self._cache, self._assume = values or {}, cache, assume
         self._examples = {n: a for n, a in (examples or {}).items() if n not in self._values}
         self._given_shapes = shapes
         self._without = tuple(without_passes)
+        self._plan = plan
 
     @classmethod
     def of(cls, source: Any, settings: "Settings", cache: Cache) -> "OpenedModel":
         """The model with the shapes and values of ``settings``."""
+        plan = settings.plan
         return cls(
             source,
             settings.shapes,
@@ -84,6 +90,7 @@ class OpenedModel:
             settings.examples,
             assume=settings.assume,
             without_passes=settings.without_passes,
+            plan=plan if plan is not None and settings.shapes == plan.shapes else None,
         )
 
     @cached_property
@@ -97,7 +104,8 @@ class OpenedModel:
             declared = declared_inputs(self.source, self._cache)
         except ModelError:  # the error is raised again when the model is read
             return self._given_shapes
-        shapes = canonical({**self._example_shapes(declared), **self._given_shapes}, declared)
+        with self._shapes_of_plan():
+            shapes = canonical({**self._example_shapes(declared), **self._given_shapes}, declared)
         fixed = {*shapes, *self._values}
         left_open = any(is_open(dims) for name, dims in declared.items() if name not in fixed)
         return {**shapes, **self._assumed(shapes)} if self._assume and left_open else shapes
@@ -202,15 +210,16 @@ class OpenedModel:
     def _load(self, **how: Any) -> "Model":
         from coexec.model.load import load
 
-        return load(
-            self.resolved(),
-            shapes=self.shapes,
-            values=self._values,
-            without=self._without,
-            name=self._name(),
-            examples=self._examples,
-            **how,
-        )
+        with self._shapes_of_plan():
+            return load(
+                self.resolved(),
+                shapes=self.shapes,
+                values=self._values,
+                without=self._without,
+                name=self._name(),
+                examples=self._examples,
+                **how,
+            )
 
     def _name(self) -> str:
         if isinstance(self.source, str | os.PathLike):
@@ -232,8 +241,27 @@ class OpenedModel:
         from coexec.model.read import read
 
         model = read(self.resolved())
-        fix(model, shapes, self._values, all_known=all_known)
+        with self._shapes_of_plan():
+            fix(model, shapes, self._values, all_known=all_known)
         return model
+
+    @contextmanager
+    def _shapes_of_plan(self) -> Iterator[None]:
+        """Context in which shapes of a plan that do not fit the model are told as such.
+
+        Raises:
+            PlanError: the model does not take them.
+        """
+        try:
+            yield
+        except (UsageError, ModelError) as error:
+            unfit = isinstance(error, UsageError) or isinstance(error.__cause__, UnfitError)
+            if not unfit or self._plan is None or not self._plan.shapes:
+                raise
+            raise PlanError(
+                f"{self._plan.title} was made for another model, with "
+                f"{options_of(self._plan.shapes)}: {error}"
+            ) from None
 
     def for_own_session(self) -> Any:
         """The model for an engine's own session: the original, which takes any shapes. If the user

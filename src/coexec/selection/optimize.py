@@ -109,6 +109,9 @@ class Verdict:
         assert self.decision is not None and self.plan_s is not None and self.ort_s is not None
         plan = self.decision.taken
         if plan.is_ort_session and not self.is_faster:
+            others = self.candidates[1:]
+            if others and all(c.status == "untried" for c in others):
+                return "there was no time to try anything else"
             return "no candidate is clearly faster than its own session"
         return (
             f"in a last race against ONNX Runtime's session with default options, {plan} took "
@@ -196,17 +199,27 @@ def _read(child: Child, messages: "queue.SimpleQueue[Any]") -> None:
 def _verdicts(
     source: Any, settings: Settings, seconds: float, report: ReportProgress
 ) -> Iterator[Verdict]:
-    """Choose and race in this process: first among single devices, then among all plans."""
+    """Choose and race in this process: first among single devices, then among all plans. An earlier
+    choice among all plans is raced first; then it is reconsidered, if it is in doubt."""
     end_s = time.monotonic() + seconds
     chooser = _chooser(source, settings, _FIRST * seconds, report, alone=True)
-    chosen = chooser.reconsider() if chooser.doubt is not None else chooser.choose()
+    chosen, in_doubt = chooser.known, chooser.doubt is not None
+    if chosen is None or chosen.decision is None or chosen.decision.alone:
+        chosen = chooser.reconsider() if in_doubt else chooser.choose()
+        in_doubt = False
     yield _verdict(chosen, chooser, (end_s - time.monotonic()) * (1 - _CHOOSING), report)
     more_s = _CHOOSING * (end_s - time.monotonic())
-    if more_s < _LEAST_RACE_S or not any(c.status == "untried" for c in chosen.candidates):
+    is_open = in_doubt or any(c.status == "untried" for c in chosen.candidates)
+    if more_s < _LEAST_RACE_S or not is_open:
         return
     chooser = _chooser(source, replace(settings, fresh=False), more_s, report)
     if chooser.known is None:
-        yield _verdict(chooser.choose(), chooser, end_s - time.monotonic(), report)
+        chosen = chooser.choose()
+    elif in_doubt:
+        chosen = chooser.reconsider()
+    else:
+        return
+    yield _verdict(chosen, chooser, end_s - time.monotonic(), report)
 
 
 def _chooser(

@@ -15,7 +15,7 @@ from coexec.engines.base import OpenEngine, OwnSession
 from coexec.engines.names import default_names
 from coexec.engines.opened import OpenDevice, engine_at
 from coexec.engines.registry import check_options, open_devices
-from coexec.errors import InfeasibleError, PlanError, StoreError, UsageError
+from coexec.errors import InfeasibleError, PlanError, StoreError
 from coexec.hardware.hardware import Place, System
 from coexec.keys import digest
 from coexec.plan.plan import Plan, Provenance, verify_plan
@@ -233,15 +233,7 @@ class PlanningContext:
         """
         if (prepared := self.found_plan(file.plan)) is not None:
             return prepared
-        try:
-            graph = self.graph
-        except UsageError as error:
-            if self.settings.shapes != file.shapes or not file.shapes:
-                raise
-            raise PlanError(
-                f"{file.title} was made for a model with the shapes {dict(file.shapes)}: {error}"
-            ) from None
-        file.require(graph, versions_here())
+        file.require(self.graph, versions_here())
         return self._made(_text(file.plan), file.plan)
 
     def prepared(self, plan: Plan) -> Prepared:
