@@ -30,7 +30,8 @@ What coexec knows of an operator beside its ONNX definition. This page is writte
   Runtime's time there (`coexec.engines.kernels.slow`).
 * **Can be cut along**: the axes of the output along which several devices can share it, on any
   engine (`coexec.graph.rules`). Parameters such as axes, pads and sizes have to be constant.
-  Operators that are not in this table are computed whole.
+  Operators that are not in this table are computed whole, and have no kernel; `coexec inspect
+  MODEL --device gpu:0` lists those of a model.
 
 | operator | OpenCL kernel | refused | can be cut along |
 |---|---|---|---|

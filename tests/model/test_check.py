@@ -160,6 +160,27 @@ def test_a_wrong_simplification_is_an_error_and_random_numbers_are_not() -> None
     assert "it draws random numbers" in (check_same(*random, inputs) or "")
 
 
+def test_a_simplification_that_changes_a_shape_is_an_error() -> None:
+    """Only if the given model states the shape. Otherwise a value that is fed may decide it."""
+
+    def reshaped(declared: list[int | str], *shape: int) -> ir.Model:
+        proto = from_nodes(
+            [node("Reshape", ["x", "s"], ["y"])],
+            [tensor_info("x", [64])],
+            [tensor_info("y", declared)],
+            {"s": np.array(shape)},
+        )
+        return ir.from_proto(proto)
+
+    feeds = [{"x": np.zeros(64, np.float32)}]
+    stated, changed = reshaped([8, 8], 8, 8), reshaped([4, 16], 4, 16)
+    with pytest.raises(ModelError, match=r"'y' has the shape \[8, 8\] and not \[4,16\]"):
+        check_same(stated, changed, feeds)
+    open_shape = reshaped(["rows", "columns"], 8, 8)
+    assert "has the shape [8, 8]" in (check_same(open_shape, changed, feeds) or "")
+    assert check_same(stated, stated, feeds) is None
+
+
 def test_numbers_of_16_bits_may_be_rounded_the_other_way() -> None:
     half = TensorProto.FLOAT16
 
