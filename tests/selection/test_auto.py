@@ -124,13 +124,17 @@ def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any("/" in name for names in few for name in names)
 
 
-@two_cores
-def test_the_fastest_is_kept_and_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = branches(width=4, channels=32, size=64)
-    for name in ("wake_up", "launch_overhead"):  # worth two devices, whatever else runs here
+@pytest.fixture
+def worth_two(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A model that is worth two devices, whatever else runs here."""
+    for name in ("wake_up", "launch_overhead"):
         monkeypatch.setattr(engines, name, lambda *_: Measurement(0.0, 0.0, 1))
+    return branches(width=4, channels=32, size=64)
+
+
+@two_cores
+def test_the_fastest_is_kept_and_remembered(worth_two: Any, tmp_path: Path) -> None:
+    model = worth_two
     rules = replace(ALL_RUN, rounds=(2, 2), planners="hope_greedy,heft")
     settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
     choice = Chooser(model, settings).choose()
@@ -184,12 +188,10 @@ def test_the_figure_that_decides_is_asked_for_told_and_a_part_of_the_key(
 
 @two_cores
 def test_a_choice_in_doubt_is_kept_if_it_cannot_be_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worth_two: Any, tmp_path: Path
 ) -> None:
     """A plan for two devices, while only single devices are tried."""
-    model = branches(width=4, channels=32, size=64)
-    for name in ("wake_up", "launch_overhead"):  # worth two devices, whatever else runs here
-        monkeypatch.setattr(engines, name, lambda *_: Measurement(0.0, 0.0, 1))
+    model = worth_two
 
     def made_up(best: Callable[[int], float]) -> Any:
         def compete(rivals: Any, *_: object, **__: object) -> Outcome[int]:

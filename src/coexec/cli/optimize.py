@@ -78,11 +78,11 @@ def command(
         )
     if verdict.doubt is not None:
         out.print(f"doubt      {verdict.doubt}; the next call measures again")
-    if kept is None and file.exists():
-        out.print(f"plan       {file} is of an earlier call, and stays as it is")
     if kept is not None:
         out.print(f"plan       {file}")
         out.print(f"use it     session = coexec.InferenceSession({model!r}, plan={str(file)!r})")
+    elif file.exists():
+        out.print(f"plan       {file} is of an earlier call, and stays as it is")
     if verdict.decision is not None:
         out.print("\nThe race of all candidates, which came before the last race:")
         print_candidates(verdict.decision, "first")

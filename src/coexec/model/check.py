@@ -15,6 +15,8 @@ from coexec.ort import OrtSession
 
 __all__ = ["check_same", "plain_session", "worst_difference"]
 
+_BUG = "this is a bug of the simplification, please report it with the model"
+
 
 def check_same(
     original: ir.Model, simplified: ir.Model, candidates: Iterable[Mapping[str, Array]]
@@ -40,22 +42,18 @@ def check_same(
             reason = f"ONNX Runtime does not run it with made-up inputs ({error})"
             continue
         reason = _other_shape(simplified, expected) or ""
-        if reason and _states_shapes(original, expected):
-            raise ModelError(
-                f"the simplified model has another shape than the given one: {reason}; this is a "
-                f"bug of the simplification, please report it with the model"
-            )
         if reason:
+            if _states_shapes(original, expected):
+                raise ModelError(
+                    f"the simplified model has another shape than the given one: {reason}; {_BUG}"
+                )
             continue
         difference = _difference(names, _run_simplified(simplified, names, inputs), expected)
         if difference is None:
             return None
         if _difference(names, _run(session, names, inputs), expected) is not None:
             return "two runs of it with the same inputs differ, as it draws random numbers"
-        raise ModelError(
-            f"the simplified model differs from the given one in {difference}; this is a bug of "
-            f"the simplification, please report it with the model"
-        )
+        raise ModelError(f"the simplified model differs from the given one in {difference}; {_BUG}")
     return reason
 
 
@@ -65,9 +63,7 @@ def _run_simplified(model: ir.Model, names: Sequence[str], inputs: Mapping[str, 
         return _run(plain_session(model), names, inputs)
     except ModelError as error:
         raise ModelError(
-            f"ONNX Runtime runs the given model and not the simplified one ({error}); "
-            f"this is a bug of the simplification, please report it with the "
-            f"model"
+            f"ONNX Runtime runs the given model and not the simplified one ({error}); {_BUG}"
         ) from None
 
 

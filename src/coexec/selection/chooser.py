@@ -111,8 +111,6 @@ class Chooser:
         self._first = self._open(self._first_names)
         self._earlier: Prepared | None = None
         """The choice that is reconsidered."""
-        self._before: Decision | None = None
-        """Its decision."""
 
     @cached_property
     def _configurations(self) -> Sequence[Configuration]:
@@ -172,8 +170,8 @@ class Chooser:
 
         Profiles that were measured on a busy machine are measured again.
         """
-        self._earlier, self._before = self._known, self.decision
-        if self._before is not None and self._before.others > self._rules.busy:
+        self._earlier, before = self._known, self.decision
+        if before is not None and before.others > self._rules.busy:
             self._settings = replace(self._settings, fresh=True)
             self._first = self._open(self._first_names)
         self._known = None
@@ -204,15 +202,19 @@ class Chooser:
         outcome = race.run(shortlist, budget_s, deadline)
         order = self._compared(ranked(shortlist, outcome, self._objective, rules))
         decision = self._decision(order, [*unraced, *left_out], outcome)
-        before, earlier = self._before, self._earlier
-        if before is not None and earlier is not None and not _is_tried(before.taken, decision):
-            plans = [(plan.work, plan.plan) for plan in (earlier, *earlier.beside)]
-            decision, prepared = replace(before, races=before.races + 1), earlier
+        earlier, before = self._earlier, self._before
+        if earlier is None or before is None or _is_tried(before.taken, decision):
+            prepared = order[0].prepared()
         else:
-            plans, prepared = list(order[0].plans), order[0].prepared()
-        self._remember(plans, decision)
+            prepared, decision = earlier, replace(before, races=before.races + 1)
+        self._remember(prepared, decision)
         self._known = replace(prepared, decision=decision)
         return self._known
+
+    @property
+    def _before(self) -> Decision | None:
+        """The decision that is reconsidered."""
+        return None if self._earlier is None else self._earlier.decision
 
     def _contenders(self) -> tuple[list[Contender], list[Candidate]]:
         """Plans that can run, and the configurations that cannot or that were left out."""
@@ -386,8 +388,11 @@ class Chooser:
             self._rules,
         )
 
-    def _remember(self, plans: Sequence[tuple[PlanningContext, Plan]], decision: Decision) -> None:
-        rows = [(work.settings.devices, work.fingerprint, plan.to_json()) for work, plan in plans]
+    def _remember(self, chosen: Prepared, decision: Decision) -> None:
+        rows = [
+            (each.work.settings.devices, each.work.fingerprint, each.plan.to_json())
+            for each in (chosen, *chosen.beside)
+        ]
         content = json.dumps({"plans": rows, "decision": decision.to_json()}).encode()
         self._cache.add("choices", self._key, Entry({_FILE: content}))
 

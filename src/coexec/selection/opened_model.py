@@ -82,6 +82,7 @@ class OpenedModel:
     def of(cls, source: Any, settings: "Settings", cache: Cache) -> "OpenedModel":
         """The model with the shapes and values of ``settings``."""
         plan = settings.plan
+        gives_shapes = plan is not None and plan.shapes and plan.shapes == settings.shapes
         return cls(
             source,
             settings.shapes,
@@ -90,7 +91,7 @@ class OpenedModel:
             settings.examples,
             assume=settings.assume,
             without_passes=settings.without_passes,
-            plan=plan if plan is not None and settings.shapes == plan.shapes else None,
+            plan=plan if gives_shapes else None,
         )
 
     @cached_property
@@ -247,16 +248,16 @@ class OpenedModel:
 
     @contextmanager
     def _shapes_of_plan(self) -> Iterator[None]:
-        """Context in which shapes of a plan that do not fit the model are told as such.
+        """Context in which the error of shapes that do not fit the model names their plan.
 
         Raises:
-            PlanError: the model does not take them.
+            PlanError: the shapes of the plan do not fit.
         """
         try:
             yield
         except (UsageError, ModelError) as error:
             unfit = isinstance(error, UsageError) or isinstance(error.__cause__, UnfitError)
-            if not unfit or self._plan is None or not self._plan.shapes:
+            if not unfit or self._plan is None:
                 raise
             raise PlanError(
                 f"{self._plan.title} was made for another model, with "

@@ -203,8 +203,10 @@ def _verdicts(
     choice among all plans is raced first; then it is reconsidered, if it is in doubt."""
     end_s = time.monotonic() + seconds
     chooser = _chooser(source, settings, _FIRST * seconds, report, alone=True)
-    chosen, in_doubt = chooser.known, chooser.doubt is not None
-    if chosen is None or chosen.decision is None or chosen.decision.alone:
+    known, in_doubt = chooser.known, chooser.doubt is not None
+    if known is not None and known.decision is not None and not known.decision.alone:
+        chosen = known
+    else:
         chosen = chooser.reconsider() if in_doubt else chooser.choose()
         in_doubt = False
     yield _verdict(chosen, chooser, (end_s - time.monotonic()) * (1 - _CHOOSING), report)

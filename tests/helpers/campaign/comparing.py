@@ -148,14 +148,13 @@ def _also_right(
         return _close(found, _sampled(feeds, position, own)) | _overflown(
             feeds, position, right, found, own
         )
-    allowed = none
-    if kinds <= _QUANTIZING.keys() and isinstance(case, Probe):
-        for factor in (1 - _ROUNDING, 1 + _ROUNDING):
-            scaled = _with_scale(case, factor)
-            allowed = allowed | _close(found, _by_reference(scaled, feeds, position, right))
-    if kinds <= _BY_REFERENCE and isinstance(case, Probe):
-        allowed = allowed | _close(found, _by_reference(case, feeds, position, right))
-    return allowed
+    if not isinstance(case, Probe):
+        return none
+    alike = [case] if kinds <= _BY_REFERENCE else []
+    if kinds <= _QUANTIZING.keys():
+        alike += [_with_scale(case, factor) for factor in (1 - _ROUNDING, 1 + _ROUNDING)]
+    references = [_by_reference(each, feeds, position, right) for each in alike]
+    return np.logical_or.reduce([none, *(_close(found, output) for output in references)])
 
 
 def _with_scale(case: Probe, factor: float) -> Probe:

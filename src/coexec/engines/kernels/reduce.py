@@ -14,7 +14,7 @@ from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at, neighbours
 from coexec.engines.kernels.reductions import MAXIMUM, Fold, fold, highest, lowest, total
 from coexec.engines.kernels.row_kernel import RowKernel
-from coexec.engines.kernels.unsupported import FLOATS, INTEGERS, NUMBERS, computed
+from coexec.engines.kernels.unsupported import FLOATS, INTEGERS, NUMBERS, SHORT_NUMBERS, computed
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["KERNELS", "reduction"]
@@ -112,7 +112,7 @@ _LONG_SUMS = {"Sum": "v", "Mean": "v", "L1": "(v < 0 ? -v : v)", "SumSquare": "v
 def _long_sum(kind: str, dtype: str) -> tuple[Fold, str]:
     """A sum in 64-bit integers; the result is limited to the type's range.
 
-    For integers of 32 bits and less it equals that of 64-bit floats, which some GPUs lack.
+    The sum in 64-bit floats, which some GPUs lack, is equal for integers of up to 32 bits.
     """
     term = _LONG_SUMS[kind].replace("v", "(long)v")
     mean = " / (long){count}" if kind == "Mean" else ""
@@ -144,11 +144,11 @@ def _store(
 
 
 def _types(kind: str) -> frozenset[str]:
-    # ONNX Runtime computes with integers as 64-bit floats. These are exact for products of no
-    # integers, and for sums of integers of 32 bits and less; else rounding depends on the order.
+    # ONNX Runtime computes with integers as 64-bit floats. They round products of integers and sums
+    # of 64-bit integers, so these results depend on the order.
     if kind in ("L2", "LogSum", "LogSumExp", "Prod"):
         return FLOATS
-    return NUMBERS - {"int64", "uint64"} if kind in _LONG_SUMS else NUMBERS | {"bool"}
+    return SHORT_NUMBERS if kind in _LONG_SUMS else NUMBERS | {"bool"}
 
 
 KERNELS = {

@@ -10,6 +10,7 @@ __all__ = [
     "FLOATS",
     "INTEGERS",
     "NUMBERS",
+    "SHORT_NUMBERS",
     "computed",
     "type_names",
     "wrong_type",
@@ -23,12 +24,17 @@ INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uin
 
 NUMBERS = INTEGERS | FLOATS
 
+SHORT_NUMBERS = NUMBERS - {"int64", "uint64"}
+"""Floats, and integers whose sums 64-bit floats hold exactly."""
+
 ALL = NUMBERS | {"bool"}
 """All types that a tensor on the device may have."""
 
 
 def type_names(types: Collection[str]) -> str:
     """Some of the sets of types above in words."""
+    if types == SHORT_NUMBERS:
+        return "floats and integers of up to 32 bits"
     return "numbers" if "int64" in types else " and ".join(sorted(types))
 
 
