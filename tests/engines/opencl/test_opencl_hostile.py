@@ -149,12 +149,16 @@ def _integers(dtype: str, few: bool = False) -> list[Hostile]:
     divisor = np.where(y == 0, np.array(1, dtype), y)
     small = np.arange(x.size).reshape(x.shape) % 7
     low, high = np.array(values[1]), np.array(5, dtype)
-    found = [
-        *(Hostile(name, (x, divisor)) for name in ("Div", "Mod")),
-        Hostile("Pow", (x, small.astype(dtype))),
+    # ONNX Runtime adds int64 as floats, in an order of its own: the engine refuses those tasks.
+    sums = [
         *(Hostile(f"Reduce{kind}", (x, ints(2)), {}, (1,)) for kind in ("Sum", "L1", "SumSquare")),
         Hostile("ReduceMean", (x, ints(0)), {}, (1,)),
         Hostile("ReduceMean", (np.full((2, 3000), 2**29, dtype), ints(1)), {}, (1,)),
+    ]
+    found = [
+        *(Hostile(name, (x, divisor)) for name in ("Div", "Mod")),
+        Hostile("Pow", (x, small.astype(dtype))),
+        *(sums if dtype == "int32" else []),
     ]
     return (
         found
@@ -273,9 +277,8 @@ def test_more_as_onnxruntime(devices: Devices, family: str) -> None:
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize("family", sorted((FAMILIES | MORE).keys() - {"int64"}))
+@pytest.mark.parametrize("family", sorted(FAMILIES | MORE))
 def test_as_onnxruntime_on_a_gpu(devices: Devices, family: str) -> None:
-    """But for sums of int64: as 64-bit floats, beyond 2^53 they depend on the order."""
     assert wrong(devices["gpu"], (FAMILIES | MORE)[family]) == []
 
 
