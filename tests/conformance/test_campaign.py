@@ -68,6 +68,12 @@ def test_graphs(cache: Cache) -> None:
     assert not bad(judged(of_graphs(SEED, range(100), cache)))
 
 
+@pytest.mark.conformance
+def test_a_graph_that_only_an_optimization_of_onnx_runtime_makes_fail(cache: Cache) -> None:
+    (found,) = judged(of_graphs(1126, [442], cache))
+    assert found.outcome == "right", found.why
+
+
 def test_cases_are_the_same_every_time() -> None:
     for index in range(30):
         one, other = probe(SEED, index), probe(SEED, index)

@@ -66,6 +66,8 @@ def _verdict(case: Network, cache: Cache) -> Verdict:
                 kinds.append("a plan" if own.devices else "ONNX Runtime")
                 for number, right in enumerate(answers):
                     failure = of_run(own, None, case, number, right, run)
+                    if failure is not None and isinstance(right, Exception):
+                        failure = _beside_unoptimized(own, case, number)
                     if failure is not None:
                         why = f"{time}, by {kinds[-1]}: {failure[1]}"
                         return Verdict(case.index, failure[0], f"by {kinds[-1]}", why, str(case))
@@ -75,3 +77,22 @@ def _verdict(case: Network, cache: Cache) -> Verdict:
             message = f"{time}: {type(error).__name__}: {error}"
             return Verdict(case.index, "raw exception", "opened", message, str(case))
     return Verdict(case.index, "right", f"by {kinds[0]}, then {kinds[1]}")
+
+
+def _beside_unoptimized(
+    own: coexec.InferenceSession, case: Network, number: int
+) -> tuple[str, str] | None:
+    """Outcome and reason beside ONNX Runtime without its optimizations. With them a valid model
+    can fail, for instance because a buffer of another shape was to be reused."""
+    options = quiet(0)
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    plain = OrtSession(case.model, options, ["CPUExecutionProvider"])
+
+    def run(feeds: Any) -> Any:
+        return plain.run(None, feeds)
+
+    try:
+        right = run(case.feeds(number))
+    except Exception as error:
+        right = error
+    return of_run(own, None, case, number, right, run)

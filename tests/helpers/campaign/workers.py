@@ -33,9 +33,8 @@ def judged(
         timeout_s: timeout for one model.
         seconds: time after which no further verdicts are waited for.
     """
-    slices = deque(
-        (list(indices[at : at + _SLICE]), batch) for at in range(0, len(indices), _SLICE)
-    )
+    size = max(batch, min(_SLICE, -(-len(indices) // jobs)))
+    slices = deque((list(indices[at : at + size]), batch) for at in range(0, len(indices), size))
     ready: queue.Queue[Verdict | None] = queue.Queue()
     running: list[subprocess.Popen[str]] = []
 
