@@ -20,7 +20,7 @@ from tests.helpers.campaign.comparing import Case, Run, difference
 from tests.helpers.campaign.operators import probe
 from tests.helpers.campaign.probe import Array, Probe, model_of
 
-__all__ = ["SETTINGS", "Verdict", "of_run", "quiet", "verdicts"]
+__all__ = ["SETTINGS", "Verdict", "answer_of", "of_run", "quiet", "verdicts"]
 
 
 def _words(engine: str, cores: Sequence[int]) -> dict[str, Any]:
@@ -72,14 +72,19 @@ class Reference:
     def _answer(self, number: int) -> Sequence[Any] | Exception:
         if self.refusal is not None:
             return self.refusal
-        try:
-            return self.run(self.probe.feeds(number))
-        except Exception as error:
-            return error
+        return answer_of(self.run, self.probe.feeds(number))
 
     @property
     def raises(self) -> bool:
         return any(isinstance(answer, Exception) for answer in self.answers)
+
+
+def answer_of(run: Run, feeds: Mapping[str, Array]) -> Sequence[Any] | Exception:
+    """The outputs for these feeds, or the exception that ``run`` raises."""
+    try:
+        return run(feeds)
+    except Exception as error:
+        return error
 
 
 def quiet(threads: int = 1) -> ort.SessionOptions:

@@ -4,6 +4,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from coexec.cache import Cache
 from coexec.errors import CoexecError
 from coexec.ort import OrtSession
 from coexec.rules import default_rules
+from tests.helpers.campaign.comparing import Run
 from tests.helpers.campaign.graphs import Network, network
-from tests.helpers.campaign.judging import Verdict, of_run, quiet
+from tests.helpers.campaign.judging import Verdict, answer_of, of_run, quiet
 from tests.helpers.quick_choice import QUICK_RULES
 
 __all__ = ["of_graphs"]
@@ -42,20 +44,11 @@ def of_graphs(seed: int, indices: Sequence[int], cache: Cache | None = None) -> 
 
 def _verdict(case: Network, cache: Cache) -> Verdict:
     """The verdict about a graph in two sessions: the first makes a plan, the second reuses it."""
-    answers: list[Any] = []
     try:
-        ort_session = OrtSession(case.model, quiet(0), ["CPUExecutionProvider"])
+        run = _reference(case)
     except Exception as error:
         return Verdict(case.index, "without ONNX Runtime", "refused by it", str(error), str(case))
-
-    def run(feeds: Any) -> Any:
-        return ort_session.run(None, feeds)
-
-    for feeds in case.sets:
-        try:
-            answers.append(run(feeds))
-        except Exception as error:
-            answers.append(error)
+    answers = [answer_of(run, feeds) for feeds in case.sets]
     kinds = []
     for time in ("first", "again"):
         words = {"cache": cache, "background": False}
@@ -84,15 +77,14 @@ def _beside_unoptimized(
 ) -> tuple[str, str] | None:
     """Outcome and reason beside ONNX Runtime without its optimizations. With them a valid model
     can fail, for instance because a buffer of another shape was to be reused."""
+    run = _reference(case, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+    return of_run(own, None, case, number, answer_of(run, case.feeds(number)), run)
+
+
+def _reference(
+    case: Network, level: ort.GraphOptimizationLevel = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+) -> Run:
+    """ONNX Runtime's own session, as a function from feeds to all outputs."""
     options = quiet(0)
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    plain = OrtSession(case.model, options, ["CPUExecutionProvider"])
-
-    def run(feeds: Any) -> Any:
-        return plain.run(None, feeds)
-
-    try:
-        right = run(case.feeds(number))
-    except Exception as error:
-        right = error
-    return of_run(own, None, case, number, right, run)
+    options.graph_optimization_level = level
+    return partial(OrtSession(case.model, options, ["CPUExecutionProvider"]).run, None)
