@@ -1,6 +1,7 @@
 """`coexec optimize`: a verdict within the time, and a plan where it is worth it."""
 
 import json
+import queue
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,14 @@ def test_a_verdict_is_a_sentence() -> None:
         "keep ONNX Runtime: no candidate is clearly faster than its own session"
     )
     assert "keep ONNX Runtime" in str(Verdict(unfinished="the model was loaded"))
+
+
+def test_an_unfinished_call_tells_the_load_until_then() -> None:
+    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    messages.put(("race of 3 plans", 4, 100, 0.6))
+    verdict = module._followed(messages, 0.0, None)
+    assert verdict.unfinished == "this was under way: race of 3 plans (4 of 100)"
+    assert verdict.others == 0.6 and verdict.is_busy
 
 
 def judged(

@@ -74,7 +74,7 @@ def command(
     if verdict.is_busy:
         out.print(
             f"busy       other programs used {verdict.others:.0%} of the processors' time "
-            f"meanwhile: these are figures of a busy machine"
+            f"meanwhile: figures of a busy machine are not reliable"
         )
     if verdict.doubt is not None:
         out.print(f"doubt      {verdict.doubt}; the next call measures again")

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from coexec.rules import STOLEN
 
-__all__ = ["Load", "ProcessorTime", "processor_time", "with_load"]
+__all__ = ["Load", "ProcessorTime", "load_from_now", "processor_time", "with_load"]
 
 _T = TypeVar("_T")
 
@@ -98,8 +98,24 @@ def with_load(
 
     ``used_s``: a clock of the CPU time that ``run`` uses.
     """
+    load_so_far = load_from_now(now_s, used_s, processors)
+    return run(), load_so_far()
+
+
+def load_from_now(
+    now_s: Callable[[], float] = time.perf_counter,
+    used_s: Callable[[], float] = time.process_time,
+    processors: Callable[[], ProcessorTime] = processor_time,
+) -> Callable[[], Load]:
+    """A function that returns the load by other programs since this call.
+
+    ``used_s``: a clock of the CPU time that this program uses.
+    """
     start_s, own_s, before = now_s(), used_s(), processors()
-    value = run()
-    meanwhile = processors().since(before)
-    others_s = meanwhile.busy_s - (used_s() - own_s)
-    return value, Load(others_s, (now_s() - start_s) * (os.cpu_count() or 1), meanwhile)
+
+    def load_so_far() -> Load:
+        meanwhile = processors().since(before)
+        others_s = meanwhile.busy_s - (used_s() - own_s)
+        return Load(others_s, (now_s() - start_s) * (os.cpu_count() or 1), meanwhile)
+
+    return load_so_far

@@ -11,6 +11,7 @@ creating a session cannot be interrupted in another way.
 """
 
 import contextlib
+import math
 import os
 import queue
 import statistics
@@ -26,6 +27,7 @@ from coexec.engines.detect import is_whole_machine, usable_cores
 from coexec.engines.names import whole_cpu, without_engine
 from coexec.errors import CoexecError, ExecutionError, UsageError
 from coexec.processes import Child, EndedError, Parent
+from coexec.profiling.processors import load_from_now
 from coexec.progress import ReportProgress
 from coexec.rules import RULES, Rules
 from coexec.selection.chooser import Chooser
@@ -75,7 +77,8 @@ class Verdict:
     reason: str = ""
     """Why the plan is clearly faster, or not."""
     others: float = 0.0
-    """Share of the processor time that other programs used in the race."""
+    """Share of the processor time that other programs used in the last race, or until the time was
+    over."""
     doubt: str | None = None
     """Why the choice will be made again; None if it will not."""
     unfinished: str | None = None
@@ -164,12 +167,12 @@ def _followed(
     Warnings of the process are issued again in this process.
     """
     verdict: Verdict | None = None
-    step = "the model was loaded"
+    step, others = "the model was loaded", 0.0
     while True:
         try:
             message = messages.get(timeout=max(0.0, end_s - time.monotonic()))
         except queue.Empty:
-            return verdict or Verdict(unfinished=step)
+            return verdict or Verdict(unfinished=step, others=others)
         if isinstance(message, EndedError) and verdict is not None:
             return verdict
         if isinstance(message, CoexecError):
@@ -180,7 +183,7 @@ def _followed(
         if isinstance(message, Warning):
             warnings.warn(message, stacklevel=3)
             continue
-        what, done, total = message
+        what, done, total, others = message
         step = f"this was under way: {what} ({done} of {total})"
         if report is not None:
             report(what, done, total)
@@ -347,16 +350,17 @@ def _serve() -> None:
     source, settings, seconds = parent.receive()
     parent.end_with_it()
 
+    # Compilers that are processes of their own are counted when they have ended.
+    load = load_from_now(used_s=lambda: math.fsum(os.times()[:4]))
+
     def report(what: str, done: int, total: int) -> None:
-        parent.send((what, done, total))
+        parent.send((what, done, total, load().share))
 
     warnings.showwarning = lambda message, *_: parent.send(
         message if isinstance(message, Warning) else UserWarning(message)
     )
     try:
-        for verdict in _verdicts(
-            source, settings, seconds, lambda *progress: parent.send(progress)
-        ):
+        for verdict in _verdicts(source, settings, seconds, report):
             parent.send(verdict)
     except CoexecError as error:
         parent.send(error)
