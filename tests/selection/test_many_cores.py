@@ -3,7 +3,7 @@
 The cores are pretended, their times are simulated, and no plan runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import permutations
@@ -17,6 +17,7 @@ from coexec.costs.table import CostTable
 from coexec.engines import detect
 from coexec.engines.base import Processor
 from coexec.engines.registry import Driven
+from coexec.errors import InfeasibleError
 from coexec.graph.signature import family_of
 from coexec.hardware.hardware import Device, Link, System
 from coexec.plan.derive import derive
@@ -173,7 +174,9 @@ def test_every_configuration_of_sixteen_cores_is_in_the_decision(
     assert 0 < len(several) <= RULES.most_profiled
     for names in several:  # planned, and raced or left out by their predictions
         planned = [row for row in rows if row.devices == names]
-        assert planned and all(row.planner and row.predicted_s for row in planned)
+        assert all(row.planner for row in planned)
+        predicted = [row for row in planned if not row.reason.startswith("its plan is that of")]
+        assert predicted and all(row.predicted_s for row in predicted)
     for row in rows:
         if len(row.devices) > 1 and row.devices not in machine.profiled:
             assert row.status == "left out" and not row.planner
@@ -271,6 +274,47 @@ class Work:
         pass
 
 
+def planning_with(
+    opens: Callable[[Configuration], Any], rules: Rules, clock: list[float]
+) -> ConfigurationPlanning:
+    """Planning whose time is ``clock``."""
+    return ConfigurationPlanning(
+        opens,
+        "latency",
+        rules,
+        Deadline(rules.seconds, now_s=lambda: clock[0]),
+        lambda what, done, total: None,
+        planner_times=PlannerTimes(lambda: clock[0]),
+    )
+
+
+class OtherPlans(Work):
+    """Planners that raise, that use one device, or that plan as another one does."""
+
+    def plan(self, planner: str) -> Plan:
+        if planner == "exhaustive":
+            raise InfeasibleError("there are more than 10 tasks")
+        return quickly({"mosaic": "single", "dmdar": "heft"}.get(planner, planner), self.case)
+
+
+def test_each_planner_of_a_configuration_has_a_line() -> None:
+    planners = "exhaustive,mosaic,heft,dmdar"
+    planning = planning_with(partial(OtherPlans, clock=[0.0]), Rules(planners=planners), [0.0])
+    names = ("null:0", "null:1")
+    able, rows = planning.contenders(Agenda([], [names], None, planning.rules))
+    assert [entry.candidate.planner for entry in able] == ["heft"]
+    assert [(row.planner, row.status, row.reason) for row in rows] == [
+        ("exhaustive", "refused", "there are more than 10 tasks"),
+        ("dmdar", "left out", "its plan is that of heft"),
+        ("mosaic", "left out", "its plan uses only B"),
+    ]
+    planning = planning_with(
+        partial(OtherPlans, clock=[0.0]), Rules(planners="mosaic,single"), [0.0]
+    )
+    able, (row,) = planning.contenders(Agenda([], [names], None, planning.rules))
+    assert not able and row.reason == "planners use only one of these devices"
+
+
 def test_a_planner_that_would_not_end_in_time_is_not_started() -> None:
     clock = [0.0]
     rules = replace(RULES, planners="heft,hope_greedy", seconds=50.0, planning_share=1.0)
@@ -280,18 +324,11 @@ def test_a_planner_that_would_not_end_in_time_is_not_started() -> None:
         opened.append(Work(names, clock))
         return opened[-1]
 
-    planning = ConfigurationPlanning(
-        opens,
-        "latency",
-        rules,
-        Deadline(rules.seconds, now_s=lambda: clock[0]),
-        lambda what, done, total: None,
-        planner_times=PlannerTimes(lambda: clock[0]),
-    )
+    planning = planning_with(opens, rules, clock)
     names = [tuple(f"null:{n}" for n in range(count)) for count in (2, 4, 8, 16)]
     able, rows = planning.contenders(Agenda([], names, None, rules))
     assert clock[0] == 1.0 + 4.0 + 16.0  # 64 s for sixteen devices would be too long
-    (late,) = rows
+    (late,) = [row for row in rows if row.status == "untried"]
     assert (late.devices, late.planner, late.status) == (names[3], "heft", "untried")
     assert late.reason == (
         "planner heft is expected to take 64 s for 16 devices, and 29 s are left"

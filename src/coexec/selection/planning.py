@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from coexec.errors import CoexecError
@@ -103,26 +104,32 @@ class ConfigurationPlanning:
         cost, system = work.measured
         self.profiled()
         contenders: dict[Any, Contender] = {}
-        late: dict[str, str] = {}
+        rows: list[Candidate] = []
+        narrow: list[Candidate] = []
+        """Of plans for a single device, which is a configuration of its own."""
         for planner in self.rules.planner_names:
+            row = partial(without_plan, names, planner=planner)
             try:
                 plan = self._plan(work, planner, len(names))
             except OutOfTimeError as error:
-                late[planner] = str(error)
+                rows.append(row("untried", str(error)))
+                continue
+            except CoexecError as error:
+                rows.append(row("refused", str(error)))
                 continue
             if len(plan.used) == 1:
-                continue  # a configuration of its own
+                narrow.append(row("left out", f"its plan uses only {plan.used[0]}"))
+                continue
+            key = tuple(plan.order.items()), plan.places, plan.fused
+            if (same := contenders.get(key)) is not None:
+                rows.append(row("left out", f"its plan is that of {same.candidate.planner}"))
+                continue
             predicted_s = simulate(work.schedule(plan), cost, system).makespan_s
-            entry = contender(names, planner, [(work, plan)], predicted_s)
-            contenders.setdefault((tuple(plan.order.items()), plan.places, plan.fused), entry)
-        rows = [
-            without_plan(names, "untried", reason, planner=planner)
-            for planner, reason in late.items()
-        ]
-        if not contenders and not rows:
+            contenders[key] = contender(names, planner, [(work, plan)], predicted_s)
+        if narrow and not contenders and not rows:
             reason = "planners use only one of these devices"
-            rows = [without_plan(names, "left out", reason)]
-        return list(contenders.values()), rows
+            return [], [without_plan(names, "left out", reason)]
+        return list(contenders.values()), rows + narrow
 
     def _plan(self, work: PlanningContext, planner: str, devices: int) -> Plan:
         """The plan of a planner.
