@@ -31,12 +31,12 @@ INSTALL = \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on \
 	  -c constraints.txt -e '.[$(1)]'
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(wildcard native/*)
 	@$(call INSTALL,dev)
 	@touch $(READY) $(ABLE)
 
 # What runs needs much less than what tests.
-$(ABLE): pyproject.toml constraints.txt
+$(ABLE): pyproject.toml constraints.txt $(wildcard native/*)
 	@$(call INSTALL,pocl)
 	@touch $(ABLE)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "dtype_of_ort", "is_float", "numpy_type"]
+__all__ = ["Array", "address_of", "dtype_of_ort", "is_float", "joined_axes", "numpy_type"]
 
 Array = npt.NDArray[Any]
 
@@ -32,3 +32,30 @@ def dtype_of_ort(name: str) -> str:
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether a type is a float: a float of numpy, bfloat16, or a float8 of ml_dtypes."""
     return np.issubdtype(dtype, np.floating) or "float" in dtype.name
+
+
+def address_of(array: Array) -> int:
+    """The address of the first element. Quicker than ``array.ctypes.data``."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def joined_axes(target: Array, source: Array) -> tuple[int, list[tuple[int, int, int]]]:
+    """Bytes that are contiguous in both views, and the axes around them, outermost first.
+
+    An axis is its size and its stride in both views. Axes of size 1 are left out. Two axes are
+    merged if the outer one follows the inner one without a gap in both views.
+    """
+    run = target.itemsize
+    axes: list[tuple[int, int, int]] = []
+    for axis in zip(target.shape[::-1], target.strides[::-1], source.strides[::-1], strict=True):
+        size, *strides = axis
+        if size == 1:
+            continue
+        if not axes and strides == [run, run]:
+            run *= size
+        elif axes and strides == [axes[-1][0] * stride for stride in axes[-1][1:]]:
+            axes[-1] = (axes[-1][0] * size, *axes[-1][1:])
+        else:
+            axes.append(axis)
+    return run, axes[::-1]

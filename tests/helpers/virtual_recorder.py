@@ -21,5 +21,8 @@ class VirtualRecorder(Recorder):
         with self._lock:
             self._clock.run(node)
 
+    def ran(self, node: int, begin_s: float, end_s: float, work: InFlight | None = None) -> None:
+        self._clock.run(node)
+
     def trace(self) -> Trace:
         return self._clock.trace(requests=1)

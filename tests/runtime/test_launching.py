@@ -1,4 +1,4 @@
-"""Segments that are launched ahead: by whom, when, and what the host waits for."""
+"""Segments that are launched ahead: when, and what the host waits for."""
 
 import threading
 import time
@@ -66,17 +66,6 @@ def compiled(cache: Cache, devices: Sequence[OpenDevice], by_turns: bool = True)
 
 def right(found: dict[str, np.ndarray]) -> bool:
     return all(worst_difference(found[n], array) < 1e-5 for n, array in EXPECTED.items())
-
-
-def test_whichever_thread_makes_a_segment_ready_launches_it(
-    ahead: AheadEngine, cache: Cache
-) -> None:
-    devices = opened(ahead)
-    with Executor(compiled(cache, devices), devices) as executor:
-        for _ in range(3):
-            assert right(executor.run(FEEDS))
-    # The caller serves the other device, so no thread is ever woken for this one.
-    assert set(ahead.launched_by) == {threading.main_thread().name}
 
 
 def test_a_device_is_given_more_before_it_has_ended(ahead: AheadEngine, cache: Cache) -> None:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from coexec.arrays import Array
 from coexec.cache import Cache
 from coexec.costs.table import CostTable
-from coexec.engines.base import InFlight, OpenEngine
+from coexec.engines.base import OpenEngine
 from coexec.engines.null import NullEngine
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
@@ -119,38 +120,66 @@ class Planned:
         ]
 
 
-class InOrder(RealRecorder):
-    """Lets what is simulated to end first end first: notes the ends of spans in that order."""
+class Turns:
+    """The order in which what is simulated ends: by value that moves or "", and segment."""
 
-    def __init__(self, compiled: CompiledPlan, simulated: Trace) -> None:
-        super().__init__(compiled, simulated.devices)
+    def __init__(self, simulated: Trace, compiled: CompiledPlan) -> None:
+        self.segment_of = {m.outputs: i for i, m in enumerate(compiled.modules) if m.outputs}
         busy = sorted(simulated.of("compute", "transfer"), key=lambda span: span.end_s)
-        self._turn = {(span.tensor, span.segment): i for i, span in enumerate(busy)}
-        self._ended = 0
+        keys = [(span.tensor, span.segment) for span in busy]
+        computed = set(self.segment_of.values())
+        self._order = [key for key in keys if key[0] or key[1] in computed]
+        self._ended = len(self._order)
         self._changed = threading.Condition()
 
-    def end(self, node: int, work: InFlight | None = None) -> None:
-        self._wait("", node)
-        super().end(node, work)
-        self._go_on()
+    def begin(self) -> None:
+        self._ended = 0
+
+    def take(self, value: str, segment: int) -> None:
+        """Wait until everything before has ended."""
+        with self._changed:
+            if self._ended < len(self._order):
+                turn = self._order.index((value, segment))
+                assert self._changed.wait_for(lambda: self._ended == turn, PATIENCE_S)
+                self._ended += 1
+                self._changed.notify_all()
+
+
+class InOrder(RealRecorder):
+    """Lets transfers end in their turn."""
+
+    def __init__(self, compiled: CompiledPlan, simulated: Trace, turns: Turns) -> None:
+        super().__init__(compiled, simulated.devices)
+        self._turns = turns
+
+    def start(self, device: str) -> None:
+        super().start(device)
+        if hasattr(self, "_turns"):
+            self._turns.begin()
 
     def end_transfer(self, began: float, value: str, *rest: Any) -> None:
-        caller = value in FEEDS or rest[2] is None
-        if not caller:
-            self._wait(value, rest[3])
+        if value not in FEEDS and rest[2] is not None:  # not by the caller
+            self._turns.take(value, rest[3])
         super().end_transfer(began, value, *rest)
-        if not caller:
-            self._go_on()
 
-    def _wait(self, value: str, segment: int) -> None:
-        turn = self._turn[value, segment]
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._ended == turn, PATIENCE_S)
 
-    def _go_on(self) -> None:
-        with self._changed:
-            self._ended += 1
-            self._changed.notify_all()
+class Held(NullEngine):
+    """Computes nothing, and lets segments end in their turn."""
+
+    turns: Turns
+    segment = -1
+
+    def compile(self, module: Any) -> Any:
+        program = copy(self)
+        program.segment = self.turns.segment_of[module.outputs]
+        return program
+
+    def run(self) -> None:
+        self.turns.take("", self.segment)
+
+
+class HeldFar(Held, Far):
+    """The same, with tensors of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +245,12 @@ def test_the_executor_does_and_waits_for_what_is_simulated(kept: Cache, seed: in
     """Every reader copies for itself, as in the simulation; spans end in the simulated order."""
     planned = Planned.of(seed, tensor_caching=False)
     simulated = planned.simulated
-    _, trace = executed(planned, planned.open(), False, lambda c: InOrder(c, simulated), kept)
+    devices = planned.open(Held, HeldFar)
+    turns = Turns(simulated, Compiler(MODEL, kept).compile(planned.schedule, devices))
+    for device in devices:
+        for info in device.spec.engines:
+            device.engine(info.name).turns = turns
+    _, trace = executed(planned, devices, False, lambda c: InOrder(c, simulated, turns), kept)
     for kind in ("compute", "transfer", "layout", "wait"):
         assert of_kind(trace, kind) == of_kind(simulated, kind), kind
     check_rows(trace)

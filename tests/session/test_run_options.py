@@ -49,7 +49,7 @@ def test_ended_before_it_begins(session: coexec.InferenceSession) -> None:
 
 
 def test_ended_by_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from coexec.runtime.buffers import Buffers
+    from coexec.runtime.transfers import Transfers
 
     graph = coexec.load(branches()).graph
     pins = {task.name: DEVICES[n % len(DEVICES)] for n, task in enumerate(graph.tasks)}
@@ -58,18 +58,18 @@ def test_ended_by_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert running is not None and len(running.prepared.compiled.segments) > 2
         expected = session.run(None, FEEDS)
         options, begun = onnxruntime.RunOptions(), 0
-        bound = Buffers.bound
+        starts = Transfers.__init__
 
-        def ends_the_run(*given: Any) -> Any:
+        def ends_the_run(*given: Any) -> None:
             nonlocal begun
             begun += 1
             thread = threading.Thread(target=lambda: setattr(options, "terminate", True))
             thread.start()
             thread.join()
-            return bound(*given)
+            starts(*given)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Buffers, "bound", ends_the_run)
+            patched.setattr(Transfers, "__init__", ends_the_run)
             with pytest.raises(TerminatedError, match="ended by its RunOptions") as caught:
                 session.run(None, FEEDS, options)
         assert isinstance(caught.value, Fail)

@@ -13,7 +13,8 @@ The docstrings of the classes list what an engine must do and what it may do:
     OpenEngine  must: why_not, compile               may: lower, a memory of its own, launch ahead,
                                                           a session of a whole model, ...
     Program     must: bind
-    Bound       must: run, set_input, set_output     may: launch (`Launchable`)
+    Bound       must: run, set_input, set_output     may: launch (`Launchable`), native calls
+                                                          (`NativeBound`)
 
 Two of them have defaults: `processors` are the CPU cores, and `why_not` refuses nothing.
 `tests/packages/thirty_lines` is an engine that does what it must, in thirty lines.
@@ -48,6 +49,8 @@ __all__ = [
     "Engine",
     "InFlight",
     "Launchable",
+    "NativeBound",
+    "NativeCall",
     "NoOptions",
     "OpaqueValue",
     "OpenEngine",
@@ -180,6 +183,33 @@ class Launchable(Bound, Protocol):
         Raises:
             ExecutionError: the device did not accept it.
         """
+        ...
+
+
+class NativeCall(NamedTuple):
+    """A call of a C function, which returns 0 if it has worked. It must not raise, and needs no
+    lock of Python."""
+
+    function: int
+    """Its address."""
+    arguments: tuple[int, ...]
+    """Integers and pointers, at most nine. They stay valid as long as the bound program."""
+    returns_pointer: bool = False
+    """It returns a pointer to an error, or null. False: an ``int``."""
+
+
+@runtime_checkable
+class NativeBound(Protocol):
+    """A bound program that is run by C functions. `Bound.run` does the same."""
+
+    @property
+    def native(self) -> Sequence[NativeCall]:
+        """The calls that compute the outputs, in order, or with `OpenEngine.launches_ahead` launch
+        them. They stay the same when other tensors are bound."""
+        ...
+
+    def failure(self, result: int) -> Exception:
+        """The ExecutionError for what a call has returned. To be called once for each error."""
         ...
 
 

@@ -1,7 +1,7 @@
 """The schedule that follows from a plan: segments, transfers, and the order of starts.
 
-The simulator drives `Progress` with a virtual clock, the executor with threads. Both take the order
-of segments from this file alone.
+The simulator drives `Progress` with a virtual clock. The executor carries out the programs of
+`coexec.plan.program`. Both take the order of segments from this file alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -187,14 +187,6 @@ class Progress:
                 self._waiting.append(len(before))
                 for i in before:
                     self._followers[i].append(node)
-        self._fresh = self._waiting.copy()
-
-    def again(self) -> "Progress":
-        """A new `Progress` from the beginning, which reuses the dependencies."""
-        other = Progress.__new__(Progress)
-        other._waiting, other._followers = self._fresh.copy(), self._followers
-        other._fresh = self._fresh
-        return other
 
     def ready(self) -> list[int]:
         """Nodes that may start before any node has ended."""

@@ -36,11 +36,9 @@ class Allocation:
     gathers: Mapping[Reading, Any]
     in_place: frozenset[Reading]
     """The gathers whose boxes are written by the segments that compute them: nothing is copied."""
-    copies: Mapping[Reading, Sequence[BoxCopy]]
-    """Copies for the other gathers, if all of their boxes lie in these tensors in the host's
-    memory. The views are made once, because making them takes longer than copying a small box."""
     copiers: Mapping[Reading, Callable[[], None]]
-    """Functions that queue such copies on the device, for gathers whose device does the copies."""
+    """For other gathers, functions that queue the copies of their boxes on the device, if all boxes
+    lie in these tensors in the host's memory and the device does the copies."""
 
 
 @dataclass
@@ -99,15 +97,14 @@ def allocated(installed: LoadedPlan) -> Allocation:
     copies = {
         reading: _copies(gather, gathers[reading], static)
         for reading, gather in copied.items()
-        if all(box.value in at_home for box in gather.boxes)
+        if reading[0] in installed.ahead and all(box.value in at_home for box in gather.boxes)
     }
     copiers = {
         reading: copier
         for reading, boxes in copies.items()
-        if reading[0] in installed.ahead
-        and (copier := readings[reading][0].copier(boxes)) is not None
+        if (copier := readings[reading][0].copier(boxes)) is not None
     }
-    return Allocation(static, gathers, frozenset(in_place), copies, copiers)
+    return Allocation(static, gathers, frozenset(in_place), copiers)
 
 
 def _copies(gather: Gather, target: Array, static: Mapping[str, Any]) -> list[BoxCopy]:

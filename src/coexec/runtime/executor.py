@@ -1,43 +1,48 @@
-"""Run a compiled plan on real devices: a thread for each, driven by `schedule.Progress`.
-
-Segments that are launched ahead are launched by any of the threads (`coexec.runtime.launching`).
+"""Run a compiled plan on real devices: straight programs of steps, one thread for each device.
 
 Ownership:
 
-* A request holds the *turn* while it is inside of `Executor.run`. Other requests wait.
-* A run owns the *buffers*. It takes them from the executor and returns them as its last action,
-  after its outputs were copied. A run that an exception leaves at any bytecode does not return
-  them, and the next run allocates new ones. So late results of an interrupted run, of threads and
-  of devices, are written to memory that is not read again, and incomplete bindings are never used.
-* A thread owns a job from the moment at which it takes the job from a queue. A job names its run.
-  Jobs of a stopped run are dropped.
-* The executor owns the threads. Before each run, it replaces threads that have ended.
+* A request holds the *lock* while it is inside of `Executor.run`. Other requests wait.
+* A run owns the *linked plan*, with its memory, its loop and the loop's threads. It takes them from
+  the executor and returns them as its last action, after its outputs were copied. A run that an
+  exception leaves at any bytecode does not return them, and the next run links again. So late
+  results of an interrupted run, of threads and of devices, are written to memory that is not read
+  again, and incomplete bindings are never used.
+* An abandoned run comes to rest before the next one begins: all threads have left it, and all
+  devices have ended their work.
 
-Every wait for a thread has a time limit or checks regularly that the thread is alive. A wait for a
-driver has no time limit.
+The caller's thread looks for signals, cancellation and ended threads at least every 10 ms, except
+while it computes a segment. A wait for a driver has no time limit.
 """
 
 import os
 import time
-import weakref
-from collections.abc import Mapping, Sequence
-from queue import Empty
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from coexec.engines.base import OpenEngine, Timed
 from coexec.engines.opened import OpenDevice
-from coexec.errors import ClosedError, CoexecError, DeviceError, UnfinishedError
-from coexec.plan.schedule import Progress
+from coexec.errors import (
+    ClosedError,
+    CoexecError,
+    DeviceError,
+    ExecutionError,
+    InputError,
+    TerminatedError,
+    UnfinishedError,
+)
+from coexec.plan.schedule import Segment
 from coexec.runtime import process_fork
-from coexec.runtime.buffers import Buffers
+from coexec.runtime.allocation import Allocation, allocated
 from coexec.runtime.compiled import CompiledPlan
-from coexec.runtime.core_spinner import Awake
+from coexec.runtime.device_threads import DeviceThreads, bind_thread
+from coexec.runtime.linking import LinkedPlan, LinkedStep
 from coexec.runtime.loaded_plan import Installing, LoadedPlan
+from coexec.runtime.loops import loop_class
 from coexec.runtime.recorder import Recorder
-from coexec.runtime.run import OngoingRun
 from coexec.runtime.run_lock import RunLock
 from coexec.runtime.runner import Cancelled
-from coexec.runtime.workers import LOOK_S, Workers, bind_thread
+from coexec.runtime.steps import Outcome, RunLoop
 from coexec.settings import Waiting
 
 __all__ = ["Executor"]
@@ -45,13 +50,23 @@ __all__ = ["Executor"]
 _NOTHING = Recorder()
 _REST_S = 60.0
 """Seconds to wait for the segments of an interrupted run, before their device counts as hung."""
+_SPIN_S: Mapping[Waiting, float] = {"active": 1e-3, "passive": 20e-6}
+"""Seconds for which a waiting thread keeps its core busy before it sleeps."""
+
+
+class _Linked(NamedTuple):
+    """What one run at a time owns."""
+
+    plan: LinkedPlan
+    loop: RunLoop
+    threads: DeviceThreads
 
 
 class Executor:
-    """A compiled plan with its programs, buffers and threads.
+    """A compiled plan with its programs, memory and threads.
 
     `run` may be called from several threads; the requests take turns. Close it, or use it in a
-    ``with`` statement: each device keeps a thread until then.
+    ``with`` statement: each device keeps a thread from the first run until then.
     """
 
     def __init__(
@@ -64,14 +79,13 @@ class Executor:
         launch_ahead: bool = True,
         installing: Installing | None = None,
     ) -> None:
-        """Compile the modules and start a thread for each device that has something to do.
+        """Compile the modules.
 
         Args:
-            waiting: whether the cores of several devices are kept awake during a run ("active",
-                see `awake`), or may halt while a device waits for another one ("passive").
+            waiting: whether a device that waits for another one keeps its core busy for up to a
+                millisecond ("active"), or soon lets it halt ("passive").
             tensor_caching: False: each segment that reads a tensor in another memory moves it
-                again, right before the segment starts. To measure the gain of caching and
-                prefetching.
+                again. To measure the gain of caching.
             launch_ahead: False: the thread of each device waits for each segment that it has
                 launched. To measure the gain of launching ahead.
             installing: called after each compiled segment. An exception that it raises ends the
@@ -83,24 +97,22 @@ class Executor:
         self._compiled = compiled
         self._devices = tuple(devices)
         self._caching, self._launch_ahead = tensor_caching, launch_ahead
+        self._spin_s = _SPIN_S[waiting]
+        self._make_loop = loop_class()
         self._installed: LoadedPlan | None = self._install(installing)
-        self._buffers: Buffers | None = Buffers(self._installed)
-        self._progress = Progress(compiled.segments)
-        self._callers = self._served_by_caller(self._installed)
-        cores = {name: self._installed.thread_cores(name) for name in self._installed.used}
-        self._callers_cores = cores.pop(self._callers, set())
+        self._allocation: Allocation | None = allocated(self._installed)
+        """Memory for the next linked plan, if it was allocated already."""
+        self._callers = _served_by_caller(self._installed)
         self._engines: Sequence[OpenEngine] = tuple(self._installed.engines.values())
         self._timed = [engine for engine in self._engines if isinstance(engine, Timed)]
-        self._turn = RunLock()
-        self._latest: OngoingRun | None = None
+        self._lock = RunLock()
+        self._linked: _Linked | None = None
+        self._latest: _Linked | None = None
+        """Of the run under way, or of the latest one."""
+        self._ended_by: CoexecError | None = None
+        """The reason why the run under way was stopped from outside."""
         self._refusal: CoexecError | None = None
         """Error that all later requests raise; None while the executor works."""
-        self._workers = Workers(cores)
-        self._waiting = waiting
-        self._awake: Awake | None = self._keep_awake(self._installed)
-        # Ends the threads when the executor is collected, and when the program ends.
-        weakref.finalize(self, self._workers.end)
-        self._workers.complete()
         process_fork.watch(self)
 
     def run(
@@ -118,8 +130,8 @@ class Executor:
             feeds: a C-contiguous array of the right shape and dtype for every model input; an
                 opaque input as ONNX Runtime takes it.
             recorder: records what ran when. None: nothing is recorded.
-            cancelled: called before each segment; the run ends when it returns True. None: the run
-                is never cancelled.
+            cancelled: called at least every 10 ms, except while the caller's thread computes a
+                segment; the run ends when it returns True. None: the run is never cancelled.
 
         Returns:
             The model's outputs by name, in memory that belongs to the caller; opaque ones as ONNX
@@ -133,104 +145,126 @@ class Executor:
             UnfinishedError: a thread was killed, or the caller is a signal handler during a run.
         """
         self._refuse()
-        turn = self._turn
-        turn.refuse_nested()
+        lock = self._lock
+        lock.refuse_nested()
         try:
             try:
-                turn.take()
+                lock.take()
                 return self._run(feeds, recorder or _NOTHING, cancelled)
             finally:
-                turn.give_back()
+                lock.give_back()
         finally:
-            turn.give_back()  # an exception may have interrupted the first one
+            lock.give_back()  # an exception may have interrupted the first one
 
     def _run(
         self, feeds: Mapping[str, Any], recorder: Recorder, cancelled: Cancelled | None
     ) -> dict[str, Any]:
         self._refuse()
         installed = self._installed = self._installed or self._install()
-        workers = self._workers.complete()
-        awake = self._awake = self._awake or self._keep_awake(installed)
-        buffers, self._buffers = self._buffers, None
-        if buffers is None:  # the latest run was interrupted
+        linked, self._linked = self._linked, None
+        if linked is None:  # the first run, or the latest one was interrupted
             self._come_to_rest()
-            buffers = Buffers(installed)
+            linked = self._link(installed, feeds)
+        self._latest, self._ended_by = linked, None
+        linked.threads.complete()
         timed = self._timed if recorder.wants_details() else []
         for engine in timed:
             engine.start_timing()
         recorder.start(self._callers)
-        run = self._latest = OngoingRun(
-            installed, buffers, self._progress.again(), feeds, recorder, workers, cancelled
-        )
-        try:
-            awake.begin()
-            self._serve(run)
-        finally:
-            try:
-                awake.end()
-            finally:
-                awake.end()  # an exception may have interrupted the first one
-        outputs = run.output()
+        slots = linked.plan.begin(feeds, recorder)
+        outcome = self._serve(linked, slots, _looks(linked.threads, cancelled), recorder)
+        if outcome is not None:
+            raise self._explained(outcome, linked.plan)
+        if recorder is not _NOTHING:
+            self._record(linked, recorder)
+        outputs = linked.plan.output()
         for engine in timed:
             recorder.add(engine.stop_timing())
-        self._buffers = buffers
+        self._linked = linked
         if self._refusal is not None:  # closed meanwhile by a signal handler
-            self._workers.end()
+            linked.threads.end()
         return outputs
 
-    def _serve(self, run: OngoingRun) -> None:
-        """Start a run and do the jobs of one device in the caller's thread, until the run ends."""
+    def _serve(
+        self,
+        linked: _Linked,
+        slots: Sequence[int],
+        look: Callable[[], object],
+        recorder: Recorder,
+    ) -> Outcome | None:
+        """Carry out the programs; that of the caller's device in the caller's thread, which is
+        bound to the cores of the device meanwhile."""
         cores = self._callers_cores
         before = os.sched_getaffinity(0) if cores else cores
+        ended = False
         try:
             try:
+                look()
                 if before != cores:
                     bind_thread(cores)
-                run.start(self._callers)
-                self._work_off(run)
-                run.wait(self._callers)
+                outcome = linked.loop.run(slots, look, recorder is not _NOTHING)
+                ended = True
+                return outcome
             finally:
-                run.stopped = True
+                if not ended:
+                    linked.loop.stop()
                 if before != cores:
                     os.sched_setaffinity(0, before)
                     before = cores
         finally:  # an exception may have interrupted the first one
-            run.stopped = True
+            if not ended:
+                linked.loop.stop()
             if before != cores:
                 os.sched_setaffinity(0, before)
-        if run.error is not None:
-            raise run.error
 
-    def _work_off(self, run: OngoingRun) -> None:
-        if not self._callers:
-            return
-        while True:
-            try:
-                job = run.inbox.get(timeout=LOOK_S)
-            except Empty:
-                _refuse_dead(run)
-                continue
-            if job is None:
-                return
-            run.advance(job, self._callers)
+    @property
+    def _callers_cores(self) -> set[int]:
+        return self._installed.thread_cores(self._callers) if self._installed else set()
 
     def _install(self, installing: Installing | None = None) -> LoadedPlan:
         return LoadedPlan(
             self._compiled, self._devices, self._caching, self._launch_ahead, installing
         )
 
-    def _served_by_caller(self, installed: LoadedPlan) -> str:
-        """The device whose jobs the caller's own thread does.
+    def _link(self, installed: LoadedPlan, feeds: Mapping[str, Any]) -> _Linked:
+        allocation, self._allocation = self._allocation or allocated(installed), None
+        plan = LinkedPlan(installed, allocation, feeds)
+        names = installed.used
+        caller = names.index(self._callers) if self._callers else 0
+        programs = [[linked.step for linked in program] for program in plan.programs] or [[]]
+        loop = self._make_loop(programs, caller, plan.events, plan.slot_count, self._spin_s)
+        others = {
+            device: (name, installed.thread_cores(name))
+            for device, name in enumerate(names)
+            if device != caller
+        }
+        return _Linked(plan, loop, DeviceThreads(loop, others))
 
-        It is the device that ends last, which saves two hand-overs between threads. A device whose
-        segments a thread has to run is preferred to a device whose segments are launched ahead.
-        """
-        segments = self._compiled.segments
-        run = [s.device for s in segments if s.index not in installed.ahead]
-        return next(reversed(run or [s.device for s in segments]), "")
+    def _explained(self, outcome: Outcome, plan: LinkedPlan) -> BaseException:
+        """The error of a run that has not ended."""
+        device, index, result, error = outcome
+        if device == len(plan.programs):
+            return self._ended_by or UnfinishedError("the run was stopped; run again")
+        step = plan.programs[device][index]
+        segment = self._compiled.segments[step.segment]
+        if step.failure is not None:
+            error = step.failure(result)
+        assert error is not None
+        if segment.device == self._callers and not isinstance(error, CoexecError):
+            return error  # of a signal handler: engines raise only errors of coexec
+        if not isinstance(error, Exception):
+            return UnfinishedError(
+                f"the thread of {segment.device} was ended by {type(error).__name__}; run again"
+            )
+        return _of_segment(error, segment)
 
-    def _keep_awake(self, installed: LoadedPlan) -> Awake:
-        return Awake(installed.shared_cores if self._waiting == "active" else ())
+    def _record(self, linked: _Linked, recorder: Recorder) -> None:
+        """Tell the recorder when each segment ran."""
+        spans: dict[int, tuple[float, float]] = {}
+        for device, program in enumerate(linked.plan.programs):
+            spans |= _spans(program, linked.loop.spans(device))
+        for segment, (begin_s, end_s) in sorted(spans.items(), key=lambda item: item[1][1]):
+            recorder.ran(segment, begin_s, end_s, linked.plan.in_flight.get(segment))
 
     def _refuse(self) -> None:
         if self._refusal is not None:
@@ -242,18 +276,23 @@ class Executor:
         Raises:
             ClosedError: a device does not end its work in time.
         """
+        latest = self._latest
+        if latest is None:
+            return
         end_s = time.monotonic() + _REST_S
-        if self._latest is not None:
-            self._latest.stopped = True
-        restless = self._workers.restless(end_s) or next(
+        latest.loop.stop()
+        restless = latest.threads.restless(end_s) or next(
             (engine.device.name for engine in self._engines if not engine.rests(end_s)), None
         )
         if restless is not None:
+            process_fork.keep_for_ever(latest)  # a thread may still write to its memory
             self._refusal = ClosedError(
                 f"{restless} has not ended what it began more than {_REST_S:.0f} s ago for a run "
                 f"that was interrupted; make a new session, without this device if it hangs"
             )
             self._refuse()
+        latest.threads.end()
+        self._latest = None
         for engine in self._timed:
             engine.stop_timing()
 
@@ -264,29 +303,41 @@ class Executor:
         stops that run, which then raises ClosedError. May be called again.
         """
         self._refusal = self._refusal or ClosedError("the session is closed; make a new one")
-        if self._turn.is_mine:
-            if self._latest is not None:
-                self._latest.fail(ClosedError("the session was closed during this run"))
-        else:
-            self._turn.wait(_REST_S)
-        self._workers.end()
-        if self._awake is not None:
-            self._awake.close()
+        if self._lock.is_mine:
+            self._stop(ClosedError("the session was closed during this run"))
+            return
+        self._lock.wait(_REST_S)
+        if self._latest is not None:
+            self._latest.threads.end()
+
+    def _stop(self, error: CoexecError) -> None:
+        """Stop the run under way. Its caller raises the error; the first one counts."""
+        self._ended_by = self._ended_by or error
+        if self._latest is not None:
+            self._latest.loop.stop()
+
+    def before_fork(self, end_s: float) -> None:
+        """Let all threads end their current step, at most until ``end_s`` of `time.monotonic`."""
+        if self._latest is not None:
+            self._latest.loop.pause()
+            while not self._latest.loop.pauses() and time.monotonic() < end_s:
+                time.sleep(_PAUSE_S)
+
+    def after_fork_in_parent(self) -> None:
+        if self._latest is not None:
+            self._latest.loop.go_on()
 
     def after_fork(self) -> None:
         """Drop the threads and the programs that need threads, in a forked child."""
-        if self._latest is not None and not self._latest.stopped:
-            self._latest.fail(
+        if self._lock.is_mine:
+            self._stop(
                 ClosedError("the process was forked during this run; its child has to run again")
             )
+        process_fork.keep_for_ever((self._latest, self._linked))
         if any(engine.after_fork != "works" for engine in self._engines):
-            process_fork.keep_for_ever(
-                (self._installed, self._devices, self._latest, self._buffers)
-            )
-            self._installed = None
-        self._turn, self._latest, self._buffers = RunLock(), None, None
-        self._workers.forget()
-        self._awake = None
+            process_fork.keep_for_ever((self._installed, self._devices, self._allocation))
+            self._installed = self._allocation = None
+        self._lock, self._latest, self._linked = RunLock(), None, None
         lost = [engine.place for engine in self._engines if engine.after_fork == "lost"]
         if lost:
             self._refusal = DeviceError(
@@ -302,10 +353,56 @@ class Executor:
         self.close()
 
 
-def _refuse_dead(run: OngoingRun) -> None:
-    """Raise UnfinishedError if a thread that the run waits for has ended."""
-    for name, worker in run.workers.items():
-        if not worker.alive and not run.stopped:
+_PAUSE_S = 0.0005
+
+
+def _served_by_caller(installed: LoadedPlan) -> str:
+    """The device whose steps the caller's own thread carries out; "" if there is none.
+
+    It is the device that ends last, which saves two hand-overs between threads. A device whose
+    segments a thread has to run is preferred to a device whose segments are launched.
+    """
+    segments = installed.compiled.segments
+    run = [s.device for s in segments if s.index not in installed.ahead]
+    return next(reversed(run or [s.device for s in segments]), "")
+
+
+def _looks(threads: DeviceThreads, cancelled: Cancelled | None) -> Callable[[], None]:
+    """What the caller's thread looks for during a run."""
+
+    def look() -> None:
+        if cancelled is not None and cancelled():
+            raise TerminatedError("the run was ended by its RunOptions; no result is returned")
+        dead = threads.dead()
+        if dead is not None:
             raise UnfinishedError(
-                f"the thread of {name} has ended, the run cannot finish; run again"
+                f"the thread of {dead} has ended, the run cannot finish; run again"
             )
+
+    return look
+
+
+def _spans(
+    program: Sequence[LinkedStep], times_s: Sequence[tuple[float, float]]
+) -> dict[int, tuple[float, float]]:
+    """Begin and end of each segment of a program, from those of its steps."""
+    spans: dict[int, tuple[float, float]] = {}
+    for linked, (begin_s, end_s) in zip(program, times_s, strict=True):
+        if linked.computes:
+            first_s, _ = spans.get(linked.segment, (begin_s, end_s))
+            spans[linked.segment] = first_s, end_s
+    return spans
+
+
+def _of_segment(error: Exception, segment: Segment) -> Exception:
+    if isinstance(error, InputError):  # the request is at fault, not the device
+        return error
+    tasks = ", ".join(piece.task for piece in segment.pieces[:3])
+    more = len(segment.pieces) - 3
+    where = tasks + (f" and {more} more" if more > 0 else "")
+    wrapped = ExecutionError(
+        f"{segment.device} failed in segment {segment.index} ({where}): "
+        f"{error}; the run was stopped, no result is returned"
+    )
+    wrapped.__cause__ = error if not isinstance(error, CoexecError) else error.__cause__
+    return wrapped

@@ -1,13 +1,13 @@
 """A compiled plan on open devices: its programs, and where each value lies."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 from coexec.engines.base import OpenEngine, Program
 from coexec.engines.opened import OpenDevice, engine_at
 from coexec.graph.graph import Tensor
-from coexec.hardware.hardware import MAIN, Memory, Place
+from coexec.hardware.hardware import MAIN, Place
 from coexec.lowering.module import Module
 from coexec.plan.schedule import Segment
 from coexec.runtime.compiled import CompiledPlan
@@ -80,13 +80,6 @@ class LoadedPlan:
         )
         return common or next((cores for cores in core_sets if cores), set())
 
-    @cached_property
-    def shared_cores(self) -> frozenset[int]:
-        """The cores of devices that wait for each other; none if there is one device."""
-        if len(self.used) < 2:
-            return frozenset()
-        return frozenset(core for e in self.engines.values() for core in e.device.cores)
-
     def inputs(self, index: int) -> list[str]:
         """Names of the inputs of a segment's module, in the order in which the schedule moves
         them."""
@@ -126,30 +119,3 @@ class LoadedPlan:
             and (t.opaque or t.size_bytes >= _SMALL_BYTES)
             and self.home[t.name].memory.name == MAIN
         )
-
-    @cached_property
-    def crossing(self) -> Mapping[int, Sequence[tuple[str, int]]]:
-        """By segment, the values that move into another memory as soon as the segment has ended,
-        each with the first segment that reads it there.
-
-        Empty without tensor caching: each reader then fetches its inputs when it starts. The same
-        holds for values of segments that are launched ahead, and for all readers on a device with
-        such segments.
-        """
-        if not self.tensor_caching:
-            return {}
-        maker = {t.name: s.index for s, m in self.parts() for t in m.outputs}
-        first: dict[tuple[str, Memory], int] = {}
-        for segment, module in self.parts():
-            memory = self.engines[segment.place].memory
-            for tensor in module.inputs:
-                if tensor.name in maker and self.home[tensor.name].memory != memory:
-                    first.setdefault((tensor.name, memory), segment.index)
-        segments = self.compiled.segments
-        devices_ahead = {segments[node].device for node in self.ahead}
-        moves: dict[int, list[tuple[str, int]]] = {}
-        for (value, _), reader in first.items():
-            fetched = segments[reader].device in devices_ahead
-            if maker[value] not in self.ahead and not fetched:
-                moves.setdefault(maker[value], []).append((value, reader))
-        return moves

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from coexec.arrays import Array
@@ -9,9 +10,9 @@ from coexec.engines.base import OpenEngine, OwnSession
 from coexec.engines.detect import usable_cores
 from coexec.errors import ClosedError, TerminatedError
 from coexec.runtime import process_fork
+from coexec.runtime.device_threads import bind_thread
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.runner import Cancelled
-from coexec.runtime.workers import bind_thread
 
 __all__ = ["WholeModel"]
 
@@ -64,9 +65,9 @@ class WholeModel:
                     bind_thread(cores)
                 with process_fork.COMPUTING:
                     _refuse(cancelled)
-                    recorder.begin(0)
+                    begin_s = time.perf_counter()
                     outputs = session.run(feeds)
-                    recorder.end(0)
+                    recorder.ran(0, begin_s, time.perf_counter())
                     _refuse(cancelled)
                     return outputs
             finally:

@@ -13,9 +13,9 @@ import threading
 import time
 import weakref
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["COMPUTING", "Forkable", "keep_for_ever", "watch"]
+__all__ = ["COMPUTING", "Forkable", "Pausable", "keep_for_ever", "watch"]
 
 _LONGEST_WAIT_S = 10.0
 """Longest time for which a fork waits for running segments."""
@@ -27,6 +27,19 @@ class Forkable(Protocol):
 
     def after_fork(self) -> None:
         """Called in the child, by its only thread."""
+        ...
+
+
+@runtime_checkable
+class Pausable(Protocol):
+    """An object whose own threads compute outside of `COMPUTING`."""
+
+    def before_fork(self, end_s: float) -> None:
+        """Let all threads end their current step, at most until ``end_s`` of `time.monotonic`."""
+        ...
+
+    def after_fork_in_parent(self) -> None:
+        """Let the threads go on."""
         ...
 
 
@@ -95,9 +108,24 @@ def _tell_watched() -> None:
         thing.after_fork()
 
 
+def _pause() -> None:
+    COMPUTING.stop()
+    end_s = time.monotonic() + _LONGEST_WAIT_S
+    for thing in list(_watched):
+        if isinstance(thing, Pausable):
+            thing.before_fork(end_s)
+
+
+def _go_on() -> None:
+    COMPUTING.go_on()
+    for thing in list(_watched):
+        if isinstance(thing, Pausable):
+            thing.after_fork_in_parent()
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=COMPUTING.stop,
-        after_in_parent=COMPUTING.go_on,
+        before=_pause,
+        after_in_parent=_go_on,
         after_in_child=_tell_watched,
     )

@@ -24,14 +24,10 @@ class Recorder:
         ``device``: the device that the caller's thread serves. That thread copies the outputs.
         """
 
-    def begin(self, node: int) -> None:
-        """Record that a thread begins a segment: it moves missing inputs, then it computes."""
+    def ran(self, node: int, begin_s: float, end_s: float, work: InFlight | None = None) -> None:
+        """Record when a segment was computed, in seconds of `time.perf_counter`.
 
-    def end(self, node: int, work: InFlight | None = None) -> None:
-        """Record that the outputs of a segment are complete.
-
-        ``work``: of a segment that was launched ahead; its outputs are complete when this has
-        ended.
+        ``work``: of a segment that was launched in this time, and has ended later.
         """
 
     def begin_transfer(self) -> float:
@@ -79,19 +75,16 @@ class RealRecorder(Recorder):
     def start(self, device: str) -> None:
         self._callers = device
         self._start_s: dict[int, float] = {}
-        """By segment, when a thread began it, or when its last missing input was copied."""
         self._end_s: dict[int, float] = {}
         self._in_flight: dict[int, InFlight] = {}
         self._transfers: list[Span] = []
         self._details: list[Detail] = []
         self._origin_s = time.perf_counter()
 
-    def begin(self, node: int) -> None:
-        self._start_s[node] = time.perf_counter()
-
-    def end(self, node: int, work: InFlight | None = None) -> None:
+    def ran(self, node: int, begin_s: float, end_s: float, work: InFlight | None = None) -> None:
+        self._start_s[node] = begin_s
         if work is None:
-            self._end_s[node] = time.perf_counter()
+            self._end_s[node] = end_s
         else:
             self._in_flight[node] = work
 
@@ -125,8 +118,6 @@ class RealRecorder(Recorder):
                 target=read_at,
             )
         )
-        if reader in self._start_s:
-            self._start_s[reader] = end_s
 
     def wants_details(self) -> bool:
         return True

@@ -1,10 +1,8 @@
 """The values of one run, and their transfers into the memories of their readers.
 
-A value moves into a memory once in a run. The thread of the first reader's device moves it. It does
-so ahead, if it is idle when the value is complete, or else right before the reader starts. Both
-times it calls `Transfers.input`, which moves nothing twice. Later readers use the moved value.
-Without tensor caching, every reader moves its inputs right before it starts. Nothing is moved ahead
-to or from devices whose segments are launched ahead.
+A value moves into a memory once in a run. The thread of the first reader's device moves it, right
+before the reader starts. Later readers use the moved value. Without tensor caching, every reader
+moves its inputs.
 """
 
 from collections.abc import Mapping
@@ -63,6 +61,11 @@ class Transfers:
         """The tensor of a value that a segment computes, in the memory of its engine."""
         return self._static[value] if value in self._static else self.returned[value]
 
+    def array(self, value: str) -> Array:
+        """The array of a value that is fed, or computed in the host's memory."""
+        array: Array = self._feeds[value] if value in self._feeds else self.tensor(value)
+        return array
+
     def input(self, value: str, engine: OpenEngine, reader: int) -> Any:
         """A value in the memory of ``engine``, for the segment ``reader``; moved if necessary."""
         if value in self._installed.compiled.gathers:
@@ -75,7 +78,6 @@ class Transfers:
             return self.tensor(value)
         key = (value, engine.memory)
         # Only the thread of a device moves tensors into its memory, unless devices share one.
-        # Segments that other threads may launch move nothing.
         if key not in self._moved or (source is not None and not self._installed.tensor_caching):
             began_s = self._recorder.begin_transfer()
             array = self._feeds[value] if source is None else source.download(self.tensor(value))
@@ -90,17 +92,6 @@ class Transfers:
         """
         gather = self._installed.compiled.gathers[value]
         target = self._allocation.gathers[reader, value]
-        if (reader, value) in self._allocation.in_place:
-            return target
-        copier = self._allocation.copiers.get((reader, value))
-        if copier is not None:
-            copier()
-            return target
-        copies = self._allocation.copies.get((reader, value))
-        if copies is not None:  # within the host's memory: nothing moves
-            for copy in copies:
-                copy.into[...] = copy.part
-            return target
         boxes: list[tuple[Array, Region]] = []
         moved: list[tuple[str, Array, OpenEngine | None]] = []
         began_s = self._recorder.begin_transfer()

@@ -16,7 +16,14 @@ import onnxruntime as ort
 from coexec.costs.base import Workload
 from coexec.engines.base import OpenEngine
 from coexec.engines.detect import is_whole_machine
-from coexec.engines.onnxruntime.program import OrtProgram, bind_threads, session_options
+from coexec.engines.onnxruntime.c_api import OrtApiError
+from coexec.engines.onnxruntime.native_session import NativeSession, native_api
+from coexec.engines.onnxruntime.program import (
+    OrtProgram,
+    bind_threads,
+    session_entries,
+    session_options,
+)
 from coexec.engines.onnxruntime.workloads import workload
 from coexec.errors import ExecutionError, ModelError, first_line
 from coexec.graph.graph import Operator, Tensor
@@ -63,7 +70,16 @@ class CpuCluster(OpenEngine):
     ) -> Workload:
         return workload(operators, tensors, compiled, self.dialect.block)
 
-    def compile(self, module: Module) -> OrtProgram:
+    def compile(self, module: Module) -> OrtProgram | NativeSession:
+        tensors = (*module.inputs, *module.outputs)
+        dtypes = [*(t.dtype for t in tensors), *(w.dtype.name for w in module.weights.values())]
+        api = None if any(t.opaque for t in tensors) else native_api()
+        if api is not None and api.takes(dtypes):
+            cores = self.device.cores
+            with contextlib.suppress(OrtApiError):  # of the module: the other session explains it
+                return NativeSession(
+                    api, module, len(cores), session_entries(cores), self.device.name
+                )
         return OrtProgram(module, self.options(), self.device.name)
 
     def options(self) -> ort.SessionOptions:
@@ -111,7 +127,7 @@ class ProfiledCluster(CpuCluster):
         return options
 
     def compile(self, module: Module) -> OrtProgram:
-        program = super().compile(module)
+        program = OrtProgram(module, self.options(), self.device.name)
         self._programs.append((program, module))
         return program
 

@@ -14,7 +14,7 @@ from coexec.lowering.module import Module
 from coexec.model.values import ort_value, run_session
 from coexec.ort import OrtSession, raised_by_ort
 
-__all__ = ["OrtProgram", "bind_threads", "session_options"]
+__all__ = ["OrtProgram", "bind_threads", "session_entries", "session_options"]
 
 
 class OrtProgram:
@@ -136,19 +136,28 @@ def session_options(threads: int, cores: Sequence[int] = ()) -> ort.SessionOptio
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # every error is raised too
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    if _share_allocator():
-        options.add_session_config_entry("session.use_env_allocators", "1")
-    bind_threads(options, cores)
+    for key, value in session_entries(cores, _share_allocator()).items():
+        options.add_session_config_entry(key, value)
     return options
+
+
+def session_entries(cores: Sequence[int], shared_arena: bool = True) -> dict[str, str]:
+    """ONNX Runtime's configuration of such a session."""
+    entries = {"session.force_spinning_stop": "1"} | _affinities(cores)
+    return entries | ({"session.use_env_allocators": "1"} if shared_arena else {})
 
 
 def bind_threads(options: ort.SessionOptions, cores: Sequence[int]) -> None:
     """Bind each thread of a session, except the calling thread, to a core of its own."""
-    if len(cores) > 1:
-        # The first core is the calling thread's. ONNX Runtime counts cores from 1.
-        affinities = ";".join(str(core + 1) for core in cores[1:])
-        options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
+    for key, value in _affinities(cores).items():
+        options.add_session_config_entry(key, value)
+
+
+def _affinities(cores: Sequence[int]) -> dict[str, str]:
+    if len(cores) < 2:
+        return {}
+    # The first core is the calling thread's. ONNX Runtime counts cores from 1.
+    return {"session.intra_op_thread_affinities": ";".join(str(core + 1) for core in cores[1:])}
 
 
 _shared: list[bool] = []

@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import product
 from typing import Any, NamedTuple
 
-from coexec.arrays import Array
+from coexec.arrays import address_of, joined_axes
 from coexec.engines.base import BoxCopy
 from coexec.engines.opencl.failures import translated
 from coexec.engines.opencl.host_arrays import HostArrays
@@ -43,7 +43,7 @@ def rectangles(copy: BoxCopy) -> list[Rectangle] | None:
     whole, views = (copy.target, copy.source), (copy.into, copy.part)
     if not all(array.flags.c_contiguous for array in whole):
         return None
-    row_bytes, axes = _joined(*views)
+    row_bytes, axes = joined_axes(*views)
     outer, (layers, rows) = axes[:-2], ([(1, 0, 0)] * 2 + axes)[-2:]
     if math.prod(size for size, _, _ in outer) > _MOST:
         return None
@@ -52,7 +52,7 @@ def rectangles(copy: BoxCopy) -> list[Rectangle] | None:
         sides = []
         for side, (array, view) in enumerate(zip(whole, views, strict=True), start=1):
             steps = (i * axis[side] for i, axis in zip(index, outer, strict=True))
-            start = _address(view) - _address(array) + sum(steps)
+            start = address_of(view) - address_of(array) + sum(steps)
             sides.append(_side(array.nbytes, start, row_bytes, rows[0], rows[side], layers[side]))
         target, source = sides
         if target is None or source is None:
@@ -81,32 +81,6 @@ def _side(
     if not regular or byte + row_bytes > row_pitch or (row + rows) * row_pitch > layer_pitch:
         return None
     return Side((byte, row, layer), (row_pitch, layer_pitch))
-
-
-def _joined(target: Array, source: Array) -> tuple[int, list[tuple[int, int, int]]]:
-    """Bytes that are contiguous in both views, and the axes around them, outermost first.
-
-    An axis is its size and its stride in both views. Axes of size 1 are left out. Two axes are
-    merged if the outer one follows the inner one without a gap in both views.
-    """
-    run = target.itemsize
-    axes: list[tuple[int, int, int]] = []
-    for axis in zip(target.shape[::-1], target.strides[::-1], source.strides[::-1], strict=True):
-        size, *strides = axis
-        if size == 1:
-            continue
-        if not axes and strides == [run, run]:
-            run *= size
-        elif axes and strides == [axes[-1][0] * stride for stride in axes[-1][1:]]:
-            axes[-1] = (axes[-1][0] * size, *axes[-1][1:])
-        else:
-            axes.append(axis)
-    return run, axes[::-1]
-
-
-def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 class ArrayCopies:

@@ -1,0 +1,215 @@
+// `coexec.runtime._loop`: the loop for Python. `coexec.runtime.twin` has the same interface.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <tuple>
+
+#include "loop.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using coexec::Axis;
+using coexec::Call;
+using coexec::Copy;
+using coexec::Duration;
+using coexec::Kind;
+using coexec::Program;
+using coexec::Spot;
+using coexec::Step;
+
+// Device, step, result of the C function or 0, exception of the callback or None.
+using Outcome = std::tuple<std::size_t, std::size_t, std::intptr_t, nb::object>;
+
+Duration nanoseconds(double seconds) {
+  return Duration(static_cast<std::int64_t>(1e9 * seconds));
+}
+
+Spot spot(nb::handle spot) {
+  return {nb::cast<std::int32_t>(spot.attr("slot")), nb::cast<std::intptr_t>(spot.attr("offset"))};
+}
+
+// A thread that asks for Python's lock while the interpreter ends is ended by it, and C++ then ends
+// the program. So it sleeps instead.
+void stay_if_finalizing() {
+#if PY_VERSION_HEX >= 0x030d0000
+  while (Py_IsFinalizing())
+#else
+  while (_Py_IsFinalizing())
+#endif
+    std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+class PyLoop {
+ public:
+  PyLoop(nb::sequence programs, std::size_t caller, std::size_t events, std::size_t slots,
+         double spin_s) {
+    const nb::object steps = nb::module_::import_("coexec.runtime.steps");
+    types_ = {steps.attr("Await"), steps.attr("Signal"), steps.attr("CallNative"),
+              steps.attr("CallPython")};
+    std::vector<Program> made;
+    for (nb::handle program : programs) {
+      made.emplace_back();
+      for (nb::handle step : program) add(made.back(), step, events, slots);
+    }
+    if (caller >= made.size()) throw std::invalid_argument("the caller's device has no program");
+    devices_ = made.size();
+    loop_ = std::make_unique<coexec::Loop>(std::move(made), caller, events, slots,
+                                           nanoseconds(spin_s));
+  }
+
+  void serve(std::size_t device) {
+    check(device);
+    PyThreadState* state = PyEval_SaveThread();
+    loop_->serve(device);
+    stay_if_finalizing();
+    PyEval_RestoreThread(state);
+  }
+
+  std::optional<Outcome> run(const std::vector<std::intptr_t>& slots, nb::object look, bool timed) {
+    if (slots.size() != loop_->slots().size())
+      throw std::invalid_argument("a run sets another number of slots than its loop has");
+    loop_->slots() = slots;
+    error_ = nb::none();
+    std::optional<nb::python_error> raised;  // by a signal handler, or by `look`
+    const coexec::Loop::Look looks = [&]() -> bool {
+      nb::gil_scoped_acquire acquired;
+      try {
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        if (!look.is_none()) look();
+        return true;
+      } catch (nb::python_error& error) {
+        raised.emplace(std::move(error));
+        return false;
+      }
+    };
+    bool ended = false;
+    {
+      nb::gil_scoped_release released;
+      ended = loop_->run(looks, timed);
+    }
+    if (raised) throw std::move(*raised);
+    if (ended) return std::nullopt;
+    if (const coexec::Failure* failure = loop_->failure())
+      return Outcome{failure->device, failure->step, failure->result, std::move(error_)};
+    return Outcome{devices_, 0, 0, nb::none()};
+  }
+
+  void stop() { loop_->stop(); }
+  void end() { loop_->end(); }
+  bool rests(std::size_t device) const { return check(device), loop_->rests(device); }
+  void pause() { loop_->pause(); }
+  bool pauses() const { return loop_->pauses(); }
+  void go_on() { loop_->go_on(); }
+
+  std::vector<std::pair<double, double>> spans(std::size_t device) const {
+    check(device);
+    std::vector<std::pair<double, double>> spans;
+    for (const coexec::Span& span : loop_->spans(device)) spans.push_back({span.begin_s, span.end_s});
+    return spans;
+  }
+
+ private:
+  struct Types {
+    nb::object await, signal, call_native, call_python;
+  };
+
+  void check(std::size_t device) const {
+    if (device >= devices_) throw std::out_of_range("no device of this loop has this number");
+  }
+
+  void add(Program& program, nb::handle step, std::size_t events, std::size_t slots) {
+    const auto is = [&](const nb::object& type) { return step.type().is(type); };
+    const auto number = [](const auto& list) { return static_cast<std::uint32_t>(list.size()); };
+    if (is(types_.await) || is(types_.signal)) {
+      const auto event = nb::cast<std::uint32_t>(step.attr("event"));
+      if (event >= events) throw std::out_of_range("a step names an event that the loop has not");
+      program.steps.push_back({is(types_.await) ? Kind::await : Kind::signal, event});
+    } else if (is(types_.call_native)) {
+      program.steps.push_back({Kind::call, number(program.calls)});
+      program.calls.push_back(call(step));
+    } else if (is(types_.call_python)) {
+      program.steps.push_back({Kind::callback, number(program.callbacks)});
+      program.callbacks.push_back(callback(nb::borrow(step.attr("function"))));
+    } else {
+      program.steps.push_back({Kind::copy, number(program.copies)});
+      program.copies.push_back(copy(step, slots));
+    }
+  }
+
+  static Call call(nb::handle step) {
+    Call call;
+    call.function = nb::cast<std::intptr_t>(step.attr("function"));
+    call.returns_pointer = nb::cast<bool>(step.attr("returns_pointer"));
+    std::size_t count = 0;
+    for (nb::handle argument : nb::borrow<nb::tuple>(step.attr("arguments"))) {
+      if (count == coexec::kMostArguments)
+        throw std::invalid_argument("a native step has too many arguments");
+      call.arguments[count++] = nb::cast<std::intptr_t>(argument);
+    }
+    return call;
+  }
+
+  coexec::Callback callback(nb::object function) {
+    return [this, function = std::move(function)]() -> bool {
+      stay_if_finalizing();
+      nb::gil_scoped_acquire acquired;
+      try {
+        function();
+        return true;
+      } catch (nb::python_error& error) {
+        if (error_.is_none()) error_ = nb::borrow(error.value());
+        return false;
+      }
+    };
+  }
+
+  static Copy copy(nb::handle step, std::size_t slots) {
+    Copy copy;
+    copy.target = spot(step.attr("target"));
+    copy.source = spot(step.attr("source"));
+    for (const Spot& each : {copy.target, copy.source})
+      if (each.slot >= 0 && static_cast<std::size_t>(each.slot) >= slots)
+        throw std::out_of_range("a step names a slot that the loop has not");
+    copy.bytes = nb::cast<std::size_t>(step.attr("run_bytes"));
+    for (nb::handle axis : nb::borrow<nb::tuple>(step.attr("axes"))) {
+      const auto numbers = nb::borrow<nb::tuple>(axis);
+      copy.axes.push_back({nb::cast<std::int64_t>(numbers[0]), nb::cast<std::int64_t>(numbers[1]),
+                           nb::cast<std::int64_t>(numbers[2])});
+    }
+    return copy;
+  }
+
+  Types types_;
+  std::size_t devices_ = 0;
+  std::unique_ptr<coexec::Loop> loop_;
+  nb::object error_ = nb::none();  // of the first callback that failed; used with Python's lock
+};
+
+}  // namespace
+
+NB_MODULE(_loop, module) {
+  nb::set_leak_warnings(false);  // a loop whose threads never came to rest is kept on purpose
+  module.attr("MOST_ARGUMENTS") = coexec::kMostArguments;
+  nb::class_<PyLoop>(module, "NativeLoop")
+      .def(nb::init<nb::sequence, std::size_t, std::size_t, std::size_t, double>(), "programs"_a,
+           "caller"_a, "events"_a, "slots"_a, "spin_s"_a)
+      .def("serve", &PyLoop::serve, "device"_a)
+      .def("run", &PyLoop::run, "slots"_a, "look"_a = nb::none(), "timed"_a = false)
+      .def("stop", &PyLoop::stop)
+      .def("end", &PyLoop::end)
+      .def("rests", &PyLoop::rests, "device"_a)
+      .def("pause", &PyLoop::pause)
+      .def("pauses", &PyLoop::pauses)
+      .def("go_on", &PyLoop::go_on)
+      .def("spans", &PyLoop::spans, "device"_a);
+}

@@ -1,0 +1,57 @@
+"""The run loops that can be used here: in C++ if it was built, and in Python."""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+
+from coexec.errors import UsageError
+from coexec.runtime.steps import RunLoop
+from coexec.runtime.twin import TwinLoop
+
+__all__ = ["VARIABLE", "loop_class", "loop_classes"]
+
+VARIABLE = "COEXEC_LOOP"
+"""Environment variable that chooses a loop by its name."""
+
+_log = logging.getLogger("coexec")
+
+
+@cache
+def loop_classes() -> Mapping[str, Callable[..., RunLoop]]:
+    """The loops by name, the fastest one first."""
+    try:
+        native = import_module("coexec.runtime._loop").NativeLoop
+    except ImportError:
+        return {"twin": TwinLoop}
+    return {"native": native, "twin": TwinLoop}
+
+
+def loop_class() -> Callable[..., RunLoop]:
+    """The loop to use: what `VARIABLE` names, or the fastest one.
+
+    Raises:
+        UsageError: there is no loop of this name.
+    """
+    loops = loop_classes()
+    name = os.environ.get(VARIABLE) or next(iter(loops))
+    if name not in loops:
+        raise UsageError(
+            f"{VARIABLE}={name} names no run loop; here are: {', '.join(loops)}"
+            + ("" if "native" in loops else f" ({_REMEDY})")
+        )
+    if "native" not in loops:
+        _tell_once()
+    return loops[name]
+
+
+_REMEDY = (
+    "the loop in C++ was not built; install a C++ compiler and then coexec again, or a wheel of "
+    "coexec for this machine"
+)
+
+
+@cache
+def _tell_once() -> None:
+    _log.info("plans run in Python's loop, which hands over more slowly: %s", _REMEDY)

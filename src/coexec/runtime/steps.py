@@ -1,0 +1,145 @@
+"""The steps of a run loop: plain data that a loop in C++ or in Python carries out.
+
+`coexec.plan.program` says in which order devices run segments and meet. Linking
+(`coexec.runtime.linking`) makes these steps of it, with addresses and functions.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+__all__ = [
+    "Await",
+    "CallNative",
+    "CallPython",
+    "CopyBox",
+    "LoopStep",
+    "Outcome",
+    "RunLoop",
+    "Signal",
+    "Spot",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Wait until an event is signalled in this run."""
+
+    event: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Signal an event: what this device did before is complete."""
+
+    event: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallNative:
+    """Call a C function. It must not raise, and needs no lock of Python."""
+
+    function: int
+    """Its address."""
+    arguments: tuple[int, ...]
+    """Integers and pointers, at most nine. They stay valid as long as the loop."""
+    returns_pointer: bool = False
+    """It returns a pointer to an error, or null. False: an ``int``, which is 0 if it has worked."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallPython:
+    """Call a Python function. The run ends if it raises."""
+
+    function: Callable[[], object]
+
+
+class Spot(NamedTuple):
+    """An address in memory."""
+
+    slot: int
+    """Number of the slot whose pointer the run sets. -1: ``offset`` is the address."""
+    offset: int
+    """In bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBox:
+    """Copy a box of one tensor into a box of another one. They do not overlap."""
+
+    target: Spot
+    source: Spot
+    run_bytes: int
+    """Bytes that are contiguous in both boxes."""
+    axes: tuple[tuple[int, int, int], ...] = ()
+    """The axes around them, outermost first: size, and strides in bytes of target and source."""
+
+
+LoopStep = Await | Signal | CallNative | CallPython | CopyBox
+
+Outcome = tuple[int, int, int, BaseException | None]
+"""Why a run has not ended: the device and its step that failed, the result of the C function, and
+the exception of the Python function. The number of devices, if `RunLoop.stop` was called."""
+
+
+class RunLoop(Protocol):
+    """Carries out the programs of all devices at the same time.
+
+    One thread a device calls `serve`, except for the caller's device, whose program `run` carries
+    out. A run that is abandoned must come to rest before the next begins: `rests`.
+    """
+
+    def serve(self, device: int) -> None:
+        """Carry out the program of a device in every run. Returns after `end`."""
+        ...
+
+    def run(
+        self,
+        slots: Sequence[int],
+        look: Callable[[], object] | None = None,
+        timed: bool = False,
+    ) -> Outcome | None:
+        """Carry out all programs once.
+
+        Args:
+            slots: the pointers that spots count from.
+            look: called by the caller's thread at least every 10 ms, except while it is inside of
+                a step. The run is abandoned if it raises.
+            timed: whether to record when each step began and ended.
+
+        Returns:
+            None if all programs have ended, or else the first failure.
+
+        Raises:
+            Exception: of ``look`` or of a signal handler.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Abandon the current run, from any thread."""
+        ...
+
+    def end(self) -> None:
+        """Let all threads return from `serve` after their current step."""
+        ...
+
+    def rests(self, device: int) -> bool:
+        """Whether the thread of a device has left the latest run."""
+        ...
+
+    def pause(self) -> None:
+        """Keep all threads from beginning further calls and copies, until `go_on`."""
+        ...
+
+    def pauses(self) -> bool:
+        """Whether no other thread is inside of a call or copy."""
+        ...
+
+    def go_on(self) -> None:
+        """End a `pause`."""
+        ...
+
+    def spans(self, device: int) -> Sequence[tuple[float, float]]:
+        """Begin and end of each step of the latest timed run, in seconds of
+        `time.perf_counter`."""
+        ...

@@ -1,0 +1,241 @@
+"""The run loop in Python, for machines without a compiler, and as the reference of the C++ loop.
+
+It carries out the same steps as native/loop.hpp. Threads wait at queues, which no exception can
+leave locked: a signal handler may raise at any bytecode of `run`.
+"""
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from coexec.arrays import Array
+from coexec.runtime.steps import (
+    Await,
+    CallNative,
+    CallPython,
+    CopyBox,
+    LoopStep,
+    Outcome,
+    Signal,
+    Spot,
+)
+
+__all__ = ["MOST_ARGUMENTS", "TwinLoop"]
+
+MOST_ARGUMENTS = 9
+_LOOK_S = 0.01
+"""Longest time between two looks of the caller's thread."""
+_REST_S = 0.1
+"""Seconds after which a thread that waits looks whether the loop has ended."""
+_PAUSE_S = 0.0002
+
+
+class TwinLoop:
+    """A `RunLoop` whose steps are interpreted."""
+
+    def __init__(
+        self,
+        programs: Sequence[Sequence[LoopStep]],
+        caller: int,
+        events: int,
+        slots: int,
+        spin_s: float,
+    ) -> None:
+        """
+        Args:
+            programs: of all devices, in order.
+            caller: the device whose program the caller's thread carries out.
+            events: number of events.
+            slots: number of slots.
+            spin_s: not used: a thread of Python that spins would keep the others from running.
+        """
+        devices = range(len(programs))
+        if caller not in devices:
+            raise ValueError("the caller's device has no program")
+        self._caller, self._slot_count = caller, slots
+        self._slots: Sequence[int] = ()
+        self._programs = [[self._prepared(step, events) for step in p] for p in programs]
+        self._waiting: list[set[int]] = [set() for _ in range(events)]
+        """By event, the devices that wait for it."""
+        for device, program in enumerate(programs):
+            for step in program:
+                if isinstance(step, Await):
+                    self._waiting[step.event].add(device)
+        self._signalled = [0] * events
+        self._bells: list[SimpleQueue[None]] = [SimpleQueue() for _ in devices]
+        """By device: rings when something has happened that its thread may wait for."""
+        self._run = 0
+        self._rested = [0 for _ in devices]
+        self._inside: dict[int, int] = {}
+        """By device, the thread that is inside of a step."""
+        self._ended = self._stopped = self._paused = self._timed = False
+        self._outcome: list[Outcome] = []
+        self._spans = [[(0.0, 0.0)] * len(program) for program in programs]
+
+    def serve(self, device: int) -> None:
+        latest = self._rested[device]
+        while not self._ended:
+            if self._run != latest:
+                latest = self._run
+                try:
+                    self._follow(device, latest, None)
+                finally:
+                    self._rested[device] = latest
+                    self._bells[self._caller].put(None)
+                continue
+            self._listen(device, _REST_S)
+
+    def run(
+        self,
+        slots: Sequence[int],
+        look: Callable[[], object] | None = None,
+        timed: bool = False,
+    ) -> Outcome | None:
+        if len(slots) != self._slot_count:
+            raise ValueError("a run sets another number of slots than its loop has")
+        self._slots, self._timed, self._stopped, self._outcome = slots, timed, False, []
+        run = self._run + 1
+        others = [device for device in range(len(self._programs)) if device != self._caller]
+        ended = False
+        try:
+            self._run = run
+            for device in others:
+                self._bells[device].put(None)
+            ended = self._follow(self._caller, run, look) and self._wait(
+                self._caller, lambda: all(self._rested[d] == run for d in others), look
+            )
+        finally:
+            if not ended:
+                self.stop()
+        return None if ended else (self._outcome or [(len(self._programs), 0, 0, None)])[0]
+
+    def stop(self) -> None:
+        self._stopped = True
+        for bell in self._bells:
+            bell.put(None)
+
+    def end(self) -> None:
+        self._ended = True
+        self.stop()
+
+    def rests(self, device: int) -> bool:
+        return self._ended or self._rested[device] == self._run
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def pauses(self) -> bool:
+        return set(self._inside.values()) <= {threading.get_ident()}
+
+    def go_on(self) -> None:
+        self._paused = False
+
+    def spans(self, device: int) -> Sequence[tuple[float, float]]:
+        return self._spans[device]
+
+    def _listen(self, device: int, longest_s: float) -> None:
+        try:
+            self._bells[device].get(timeout=longest_s)
+        except Empty:
+            return
+
+    def _wait(
+        self, device: int, arrived: Callable[[], bool], look: Callable[[], object] | None
+    ) -> bool:
+        """Wait for something. False if the run was stopped before."""
+        while not arrived():
+            if self._stopped:
+                return False
+            if look is not None:
+                look()
+            self._listen(device, _LOOK_S)
+        return not self._stopped
+
+    def _follow(self, device: int, run: int, look: Callable[[], object] | None) -> bool:
+        """Carry out the program of a device. False if the run was stopped."""
+        look_s = time.monotonic() + _LOOK_S
+        for index, step in enumerate(self._programs[device]):
+            if look is not None and time.monotonic() > look_s:
+                look()
+                look_s = time.monotonic() + _LOOK_S
+            if self._stopped:
+                return False
+            begin_s = time.perf_counter()
+            if isinstance(step, Await):
+                event = step.event
+                if not self._wait(device, lambda: self._signalled[event] == run, look):  # noqa: B023
+                    return False
+            elif isinstance(step, Signal):
+                self._signalled[step.event] = run
+                for waiting in self._waiting[step.event]:
+                    self._bells[waiting].put(None)
+            elif not self._carried_out(device, index, step):
+                return False
+            if self._timed:
+                self._spans[device][index] = begin_s, time.perf_counter()
+        return True
+
+    def _carried_out(self, device: int, index: int, step: Callable[[], int | None]) -> bool:
+        """Do the work of a step that meets no other device. False if it failed, or if the run was
+        stopped during a pause."""
+        inside, me = self._inside, threading.get_ident()
+        result, failed = 0, None
+        try:
+            inside[device] = me
+            while self._paused:
+                inside.pop(device, None)
+                time.sleep(_PAUSE_S)
+                if self._stopped:
+                    return False
+                inside[device] = me
+            result = step() or 0
+        except Exception as error:
+            failed = error
+        finally:
+            inside.pop(device, None)
+        if result == 0 and failed is None:
+            return True
+        self._outcome.append((device, index, result, failed))
+        self.stop()
+        return False
+
+    def _prepared(self, step: LoopStep, events: int) -> Await | Signal | Callable[[], int | None]:
+        """The step, or a function that does its work."""
+        match step:
+            case Await() | Signal():
+                if step.event >= events:
+                    raise IndexError("a step names an event that the loop has not")
+                return step
+            case CallNative():
+                if len(step.arguments) > MOST_ARGUMENTS:
+                    raise ValueError("a native step has too many arguments")
+                result = ctypes.c_ssize_t if step.returns_pointer else ctypes.c_int
+                kinds = [ctypes.c_ssize_t] * len(step.arguments)
+                function = ctypes.CFUNCTYPE(result, *kinds)(step.function)
+                return partial(function, *step.arguments)
+            case CallPython():
+                return partial(_without_result, step.function)
+            case CopyBox():
+                if max(step.target.slot, step.source.slot) >= self._slot_count:
+                    raise IndexError("a step names a slot that the loop has not")
+                return partial(self._copy, step)
+
+    def _copy(self, step: CopyBox) -> None:
+        sizes = (*(axis[0] for axis in step.axes), step.run_bytes)
+        target = self._box(step.target, sizes, [axis[1] for axis in step.axes])
+        target[...] = self._box(step.source, sizes, [axis[2] for axis in step.axes])
+
+    def _box(self, spot: Spot, sizes: tuple[int, ...], strides: Sequence[int]) -> Array:
+        address = spot.offset + (self._slots[spot.slot] if spot.slot >= 0 else 0)
+        last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=False))
+        memory = memoryview((ctypes.c_uint8 * (last + sizes[-1])).from_address(address))
+        return np.ndarray(sizes, np.uint8, memory, 0, (*strides, 1))
+
+
+def _without_result(function: Callable[[], object]) -> None:
+    function()
