@@ -43,13 +43,14 @@ constexpr Duration kLook = std::chrono::milliseconds(10);
 
 // An argument list has this many words. The 64-bit calling conventions of Linux, macOS and Windows
 // pass integers and pointers alike, and a function ignores further ones.
-constexpr std::size_t kMostArguments = 9;
+constexpr std::size_t kMostArguments = 14;
 
 // A C function that returns 0 if it has worked: an int, or a pointer to an error.
 struct Call {
   std::intptr_t function = 0;
   std::array<std::intptr_t, kMostArguments> arguments{};
   bool returns_pointer = false;
+  int loaded = -1;  // index of an argument that is an address, whose value is passed
 };
 
 // An address: `offset` counts from the pointer of a slot, which each run sets, or from 0.
@@ -384,9 +385,14 @@ class Loop {
 
   static std::intptr_t invoke(const Call& call) {
     using I = std::intptr_t;
-    const auto function = reinterpret_cast<I (*)(I, I, I, I, I, I, I, I, I)>(call.function);
-    const auto& a = call.arguments;
-    return function(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8]);
+    using Function = I (*)(I, I, I, I, I, I, I, I, I, I, I, I, I, I);
+    auto a = call.arguments;
+    if (call.loaded >= 0) {
+      I& loaded = a[static_cast<std::size_t>(call.loaded)];
+      loaded = *reinterpret_cast<const I*>(loaded);
+    }
+    return reinterpret_cast<Function>(call.function)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
+                                                     a[8], a[9], a[10], a[11], a[12], a[13]);
   }
 
   char* address(const Spot& spot) const {

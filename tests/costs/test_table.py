@@ -8,12 +8,11 @@ from coexec.hardware.hardware import Link, Place
 from coexec.timing.clock import launched_s
 from tests.helpers.graphs import make_graph
 
-HOST, FED = Place("cpu:0", "onnxruntime"), Place("cpu:1", "opencl")
+HOST, OTHER = Place("cpu:0", "onnxruntime"), Place("cpu:1", "opencl")
 GRAPH = make_graph({"a": [], "b": ["a"]}, {"a": 8, "b": 8})
 TABLE = CostTable(
-    {HOST: {"a": 5.0, "b": 7.0}, FED: {"a": 5.0, "b": 7.0}},
-    {HOST: 1.0, FED: 1.0},
-    feedings_s={HOST: 0.5},
+    {HOST: {"a": 5.0, "b": 7.0}, OTHER: {"a": 5.0, "b": 7.0}},
+    {HOST: 1.0, OTHER: 1.0},
 )
 
 
@@ -24,28 +23,25 @@ def seconds(name: str, place: Place, items: int | None = None) -> float:
     return TABLE.piece_s(GRAPH, task, region, place)
 
 
-def test_feeding_another_device_is_a_part_of_each_launch() -> None:
-    assert (TABLE.launch_s(HOST), TABLE.launch_s(FED)) == (1.5, 1.0)
-    assert (seconds("a", HOST), seconds("a", FED)) == (5.5, 5.0)
+def test_whole_tasks_share_one_launch() -> None:
     together_s = launched_s([seconds("a", HOST), seconds("b", HOST)], TABLE.launch_s(HOST))
-    assert together_s == pytest.approx(5.0 + 7.0 - 1.0 + 0.5)
+    assert together_s == pytest.approx(5.0 + 7.0 - 1.0)
 
 
-def test_a_part_pays_for_one_launch_and_one_feeding() -> None:
-    assert seconds("a", FED, 4) == pytest.approx(1.0 + (5.0 - 1.0) / 2)
-    assert seconds("a", HOST, 4) == pytest.approx(0.5 + seconds("a", FED, 4))
+def test_a_part_pays_for_one_launch() -> None:
+    assert seconds("a", OTHER, 4) == pytest.approx(1.0 + (5.0 - 1.0) / 2)
 
 
 def test_a_change_of_layout_is_charged_to_its_tensors_and_its_way() -> None:
     changes = {
-        (HOST, FED): LayoutChange({"a"}, 0.25, 0.5),
-        (FED, FED): LayoutChange({"a"}, 0.0, 2.0),
+        (HOST, OTHER): LayoutChange({"a"}, 0.25, 0.5),
+        (OTHER, OTHER): LayoutChange({"a"}, 0.0, 2.0),
     }
-    cost = CostTable({}, stitches_s={FED: (1.0, 0.125)}, layout_changes=changes)
+    cost = CostTable({}, stitches_s={OTHER: (1.0, 0.125)}, layout_changes=changes)
     there = Link("cpu:0", "cpu:1", 0.0, 4.0, source_engine="onnxruntime", target_engine="opencl")
     back = Link("cpu:1", "cpu:0", 0.0, 4.0, source_engine="opencl", target_engine="onnxruntime")
     assert cost.transfer_s("a", 8, there) == 8 / 4 + 0.25 + 8 * 0.5
     assert cost.transfer_s("b", 8, there) == cost.transfer_s("a", 8, back) == 8 / 4
-    assert cost.stitch_s("a", 8, 6, FED) == 1.0 + 8 * 0.125 + 6 * 2.0
-    assert cost.stitch_s("b", 8, 6, FED) == 1.0 + 8 * 0.125
+    assert cost.stitch_s("a", 8, 6, OTHER) == 1.0 + 8 * 0.125 + 6 * 2.0
+    assert cost.stitch_s("b", 8, 6, OTHER) == 1.0 + 8 * 0.125
     assert cost.stitch_s("a", 8, 6, HOST) == 0.0

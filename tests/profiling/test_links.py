@@ -18,13 +18,12 @@ from coexec.profiling import launch_and_transfer
 from coexec.profiling.launch_and_transfer import (
     changing_layout,
     crossing,
-    feeding,
     launch_overhead,
     own_layout,
     stitching,
     wake_up,
 )
-from coexec.runtime import recorder
+from coexec.runtime import loops, recorder, twin
 
 BYTE_S = 5e-9
 
@@ -51,8 +50,10 @@ CLOCK = ToldClock()
 
 @pytest.fixture
 def told_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(loops.VARIABLE, "twin")  # the loop whose clock can be replaced
     for module in (launch_and_transfer, recorder):
         monkeypatch.setattr(module, "time", CLOCK)
+    monkeypatch.setattr(twin, "perf_counter", CLOCK.perf_counter)
 
 
 told = pytest.mark.usefixtures("told_clock")
@@ -72,24 +73,6 @@ class Starting(NullEngine):
 
     def run(self) -> None:
         CLOCK.take(1e-3)
-
-
-class Ahead(NullEngine):
-    """Is launched ahead: a launch takes a millisecond of the thread, and the kernel nothing."""
-
-    launches_ahead = True
-    ended = True
-
-    def launch(self) -> "Ahead":
-        CLOCK.take(1e-3)
-        return self
-
-    def wait(self) -> None:
-        pass
-
-    def span_s(self) -> tuple[float, float]:
-        now_s = CLOCK.perf_counter()
-        return now_s, now_s
 
 
 class Far(NullEngine):
@@ -159,14 +142,6 @@ def test_putting_together_counts_the_tensor_and_each_byte() -> None:
     tensor, byte = stitching(Slow(*null(0)))
     assert tensor.seconds == pytest.approx(0.2e-3, rel=0.02)
     assert byte.seconds == pytest.approx(BYTE_S, rel=0.02)
-
-
-@told
-def test_feeding_is_what_the_launching_thread_does_for_another_device() -> None:
-    fed = feeding(HERE, Ahead(*null(1)), "passive").seconds
-    assert 0.9e-3 < fed < 1.1e-3
-    other = feeding(HERE, NullEngine(*null(1)), "passive").seconds
-    assert other < 1e-6
 
 
 _BLOCKS = Dialect(

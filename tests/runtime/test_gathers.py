@@ -1,6 +1,7 @@
 """What a segment reads put together: which boxes are copied, and from where to where."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,14 @@ from coexec.graph.graph import Piece
 from coexec.model.load import load
 from coexec.model.model import Model
 from coexec.plan.derive import derive
-from coexec.runtime.allocation import Allocation, allocated
+from coexec.runtime.allocation import allocated
 from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
+from coexec.runtime.linking import LinkedPlan
 from coexec.runtime.loaded_plan import LoadedPlan
+from coexec.runtime.recorder import Recorder
+from coexec.runtime.steps import CallPython, CopyBox
 from tests.helpers.graphs import halves, halves_by_rows, hand_made
 from tests.helpers.onnx_models import random_feeds, run
 from tests.helpers.small_models import branches, from_nodes, tensor_info
@@ -33,29 +37,31 @@ def in_rows(model: Model, devices: Sequence[OpenDevice], cache: Cache) -> Compil
     )
 
 
-def sources(compiled: CompiledPlan, allocation: Allocation, value: str) -> bool:
-    """Whether all that ``value`` is put together from is allocated once for all runs."""
-    return all(box.value in allocation.static for box in compiled.gathers[value].boxes)
+def linked(compiled: CompiledPlan, devices: Sequence[OpenDevice], feeds: Any) -> LinkedPlan:
+    loaded = LoadedPlan(compiled, devices, tensor_caching=True, launch_ahead=True)
+    return LinkedPlan(loaded, allocated(loaded), feeds)
 
 
-def test_boxes_of_the_host_s_memory_have_views(cache: Cache) -> None:
+def copying(plan: LinkedPlan, device: int) -> tuple[list[CopyBox], list[str]]:
+    """The copies of a device that the loop carries out, and the names of its Python functions."""
+    steps = [step.step for step in plan.programs(launches_natively=True)[device]]
+    functions = [step.function.__qualname__ for step in steps if isinstance(step, CallPython)]
+    return [step for step in steps if isinstance(step, CopyBox)], functions
+
+
+def test_boxes_of_the_host_s_memory_are_copied_by_the_loop(cache: Cache) -> None:
+    """Those of the caller's arrays, too: their addresses count from what a run is given."""
     devices = [OpenDevice.of(ReferenceEngine(*reference(number))) for number in range(2)]
     model = load(branches(width=2))
-    compiled = in_rows(model, devices, cache)
-    allocation = allocated(LoadedPlan(compiled, devices, tensor_caching=True, launch_ahead=True))
-    copied = allocation.gathers.keys() - allocation.in_place
-    assert allocation.copies.keys() == {r for r in copied if sources(compiled, allocation, r[1])}
-    assert allocation.copies.keys() < copied  # the caller's arrays are others in each run
-    for (reader, value), copies in allocation.copies.items():
-        target = allocation.gathers[reader, value]
-        target[...] = np.nan
-        for box, (_, into, _, part) in zip(compiled.gathers[value].boxes, copies, strict=True):
-            assert np.shares_memory(part, allocation.static[box.value])
-            part[...] = np.random.default_rng(reader).standard_normal(part.shape)
-            into[...] = part
-            taken = allocation.static[box.value][box.taken.slices]
-            np.testing.assert_array_equal(target[box.put.slices], taken)
-        assert not np.isnan(target).any()
+    feeds = random_feeds(model)
+    plan = linked(in_rows(model, devices, cache), devices, feeds)
+    for device in range(2):
+        copies, functions = copying(plan, device)
+        assert {copy.source.slot for copy in copies} == {-1, 0}
+        assert not any("fetch" in name for name in functions)
+        for copy in copies:
+            assert copy.target.slot == -1 and copy.run_bytes > 0
+    assert plan.begin(feeds, Recorder()) == [array.ctypes.data for array in feeds.values()]
 
 
 def test_each_run_puts_its_own_values_together(cache: Cache) -> None:
@@ -69,13 +75,12 @@ def test_each_run_puts_its_own_values_together(cache: Cache) -> None:
                 np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5)
 
 
-def test_other_memories_have_none(cache: Cache) -> None:
+def test_what_lies_in_other_memories_is_fetched_by_its_engine(cache: Cache) -> None:
     devices = [OpenDevice.of(ReferenceEngine(*reference(0))), OpenDevice.of(Elsewhere())]
-    compiled = in_rows(load(branches(width=2)), devices, cache)
-    allocation = allocated(LoadedPlan(compiled, devices, tensor_caching=True, launch_ahead=True))
-    elsewhere = {s.index for s in compiled.segments if s.device == devices[1].spec.name}
-    assert allocation.gathers.keys() > allocation.copies.keys()
-    assert not elsewhere & {reader for reader, _ in allocation.copies}
+    model = load(branches(width=2))
+    plan = linked(in_rows(model, devices, cache), devices, random_feeds(model))
+    copies, functions = copying(plan, 1)
+    assert not copies and any("fetch" in name for name in functions)
 
 
 class InVectors(ReferenceEngine):

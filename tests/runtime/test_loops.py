@@ -135,16 +135,32 @@ def test_a_copy_of_a_box_is_numpys(data: st.DataObject) -> None:
             np.testing.assert_array_equal(target, part)
 
 
-def test_a_native_function_gets_nine_arguments(make: Any) -> None:
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_ssize_t] * 9)
+def test_a_native_function_gets_fourteen_arguments(make: Any) -> None:
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_ssize_t] * 14)
     seen: list[tuple[int, ...]] = []
     function = kind(lambda *words: seen.append(words) or 0)
     address = ctypes.cast(function, ctypes.c_void_p).value or 0
-    with started(make, [[CallNative(address, tuple(range(1, 10)))]]) as loop:
+    with started(make, [[CallNative(address, tuple(range(1, 15)))]]) as loop:
         assert loop.run([]) is None
-    assert seen == [tuple(range(1, 10))]
+    assert seen == [tuple(range(1, 15))]
     with pytest.raises(ValueError, match="too many arguments"):
-        make([[CallNative(address, tuple(range(10)))]], 0, 0, 0, 0.0)
+        make([[CallNative(address, tuple(range(15)))]], 0, 0, 0, 0.0)
+
+
+def test_an_argument_is_loaded_when_the_step_is_carried_out(make: Any) -> None:
+    seen: list[tuple[int, int]] = []
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_ssize_t, ctypes.c_ssize_t)
+    function = kind(lambda *words: seen.append(words) or 0)
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    cell = ctypes.c_ssize_t()
+    step = CallNative(address, (7, ctypes.addressof(cell)), loaded=1)
+    with started(make, [[step]]) as loop:
+        for number in (3, -4):
+            cell.value = number
+            assert loop.run([]) is None
+    assert seen == [(7, 3), (7, -4)]
+    with pytest.raises(IndexError, match="loads an argument"):
+        make([[CallNative(address, (1,), loaded=1)]], 0, 0, 0, 0.0)
 
 
 def test_errors_name_device_step_and_result(make: Any) -> None:

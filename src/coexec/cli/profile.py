@@ -27,7 +27,6 @@ SamplesOpt = Annotated[int, typer.Option(help="Tasks to learn from, on each devi
 @prints(
     tasks_s="By place and task, seconds.",
     launches_s="By place, seconds of a launch.",
-    feedings_s="By place, seconds of an input.",
     bases="By place and task, where its time comes from.",
     disturbed="By place, the tasks that were measured while other programs used the processors.",
     pieces_s="By place and part of a task, seconds.",

@@ -24,7 +24,6 @@ def cost_facts(cost: CostTable) -> dict[str, Any]:
     return {
         "tasks_s": {str(place): seconds for place, seconds in cost.tasks_s.items()},
         "launches_s": {str(place): seconds for place, seconds in cost.launches_s.items()},
-        "feedings_s": {str(place): seconds for place, seconds in cost.feedings_s.items()},
         "bases": {str(place): by_task for place, by_task in cost.bases.items()},
         "disturbed": {str(place): sorted(names) for place, names in cost.disturbed.items()},
         "pieces_s": {

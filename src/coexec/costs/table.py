@@ -52,10 +52,6 @@ class CostTable:
     """Seconds of the parts of tasks that were measured, by place, then by piece."""
     predictors: Mapping[Place, LatencyPredictor] = field(default_factory=dict)
     """Predictor by place, trained on a place of this kind."""
-    feedings_s: Mapping[Place, float] = field(default_factory=dict)
-    """Seconds by place in which its thread, behind a segment of its own, launches a segment of
-    another device that computes by itself. They are charged as a part of each launch: in plans for
-    both devices, nearly every segment has one beside it."""
     layout_changes: Mapping[tuple[Place, Place], LayoutChange] = field(default_factory=dict)
     """By source and target place. Links between memories were measured with their layout changes
     included. A pair of equal places: the change of the part that the place has computed itself and
@@ -66,14 +62,10 @@ class CostTable:
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
         whole_s = self._whole_s(task, place)
         if region.size == graph.output_of(task).whole.size or math.isinf(whole_s):
-            return whole_s + self._feeding_s(place)
+            return whole_s
         return self.parts_s(TaskParts(graph, task), place)(task, region)
 
     def parts_s(self, parts: TaskParts, place: Place) -> PartSeconds:
-        feeding_s, unfed_s = self._feeding_s(place), self._unfed_parts_s(parts, place)
-        return lambda task, region: feeding_s + unfed_s(task, region)
-
-    def _unfed_parts_s(self, parts: TaskParts, place: Place) -> PartSeconds:
         size, launch_s = parts.whole.size, self.launches_s.get(place, 0.0)
         measured_s, predictor = self.pieces_s.get(place, {}), self.predictors.get(place)
         shares = None if predictor is None else PartShares(predictor, parts)
@@ -100,11 +92,8 @@ class CostTable:
                 f"coexec profile MODEL --devices {place}"
             ) from None
 
-    def _feeding_s(self, place: Place) -> float:
-        return self.feedings_s.get(place, 0.0)
-
     def launch_s(self, place: Place) -> float:
-        return self.launches_s.get(place, 0.0) + self._feeding_s(place)
+        return self.launches_s.get(place, 0.0)
 
     def stitch_s(self, tensor: str, size_bytes: int, own_bytes: int, place: Place) -> float:
         tensor_s, byte_s = self.stitches_s.get(place, (0.0, 0.0))

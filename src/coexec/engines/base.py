@@ -13,8 +13,8 @@ The docstrings of the classes list what an engine must do and what it may do:
     OpenEngine  must: why_not, compile               may: lower, a memory of its own, launch ahead,
                                                           a session of a whole model, ...
     Program     must: bind
-    Bound       must: run, set_input, set_output     may: launch (`Launchable`), native calls
-                                                          (`NativeBound`)
+    Bound       must: run, set_input, set_output     may: launch (`Launchable`), calls of C
+                                                          functions (`Native`, `NativeLaunch`)
 
 Two of them have defaults: `processors` are the CPU cores, and `why_not` refuses nothing.
 `tests/packages/thirty_lines` is an engine that does what it must, in thirty lines.
@@ -49,8 +49,9 @@ __all__ = [
     "Engine",
     "InFlight",
     "Launchable",
-    "NativeBound",
+    "Native",
     "NativeCall",
+    "NativeLaunch",
     "NoOptions",
     "OpaqueValue",
     "OpenEngine",
@@ -193,24 +194,48 @@ class NativeCall(NamedTuple):
     function: int
     """Its address."""
     arguments: tuple[int, ...]
-    """Integers and pointers, at most nine. They stay valid as long as the bound program."""
+    """Integers and pointers, at most fourteen. They stay valid as long as the object that has the
+    call."""
     returns_pointer: bool = False
     """It returns a pointer to an error, or null. False: an ``int``."""
+    loaded: int = -1
+    """Index of an argument that is an address: its value when the call is made is passed."""
 
 
 @runtime_checkable
-class NativeBound(Protocol):
-    """A bound program that is run by C functions. `Bound.run` does the same."""
+class Native(Protocol):
+    """A bound program, or copies on a device, that C functions carry out, too."""
 
     @property
     def native(self) -> Sequence[NativeCall]:
-        """The calls that compute the outputs, in order, or with `OpenEngine.launches_ahead` launch
-        them. They stay the same when other tensors are bound."""
+        """The calls that do what `Bound.run` does, or `Launchable.launch`, in order. They stay the
+        same when other tensors are bound. Empty: it has to be called in Python."""
         ...
 
     def failure(self, result: int) -> Exception:
         """The ExecutionError for what a call has returned. To be called once for each error."""
         ...
+
+
+@runtime_checkable
+class NativeLaunch(Native, Protocol):
+    """A `Launchable` program whose launches C functions wait for, too."""
+
+    @property
+    def native_wait(self) -> Sequence[NativeCall]:
+        """The calls that return when the outputs of the latest launch are complete."""
+        ...
+
+    def check(self) -> None:
+        """Called after `native_wait`, if `checks` is set.
+
+        Raises:
+            CoexecError: the outputs must not be used.
+        """
+        ...
+
+    @property
+    def checks(self) -> bool: ...
 
 
 class Program(Protocol):
@@ -400,7 +425,7 @@ class OpenEngine(ABC):
 
     def copier(self, copies: Sequence[BoxCopy]) -> Callable[[], None] | None:
         """A function that queues these copies on the device, between its earlier and its later
-        work; None if the calling thread has to copy.
+        work; None if the calling thread has to copy. It may be `Native`.
 
         Only for engines that compute in main memory and have `launches_ahead`.
         """

@@ -12,7 +12,6 @@ from coexec.hardware.hardware import Busy, Link, Place
 from coexec.profiling.launch_and_transfer import (
     changing_layout,
     crossing,
-    feeding,
     launch_overhead,
     own_layout,
     stitching,
@@ -65,23 +64,6 @@ class EngineTimes:
         names = ["stitching a tensor", "stitching, a byte"]
         tensor_s, byte_s = self._cached(self._key(engine), names, lambda: stitching(engine))
         return tensor_s, byte_s
-
-    def feeding_s(self, engine: OpenEngine) -> float:
-        """Seconds that this engine's thread needs, between its own segments, to launch a segment of
-        another device ahead; of the slowest such device. 0 if there is none."""
-        targets = [e for e in self._engines if e.launches_ahead and e.memory == engine.memory]
-        if engine.launches_ahead or not targets:
-            return 0.0
-        return max(self._fed_s(engine, target) for target in targets)
-
-    def _fed_s(self, source: OpenEngine, target: OpenEngine) -> float:
-        (seconds,) = self._between(
-            source,
-            target,
-            ["feeding, divided layers"],
-            lambda: [feeding(source, target, self._waiting)],
-        )
-        return seconds
 
     def layout_changes(self, compiler: Compiler) -> Mapping[tuple[Place, Place], LayoutChange]:
         """Layout changes of a model's tensors between different engines that share a memory.

@@ -32,7 +32,6 @@ from coexec.timing.trace import Span
 __all__ = [
     "changing_layout",
     "crossing",
-    "feeding",
     "launch_overhead",
     "own_layout",
     "stitching",
@@ -46,9 +45,8 @@ _QUICK, _LONG = 128, 384
 long enough for another device to fall asleep. A thread that has slept for a while takes longer to
 wake up."""
 
-_FED_HEIGHT, _FED_KERNEL = 16, 3
-"""Height and width of feature maps and of filters in divided convolutions: a convolution takes half
-a millisecond, as in real networks."""
+_KERNEL = 3
+"""Height and width of the filters of convolutions."""
 
 _STITCHED = (8, 56)
 """Heights, equal to the widths, of two feature maps that are stitched."""
@@ -123,30 +121,6 @@ def wake_up(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measure
     return Measurement.of(gaps_s)
 
 
-def feeding(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measurement:
-    """Seconds by which a segment of ``source`` begins later because its thread launches segments of
-    ``target``, which is launched ahead, between its own.
-
-    The convolutions of a chain are divided, the first half of them by rows, the others by channels.
-    ``target`` computes an eighth of each, so it always ends first and ``source`` never waits.
-    """
-    model = _convolutions(_FED_HEIGHT, _FED_KERNEL)
-    graph = model.graph
-    axes = [2 if number < _LAYERS // 2 else 1 for number in range(_LAYERS)]
-    divided = _divided(graph, source.place, target.place, axes, 7 / 8)
-    devices = _devices(source, target)
-    alone = stepwise(graph, {task.name: source.place for task in graph.tasks})
-    gaps_s = []
-    with _own_cache() as cache:
-        compiler = Compiler(model, cache)
-        for schedule in (alone, derive(divided, graph)):
-            runs = _spans(compiler.compile(schedule, devices), devices, waiting, graph)
-            own = [[s for s in run if s.place == source.place] for run in runs]
-            gaps_s.append([statistics.fmean(_gaps_s(spans)) for spans in own])
-    between_s = statistics.median(gaps_s[0])
-    return Measurement.of([max(0.0, gap_s - between_s) for gap_s in gaps_s[1]])
-
-
 def own_layout(own: OpenEngine, other: OpenEngine, waiting: Waiting) -> Measurement:
     """Seconds per byte for ``own`` to stitch its own results with those of ``other``, if both have
     to be in the layout of the model: ``own`` converts from its layout and back again.
@@ -157,7 +131,7 @@ def own_layout(own: OpenEngine, other: OpenEngine, waiting: Waiting) -> Measurem
     seconds, devices = [], _devices(own, other)
     with _own_cache() as cache:
         for channels in (_CHANNELS, _UNEVEN):
-            model = _convolutions(_OWN_HEIGHT, _FED_KERNEL, channels)
+            model = _convolutions(_OWN_HEIGHT, _KERNEL, channels)
             graph = model.graph
             divided = _divided(graph, own.place, other.place, [2] * _LAYERS, 1 / 2)
             compiled = Compiler(model, cache).compile(derive(divided, graph), devices)

@@ -124,7 +124,6 @@ class Profiler:
                 for e in self._engines
                 if (estimator := self._trained_on(e)) is not None
             },
-            feedings_s={e.place: self._engine_times.feeding_s(e) for e in self._engines},
             layout_changes=self._engine_times.layout_changes(compiler),
             disturbed={
                 at: frozenset(n for n, t in own.items() if t.is_disturbed)

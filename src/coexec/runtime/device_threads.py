@@ -19,15 +19,19 @@ _LONGEST_POLL_S = 0.02
 class DeviceThreads:
     """Threads of one loop. They end with this object, with `end`, and with the program."""
 
-    def __init__(self, loop: RunLoop, cores: Mapping[int, tuple[str, Collection[int]]]) -> None:
+    def __init__(
+        self, loop: RunLoop, cores: Mapping[int, tuple[str, Collection[int]]], kept: object
+    ) -> None:
         """Start the threads.
 
         Args:
+            kept: what owns the memory of the loop's steps. The threads keep it alive.
             cores: by index of the device, its name and the cores that its thread is bound to;
                 without cores it is not bound.
         """
         self._loop = loop
         self._cores = cores
+        self._kept = kept
         self._threads: dict[int, threading.Thread] = {}
         # The threads hold no reference to this object, so it is collected when unused.
         weakref.finalize(self, _end, loop, self._threads)
@@ -44,7 +48,7 @@ class DeviceThreads:
             if thread is None or not thread.is_alive():
                 self._threads[device] = thread = threading.Thread(
                     target=_serve,
-                    args=(self._loop, device, cores),
+                    args=(self._loop, device, cores, self._kept),
                     name=f"coexec {name}",
                     daemon=True,
                 )
@@ -91,7 +95,7 @@ def bind_thread(cores: Collection[int]) -> None:
         os.sched_setaffinity(0, cores)
 
 
-def _serve(loop: RunLoop, device: int, cores: Collection[int]) -> None:
+def _serve(loop: RunLoop, device: int, cores: Collection[int], kept: object) -> None:
     try:
         bind_thread(cores)
         loop.serve(device)

@@ -54,12 +54,25 @@ _SPIN_S: Mapping[Waiting, float] = {"active": 1e-3, "passive": 20e-6}
 """Seconds for which a waiting thread keeps its core busy before it sleeps."""
 
 
+class _Crew(NamedTuple):
+    """A loop with its threads."""
+
+    programs: Sequence[Sequence[LinkedStep]]
+    loop: RunLoop
+    threads: DeviceThreads
+
+
 class _Linked(NamedTuple):
     """What one run at a time owns."""
 
     plan: LinkedPlan
-    loop: RunLoop
-    threads: DeviceThreads
+    crews: dict[bool, _Crew]
+    """By whether runs are recorded. Made when needed; one for both if nothing differs."""
+
+    def end(self) -> None:
+        """End all threads, and wait for them for a limited time."""
+        for crew in self.crews.values():
+            crew.threads.end()
 
 
 class Executor:
@@ -109,6 +122,8 @@ class Executor:
         self._linked: _Linked | None = None
         self._latest: _Linked | None = None
         """Of the run under way, or of the latest one."""
+        self._crew: _Crew | None = None
+        """The same."""
         self._ended_by: CoexecError | None = None
         """The reason why the run under way was stopped from outside."""
         self._refusal: CoexecError | None = None
@@ -166,31 +181,30 @@ class Executor:
             self._come_to_rest()
             linked = self._link(installed, feeds)
         self._latest, self._ended_by = linked, None
-        linked.threads.complete()
+        recorded = recorder is not _NOTHING and linked.plan.launches_natively
+        crew = self._crew = linked.crews.get(recorded) or self._gather(installed, linked, recorded)
+        crew.threads.complete()
         timed = self._timed if recorder.wants_details() else []
         for engine in timed:
             engine.start_timing()
         recorder.start(self._callers)
         slots = linked.plan.begin(feeds, recorder)
-        outcome = self._serve(linked, slots, _looks(linked.threads, cancelled), recorder)
+        look = _looks(crew.threads, cancelled)
+        outcome = self._serve(crew.loop, slots, look, recorder is not _NOTHING)
         if outcome is not None:
-            raise self._explained(outcome, linked.plan)
+            raise self._explained(outcome, crew.programs)
         if recorder is not _NOTHING:
-            self._record(linked, recorder)
+            _record(crew, linked.plan, recorder)
         outputs = linked.plan.output()
         for engine in timed:
             recorder.add(engine.stop_timing())
         self._linked = linked
         if self._refusal is not None:  # closed meanwhile by a signal handler
-            linked.threads.end()
+            linked.end()
         return outputs
 
     def _serve(
-        self,
-        linked: _Linked,
-        slots: Sequence[int],
-        look: Callable[[], object],
-        recorder: Recorder,
+        self, loop: RunLoop, slots: Sequence[int], look: Callable[[], object], timed: bool
     ) -> Outcome | None:
         """Carry out the programs; that of the caller's device in the caller's thread, which is
         bound to the cores of the device meanwhile."""
@@ -202,18 +216,18 @@ class Executor:
                 look()
                 if before != cores:
                     bind_thread(cores)
-                outcome = linked.loop.run(slots, look, recorder is not _NOTHING)
+                outcome = loop.run(slots, look, timed)
                 ended = True
                 return outcome
             finally:
                 if not ended:
-                    linked.loop.stop()
+                    loop.stop()
                 if before != cores:
                     os.sched_setaffinity(0, before)
                     before = cores
         finally:  # an exception may have interrupted the first one
             if not ended:
-                linked.loop.stop()
+                loop.stop()
             if before != cores:
                 os.sched_setaffinity(0, before)
 
@@ -228,24 +242,31 @@ class Executor:
 
     def _link(self, installed: LoadedPlan, feeds: Mapping[str, Any]) -> _Linked:
         allocation, self._allocation = self._allocation or allocated(installed), None
-        plan = LinkedPlan(installed, allocation, feeds)
-        names = installed.used
+        return _Linked(LinkedPlan(installed, allocation, feeds), {})
+
+    def _gather(self, installed: LoadedPlan, linked: _Linked, recorded: bool) -> _Crew:
+        """A loop for runs that are recorded or not, with its threads."""
+        plan, names = linked.plan, installed.used
+        programs = plan.programs(launches_natively=not recorded)
         caller = names.index(self._callers) if self._callers else 0
-        programs = [[linked.step for linked in program] for program in plan.programs] or [[]]
-        loop = self._make_loop(programs, caller, plan.events, plan.slot_count, self._spin_s)
+        steps = [[linked.step for linked in program] for program in programs] or [[]]
+        loop = self._make_loop(steps, caller, plan.events, plan.slot_count, self._spin_s)
         others = {
             device: (name, installed.thread_cores(name))
             for device, name in enumerate(names)
             if device != caller
         }
-        return _Linked(plan, loop, DeviceThreads(loop, others))
+        crew = linked.crews[recorded] = _Crew(programs, loop, DeviceThreads(loop, others, plan))
+        return crew
 
-    def _explained(self, outcome: Outcome, plan: LinkedPlan) -> BaseException:
+    def _explained(
+        self, outcome: Outcome, programs: Sequence[Sequence[LinkedStep]]
+    ) -> BaseException:
         """The error of a run that has not ended."""
         device, index, result, error = outcome
-        if device == len(plan.programs):
+        if device == len(programs):
             return self._ended_by or UnfinishedError("the run was stopped; run again")
-        step = plan.programs[device][index]
+        step = programs[device][index]
         segment = self._compiled.segments[step.segment]
         if step.failure is not None:
             error = step.failure(result)
@@ -258,14 +279,6 @@ class Executor:
             )
         return _of_segment(error, segment)
 
-    def _record(self, linked: _Linked, recorder: Recorder) -> None:
-        """Tell the recorder when each segment ran."""
-        spans: dict[int, tuple[float, float]] = {}
-        for device, program in enumerate(linked.plan.programs):
-            spans |= _spans(program, linked.loop.spans(device))
-        for segment, (begin_s, end_s) in sorted(spans.items(), key=lambda item: item[1][1]):
-            recorder.ran(segment, begin_s, end_s, linked.plan.in_flight.get(segment))
-
     def _refuse(self) -> None:
         if self._refusal is not None:
             raise type(self._refusal)(*self._refusal.args)
@@ -276,12 +289,12 @@ class Executor:
         Raises:
             ClosedError: a device does not end its work in time.
         """
-        latest = self._latest
-        if latest is None:
+        latest, crew = self._latest, self._crew
+        if latest is None or crew is None:
             return
         end_s = time.monotonic() + _REST_S
-        latest.loop.stop()
-        restless = latest.threads.restless(end_s) or next(
+        crew.loop.stop()
+        restless = crew.threads.restless(end_s) or next(
             (engine.device.name for engine in self._engines if not engine.rests(end_s)), None
         )
         if restless is not None:
@@ -291,8 +304,8 @@ class Executor:
                 f"that was interrupted; make a new session, without this device if it hangs"
             )
             self._refuse()
-        latest.threads.end()
-        self._latest = None
+        latest.end()
+        self._latest = self._crew = None
         for engine in self._timed:
             engine.stop_timing()
 
@@ -308,24 +321,24 @@ class Executor:
             return
         self._lock.wait(_REST_S)
         if self._latest is not None:
-            self._latest.threads.end()
+            self._latest.end()
 
     def _stop(self, error: CoexecError) -> None:
         """Stop the run under way. Its caller raises the error; the first one counts."""
         self._ended_by = self._ended_by or error
-        if self._latest is not None:
-            self._latest.loop.stop()
+        if self._crew is not None:
+            self._crew.loop.stop()
 
     def before_fork(self, end_s: float) -> None:
         """Let all threads end their current step, at most until ``end_s`` of `time.monotonic`."""
-        if self._latest is not None:
-            self._latest.loop.pause()
-            while not self._latest.loop.pauses() and time.monotonic() < end_s:
+        if self._crew is not None:
+            self._crew.loop.pause()
+            while not self._crew.loop.pauses() and time.monotonic() < end_s:
                 time.sleep(_PAUSE_S)
 
     def after_fork_in_parent(self) -> None:
-        if self._latest is not None:
-            self._latest.loop.go_on()
+        if self._crew is not None:
+            self._crew.loop.go_on()
 
     def after_fork(self) -> None:
         """Drop the threads and the programs that need threads, in a forked child."""
@@ -337,7 +350,7 @@ class Executor:
         if any(engine.after_fork != "works" for engine in self._engines):
             process_fork.keep_for_ever((self._installed, self._devices, self._allocation))
             self._installed = self._allocation = None
-        self._lock, self._latest, self._linked = RunLock(), None, None
+        self._lock, self._latest, self._linked, self._crew = RunLock(), None, None, None
         lost = [engine.place for engine in self._engines if engine.after_fork == "lost"]
         if lost:
             self._refusal = DeviceError(
@@ -380,6 +393,15 @@ def _looks(threads: DeviceThreads, cancelled: Cancelled | None) -> Callable[[], 
             )
 
     return look
+
+
+def _record(crew: _Crew, plan: LinkedPlan, recorder: Recorder) -> None:
+    """Tell the recorder when each segment ran."""
+    spans: dict[int, tuple[float, float]] = {}
+    for device, program in enumerate(crew.programs):
+        spans |= _spans(program, crew.loop.spans(device))
+    for segment, (begin_s, end_s) in sorted(spans.items(), key=lambda item: item[1][1]):
+        recorder.ran(segment, begin_s, end_s, plan.in_flight.get(segment))
 
 
 def _spans(

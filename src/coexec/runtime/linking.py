@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from coexec.arrays import Array, address_of, joined_axes
-from coexec.engines.base import Bound, InFlight, Launchable, NativeBound, OpenEngine
+from coexec.engines.base import Bound, InFlight, Launchable, Native, NativeLaunch, OpenEngine
 from coexec.hardware.hardware import MAIN
 from coexec.plan.program import Copy, DeviceProgram, Run, Signal, Wait, device_programs
 from coexec.plan.schedule import Segment
@@ -64,13 +64,24 @@ class LinkedPlan:
         self._in_flight: dict[int, InFlight] = {}
         """The launched segments of the current run."""
         self._bound = [self._bind(segment) for segment in installed.compiled.segments]
-        self.programs = tuple(
-            tuple(self._steps(program))
-            for program in device_programs(
-                installed.compiled.segments, installed.compiled.transfers
-            )
+
+    def programs(self, launches_natively: bool) -> tuple[tuple[LinkedStep, ...], ...]:
+        """The steps of each device, in the order of `LoadedPlan.used`.
+
+        Args:
+            launches_natively: False: what is launched is launched by Python, so that `in_flight`
+                knows when it was computed.
+        """
+        compiled = self._installed.compiled
+        return tuple(
+            tuple(self._steps(program, launches_natively))
+            for program in device_programs(compiled.segments, compiled.transfers)
         )
-        """The steps of each device, in the order of `LoadedPlan.used`."""
+
+    @property
+    def launches_natively(self) -> bool:
+        """Whether C functions launch some segments."""
+        return any(_launch(self._bound[index]) for index in self._installed.ahead)
 
     @property
     def events(self) -> int:
@@ -155,7 +166,7 @@ class LinkedPlan:
     def _is_computed(self, name: str) -> bool:
         return name in self._installed.home or name in self._installed.compiled.gathers
 
-    def _steps(self, program: DeviceProgram) -> Iterable[LinkedStep]:
+    def _steps(self, program: DeviceProgram, natively: bool) -> Iterable[LinkedStep]:
         """The steps of one device.
 
         Launched segments of a device all have one place. They are waited for where the host or
@@ -170,7 +181,7 @@ class LinkedPlan:
             """Waits for the launched segments up to this one, and their signals."""
             while launched and launched[0] <= until:
                 index = launched.pop(0)
-                yield LinkedStep(CallPython(self._waiter(index)), index)
+                yield from self._waiting(index, natively)
                 if index in owed:
                     owed.remove(index)
                     yield LinkedStep(loop_steps.Signal(index), index)
@@ -188,7 +199,7 @@ class LinkedPlan:
                     if fetching or index not in ahead or not alike:
                         yield from settled(len(segments))
                     yield from fetching
-                    yield from self._computing(segments[index])
+                    yield from self._computing(segments[index], natively)
                     if index in ahead:
                         yield from settled(owed[-1] if owed else -1)
                         launched.append(index)
@@ -269,23 +280,32 @@ class LinkedPlan:
         slot = self._slots.setdefault(value, len(self._slots))
         return Spot(slot, address_of(part) - address_of(source))
 
-    def _computing(self, segment: Segment) -> Iterable[LinkedStep]:
+    def _computing(self, segment: Segment, natively: bool) -> Iterable[LinkedStep]:
         bound, index = self._bound[segment.index], segment.index
         if bound is None:  # a step all the same, whose time is the segment's in a trace
             yield LinkedStep(CallPython(_nothing), index, True)
             return
+        ahead = index in self._installed.ahead
+        natively = natively or not ahead
         for name in self._installed.inputs(index):
             copier = self._allocation.copiers.get((index, name))
             if copier is not None:
-                yield LinkedStep(CallPython(copier), index, True)
-        if index in self._installed.ahead:
-            launch = self._launcher(index, cast(Launchable, bound))
-            yield LinkedStep(CallPython(launch), index, True)
-        elif isinstance(bound, NativeBound):
-            for call in bound.native:
-                yield LinkedStep(loop_steps.CallNative(*call), index, True, bound.failure)
-        else:
-            yield LinkedStep(CallPython(bound.run), index, True)
+                yield from _called(copier, copier, index, natively)
+        run = self._launcher(index, cast(Launchable, bound)) if ahead else bound.run
+        yield from _called(bound, run, index, natively)
+        if not ahead and _launch(bound) is not None:
+            yield from self._waiting(index, natively, True)
+
+    def _waiting(self, index: int, natively: bool, computes: bool = False) -> Iterable[LinkedStep]:
+        """Steps that wait until a launched segment has ended."""
+        launch = _launch(self._bound[index]) if natively else None
+        if launch is None:
+            yield LinkedStep(CallPython(self._waiter(index)), index)
+            return
+        for call in launch.native_wait:
+            yield LinkedStep(loop_steps.CallNative(*call), index, computes, launch.failure)
+        if launch.checks:
+            yield LinkedStep(CallPython(launch.check), index, computes)
 
     def _launcher(self, index: int, bound: Launchable) -> Callable[[], None]:
         def launch() -> None:
@@ -298,6 +318,25 @@ class LinkedPlan:
             self._in_flight[index].wait()
 
         return wait
+
+
+def _called(
+    called: object, by_python: Callable[[], object], segment: int, natively: bool
+) -> Iterable[LinkedStep]:
+    """The calls of C functions that an object offers, or one of Python."""
+    native = called if natively and isinstance(called, Native) else None
+    calls = () if native is None else native.native
+    for call in calls:
+        failure = None if native is None else native.failure
+        yield LinkedStep(loop_steps.CallNative(*call), segment, True, failure)
+    if not calls:
+        yield LinkedStep(CallPython(by_python), segment, True)
+
+
+def _launch(bound: Bound | None) -> NativeLaunch | None:
+    """A bound program that C functions launch and wait for; None for others."""
+    launch: object = bound
+    return launch if isinstance(launch, NativeLaunch) and launch.native else None
 
 
 def _nothing() -> None:

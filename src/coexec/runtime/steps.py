@@ -42,9 +42,11 @@ class CallNative:
     function: int
     """Its address."""
     arguments: tuple[int, ...]
-    """Integers and pointers, at most nine. They stay valid as long as the loop."""
+    """Integers and pointers, at most fourteen. They stay valid as long as the loop."""
     returns_pointer: bool = False
     """It returns a pointer to an error, or null. False: an ``int``, which is 0 if it has worked."""
+    loaded: int = -1
+    """Index of an argument that is an address: its value when the step is carried out is passed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
+from time import perf_counter
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from coexec.runtime.steps import (
 
 __all__ = ["MOST_ARGUMENTS", "TwinLoop"]
 
-MOST_ARGUMENTS = 9
+MOST_ARGUMENTS = 14
 _LOOK_S = 0.01
 """Longest time between two looks of the caller's thread."""
 _REST_S = 0.1
@@ -165,7 +166,7 @@ class TwinLoop:
                 look_s = time.monotonic() + _LOOK_S
             if self._stopped:
                 return False
-            begin_s = time.perf_counter()
+            begin_s = perf_counter()
             if isinstance(step, Await):
                 event = step.event
                 if not self._wait(device, lambda: self._signalled[event] == run, look):  # noqa: B023
@@ -177,7 +178,7 @@ class TwinLoop:
             elif not self._carried_out(device, index, step):
                 return False
             if self._timed:
-                self._spans[device][index] = begin_s, time.perf_counter()
+                self._spans[device][index] = begin_s, perf_counter()
         return True
 
     def _carried_out(self, device: int, index: int, step: Callable[[], int | None]) -> bool:
@@ -214,10 +215,14 @@ class TwinLoop:
             case CallNative():
                 if len(step.arguments) > MOST_ARGUMENTS:
                     raise ValueError("a native step has too many arguments")
+                if step.loaded >= len(step.arguments):
+                    raise IndexError("a native step loads an argument that it has not")
                 result = ctypes.c_ssize_t if step.returns_pointer else ctypes.c_int
                 kinds = [ctypes.c_ssize_t] * len(step.arguments)
                 function = ctypes.CFUNCTYPE(result, *kinds)(step.function)
-                return partial(function, *step.arguments)
+                if step.loaded < 0:
+                    return partial(function, *step.arguments)
+                return partial(_called_with_loaded, function, step)
             case CallPython():
                 return partial(_without_result, step.function)
             case CopyBox():
@@ -235,6 +240,12 @@ class TwinLoop:
         last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=False))
         memory = memoryview((ctypes.c_uint8 * (last + sizes[-1])).from_address(address))
         return np.ndarray(sizes, np.uint8, memory, 0, (*strides, 1))
+
+
+def _called_with_loaded(function: Callable[..., int], step: CallNative) -> int:
+    arguments = list(step.arguments)
+    arguments[step.loaded] = ctypes.c_ssize_t.from_address(arguments[step.loaded]).value
+    return function(*arguments)
 
 
 def _without_result(function: Callable[[], object]) -> None:

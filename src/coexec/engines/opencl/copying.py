@@ -1,14 +1,17 @@
 """Copies between arrays in host memory, as commands of a device that computes in that memory."""
 
+import ctypes
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
 
 from coexec.arrays import address_of, joined_axes
-from coexec.engines.base import BoxCopy
-from coexec.engines.opencl.failures import translated
+from coexec.engines.base import BoxCopy, NativeCall
+from coexec.engines.opencl.c_api import addresses
+from coexec.engines.opencl.failures import refusal, translated
 from coexec.engines.opencl.host_arrays import HostArrays
 from coexec.errors import ExecutionError
 
@@ -92,6 +95,7 @@ class ArrayCopies:
 
     def __init__(self, memory: HostArrays, copies: Sequence[tuple[BoxCopy, Rectangle]]) -> None:
         self._queue = memory.queue
+        self._sizes: list[Any] = []
         arrays = {id(a): a for copy, _ in copies for a in (copy.target, copy.source)}
         buffers = {key: memory.seen(array).buffer for key, array in arrays.items()}
         self._copies: list[tuple[Any, Any, dict[str, Any]]] = [
@@ -109,6 +113,30 @@ class ArrayCopies:
             for copy, (region, to, of) in copies
         ]
         self._latest: Any = None
+
+    @cached_property
+    def native(self) -> Sequence[NativeCall]:
+        functions = addresses()
+        if functions is None:
+            return ()
+        calls = []
+        for target, source, where in self._copies:
+            numbers = (where["src_origin"], where["dst_origin"], where["region"])
+            arrays = [(ctypes.c_size_t * 3)(*triple) for triple in numbers]
+            self._sizes += arrays
+            arguments = (
+                self._queue.untimed,
+                source.int_ptr,
+                target.int_ptr,
+                *map(ctypes.addressof, arrays),
+                *where["src_pitches"],
+                *where["dst_pitches"],
+            )
+            calls.append(NativeCall(functions["clEnqueueCopyBufferRect"], (*arguments, 0, 0, 0)))
+        return tuple(calls)
+
+    def failure(self, result: int) -> Exception:
+        return refusal(self._queue.name, "putting a tensor together", result)
 
     def __call__(self) -> None:
         """Enqueue the copies behind the commands that are in the queue.

@@ -50,6 +50,12 @@ class DeviceQueue:
         self._lock = threading.RLock()
         """Locked while a command is enqueued, so that the command goes to the current queue."""
 
+    @property
+    def untimed(self) -> int:
+        """The handle of the OpenCL queue whose commands are not timed."""
+        handle: int = self._plain.int_ptr
+        return handle
+
     def constant(self, array: Array, writable: bool = False) -> Any:
         """A buffer with the values of ``array``."""
         access = cl.mem_flags.READ_WRITE if writable else cl.mem_flags.READ_ONLY

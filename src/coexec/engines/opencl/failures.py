@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyopencl as cl
 
-from coexec.errors import CoexecError, DeviceError, first_line
+from coexec.errors import CoexecError, DeviceError, ExecutionError, first_line
 
-__all__ = ["cause", "translated"]
+__all__ = ["cause", "refusal", "translated"]
 
 
 @contextmanager
@@ -31,6 +32,21 @@ def translated(device: str, doing: str, kind: type[CoexecError] = DeviceError) -
             f"{device} failed while {doing} ({cause(error)}); if it fails again, leave the "
             f"device out or update its driver: coexec devices shows which it is"
         ) from error
+
+
+def refusal(device: str, doing: str, status: int) -> CoexecError:
+    """The ExecutionError for what a C function of OpenCL has returned.
+
+    Args:
+        device, doing: as for `translated`.
+    """
+    codes: Any = cl.status_code
+    name = codes.to_string(status, "unknown error %d")
+    try:
+        with translated(device, doing, ExecutionError):
+            raise cl.Error(name)
+    except ExecutionError as error:
+        return error
 
 
 def cause(error: Exception) -> str:

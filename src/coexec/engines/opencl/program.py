@@ -1,19 +1,23 @@
 """A compiled module: its kernels, constants and memory, and its runs."""
 
+import ctypes
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from coexec.engines.base import NativeCall
 from coexec.engines.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.kernels.building import Build
 from coexec.engines.kernels.tuner import rounded
 from coexec.engines.opencl.binaries import Binaries, kernel_of
+from coexec.engines.opencl.c_api import addresses
 from coexec.engines.opencl.compiling import programs
 from coexec.engines.opencl.device_queue import DeviceQueue
-from coexec.engines.opencl.failures import translated
+from coexec.engines.opencl.failures import refusal, translated
 from coexec.engines.opencl.host_arrays import HostArrays
 from coexec.engines.opencl.index_checks import NotedIndices
 from coexec.engines.opencl.scratch import ScratchMemory
@@ -121,6 +125,7 @@ class _BoundLaunches:
         checks = program._build.checks
         self.noted = NotedIndices(checks, program.memory) if checks else None
         launches = program._build.launches
+        self._sizes: list[Any] = []
         self.calls: list[tuple[Any, Any, Any]] = []
         """Kernel, grid and group of each launch."""
         self._uses: dict[str, list[tuple[Any, int, Value]]] = {}
@@ -174,6 +179,60 @@ class _BoundLaunches:
 
     set_output = set_input
 
+    @cached_property
+    def _native(self) -> tuple[tuple[NativeCall, ...], tuple[NativeCall, ...]]:
+        """The calls that launch the kernels, and those that wait for them."""
+        functions = addresses()
+        if functions is None or not isinstance(self._memory, HostArrays) or not self.calls:
+            return (), ()
+        queue = self._queue.untimed
+        self._event = ctypes.c_void_p()
+        event = ctypes.addressof(self._event)
+        launches = []
+        for number, (kernel, grid, group) in enumerate(self.calls, start=1):
+            ends = event if number == len(self.calls) else 0
+            sizes = [0 if size is None else self._kept(size) for size in (grid, group)]
+            arguments = (queue, kernel.int_ptr, len(grid), 0, *sizes, 0, 0, ends)
+            launches.append(NativeCall(functions["clEnqueueNDRangeKernel"], arguments))
+        launches.append(NativeCall(functions["clFlush"], (queue,)))
+        waits = (
+            NativeCall(functions["clWaitForEvents"], (1, event)),
+            NativeCall(functions["clReleaseEvent"], (event,), loaded=0),
+        )
+        return tuple(launches), waits
+
+    def _kept(self, sizes: Sequence[int]) -> int:
+        """The address of numbers of work items, which live as long as this object."""
+        array = (ctypes.c_size_t * len(sizes))(*sizes)
+        self._sizes.append(array)
+        return ctypes.addressof(array)
+
+    @property
+    def native(self) -> Sequence[NativeCall]:
+        return self._native[0]
+
+    @property
+    def native_wait(self) -> Sequence[NativeCall]:
+        return self._native[1]
+
+    @property
+    def checks(self) -> bool:
+        return self.noted is not None
+
+    def check(self) -> None:
+        if self.noted is not None:
+            with self.translated():
+                self.noted.refuse()
+
+    def failure(self, result: int) -> Exception:
+        return refusal(self._queue.name, self._doing, result)
+
+    def __del__(self) -> None:
+        # The memory of an interrupted run must not be freed before the device has stopped using it.
+        if "_native" in self.__dict__:
+            with suppress(Exception):
+                self._queue.finish()
+
     def run(self) -> None:
         self.launch().wait()
 
@@ -194,9 +253,12 @@ class _BoundLaunches:
 
     def translated(self) -> AbstractContextManager[None]:
         """Convert errors of OpenCL; the message names the tasks of this program."""
+        return translated(self._queue.name, self._doing, ExecutionError)
+
+    @property
+    def _doing(self) -> str:
         tasks = self._program.tasks
-        doing = f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
-        return translated(self._queue.name, doing, ExecutionError)
+        return f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
 
 
 class _EnqueuedKernels:
@@ -239,9 +301,7 @@ class _EnqueuedKernels:
             with self._bound.translated():
                 self._queue.wait(self._last)
         self._waited = True
-        if self._bound.noted is not None:
-            with self._bound.translated():
-                self._bound.noted.refuse()
+        self._bound.check()
         self._memory.sent(self._written)
 
     def span_s(self) -> tuple[float, float]:
