@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from coexec.runtime.loops import loop_classes
 from coexec.runtime.steps import (
-    Await,
+    AwaitEvent,
     CallNative,
     CallPython,
     CopyBox,
     LoopStep,
     RunLoop,
-    Signal,
+    SignalEvent,
     Spot,
 )
 
@@ -70,11 +70,11 @@ def test_devices_meet_at_events(make: Any) -> None:
     programs: list[list[LoopStep]] = [
         [
             CallPython(lambda: order.append("a")),
-            Signal(0),
-            Await(1),
+            SignalEvent(0),
+            AwaitEvent(1),
             CallPython(lambda: order.append("c")),
         ],
-        [Await(0), CallPython(lambda: order.append("b")), Signal(1)],
+        [AwaitEvent(0), CallPython(lambda: order.append("b")), SignalEvent(1)],
     ]
     with started(make, programs, events=2) as loop:
         for _ in range(200):
@@ -96,8 +96,11 @@ def test_any_programs_keep_the_order_of_their_events(data: st.DataObject) -> Non
             continue
         event = events
         events += 1
-        programs[source] += [CallPython(lambda e=event: log.append(("made", e))), Signal(event)]
-        programs[target] += [Await(event), CallPython(lambda e=event: log.append(("read", e)))]
+        programs[source] += [
+            CallPython(lambda e=event: log.append(("made", e))),
+            SignalEvent(event),
+        ]
+        programs[target] += [AwaitEvent(event), CallPython(lambda e=event: log.append(("read", e)))]
     caller = data.draw(st.integers(0, devices - 1))
     for make in LOOPS:
         with started(make, programs, caller, events) as loop:
@@ -168,8 +171,8 @@ def test_errors_name_device_step_and_result(make: Any) -> None:
     refuses = kind(lambda: -36)
     address = ctypes.cast(refuses, ctypes.c_void_p).value or 0
     programs: list[list[LoopStep]] = [
-        [Await(0)],
-        [CallPython(int), CallNative(address, ()), Signal(0)],
+        [AwaitEvent(0)],
+        [CallPython(int), CallNative(address, ()), SignalEvent(0)],
     ]
     with started(make, programs, events=1) as loop:
         for _ in range(3):
@@ -192,8 +195,8 @@ def test_an_exception_of_a_python_step_is_told(make: Any) -> None:
         raise KeyError("no")
 
     for device in (0, 1):
-        programs: list[list[LoopStep]] = [[Await(0)], [Await(0)]]
-        programs[device] = [CallPython(fails), Signal(0)]
+        programs: list[list[LoopStep]] = [[AwaitEvent(0)], [AwaitEvent(0)]]
+        programs[device] = [CallPython(fails), SignalEvent(0)]
         with started(make, programs, events=1) as loop:
             outcome = loop.run([])
             assert outcome is not None and outcome[:3] == (device, 0, 0)
@@ -202,7 +205,7 @@ def test_an_exception_of_a_python_step_is_told(make: Any) -> None:
 
 
 def test_stop_ends_a_run_from_another_thread(make: Any) -> None:
-    with started(make, [[Await(0)], [Await(0)]], events=1) as loop:
+    with started(make, [[AwaitEvent(0)], [AwaitEvent(0)]], events=1) as loop:
         threading.Timer(0.05, loop.stop).start()
         assert loop.run([]) == (2, 0, 0, None)
         assert at_rest(loop, [1])
@@ -216,7 +219,7 @@ def test_look_ends_a_run_by_its_exception(make: Any) -> None:
         if len(looks) == 5:
             raise TimeoutError
 
-    with started(make, [[Await(0)], [Await(0)]], events=1) as loop:
+    with started(make, [[AwaitEvent(0)], [AwaitEvent(0)]], events=1) as loop:
         with pytest.raises(TimeoutError):
             loop.run([], look)
         assert at_rest(loop, [1])
@@ -228,7 +231,7 @@ def test_a_signal_handler_ends_a_run(make: Any) -> None:
 
     before = signal.signal(signal.SIGUSR1, handler)
     try:
-        with started(make, [[Await(0)], [Await(0)]], events=1) as loop:
+        with started(make, [[AwaitEvent(0)], [AwaitEvent(0)]], events=1) as loop:
             threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
             with pytest.raises(InterruptedError):
                 loop.run([])
@@ -246,8 +249,8 @@ def test_a_paused_loop_begins_no_step(make: Any) -> None:
 
     done: list[int] = []
     programs: list[list[LoopStep]] = [
-        [Await(0)],
-        [CallPython(long), CallPython(lambda: done.append(1)), Signal(0)],
+        [AwaitEvent(0)],
+        [CallPython(long), CallPython(lambda: done.append(1)), SignalEvent(0)],
     ]
     with started(make, programs, events=1) as loop:
         request = threading.Thread(target=loop.run, args=([],))
@@ -269,8 +272,8 @@ def test_a_paused_loop_begins_no_step(make: Any) -> None:
 
 def test_times_of_steps_are_in_order(make: Any) -> None:
     programs: list[list[LoopStep]] = [
-        [CallPython(lambda: time.sleep(1e-3)), Signal(0)],
-        [Await(0), CallPython(lambda: time.sleep(1e-3))],
+        [CallPython(lambda: time.sleep(1e-3)), SignalEvent(0)],
+        [AwaitEvent(0), CallPython(lambda: time.sleep(1e-3))],
     ]
     with started(make, programs, events=1) as loop:
         before_s = time.perf_counter()
@@ -283,7 +286,7 @@ def test_times_of_steps_are_in_order(make: Any) -> None:
 
 def test_wrong_numbers_are_refused(make: Any) -> None:
     with pytest.raises(IndexError, match="event"):
-        make([[Await(1)]], 0, 1, 0, 0.0)
+        make([[AwaitEvent(1)]], 0, 1, 0, 0.0)
     with pytest.raises(IndexError, match="slot"):
         make([[CopyBox(Spot(0, 0), Spot(-1, 0), 1)]], 0, 0, 0, 0.0)
     with pytest.raises(ValueError, match="caller's device"):

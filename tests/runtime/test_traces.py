@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from coexec.arrays import Array
 from coexec.cache import Cache
 from coexec.costs.table import CostTable
-from coexec.engines.base import OpenEngine
+from coexec.engines.base import InFlight, OpenEngine
 from coexec.engines.null import NullEngine
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
@@ -130,37 +131,47 @@ class Turns:
         computed = set(self.segment_of.values())
         self._order = [key for key in keys if key[0] or key[1] in computed]
         self._ended = len(self._order)
+        self.ended_s: dict[int, float] = {}
+        """By segment, when its turn ended."""
         self._changed = threading.Condition()
 
     def begin(self) -> None:
         self._ended = 0
 
-    def take(self, value: str, segment: int) -> None:
-        """Wait until everything before has ended."""
+    @contextmanager
+    def turn(self, value: str, segment: int) -> Iterator[None]:
+        """Begins when everything before has ended. What is behind it begins later than its end."""
         with self._changed:
             if self._ended < len(self._order):
                 turn = self._order.index((value, segment))
                 assert self._changed.wait_for(lambda: self._ended == turn, PATIENCE_S)
+                yield
                 self._ended += 1
                 self._changed.notify_all()
+            else:
+                yield
 
 
 class InOrder(RealRecorder):
-    """Lets transfers end in their turn."""
+    """Lets transfers end in their turn, and takes the ends of segments from their turns."""
 
     def __init__(self, compiled: CompiledPlan, simulated: Trace, turns: Turns) -> None:
-        super().__init__(compiled, simulated.devices)
         self._turns = turns
+        super().__init__(compiled, simulated.devices)
 
     def start(self, device: str) -> None:
         super().start(device)
-        if hasattr(self, "_turns"):
-            self._turns.begin()
+        self._turns.begin()
+
+    def ran(self, node: int, begin_s: float, end_s: float, work: InFlight | None = None) -> None:
+        super().ran(node, begin_s, self._turns.ended_s.get(node, end_s), work)
 
     def end_transfer(self, began: float, value: str, *rest: Any) -> None:
-        if value not in FEEDS and rest[2] is not None:  # not by the caller
-            self._turns.take(value, rest[3])
-        super().end_transfer(began, value, *rest)
+        if value in FEEDS or rest[2] is None:  # by the caller
+            super().end_transfer(began, value, *rest)
+        else:
+            with self._turns.turn(value, rest[3]):
+                super().end_transfer(began, value, *rest)
 
 
 class Held(NullEngine):
@@ -175,7 +186,8 @@ class Held(NullEngine):
         return program
 
     def run(self) -> None:
-        self.turns.take("", self.segment)
+        with self.turns.turn("", self.segment):
+            self.turns.ended_s[self.segment] = time.perf_counter()
 
 
 class HeldFar(Held, Far):

@@ -34,7 +34,7 @@ class DeviceThreads:
         self._kept = kept
         self._threads: dict[int, threading.Thread] = {}
         # The threads hold no reference to this object, so it is collected when unused.
-        weakref.finalize(self, _end, loop, self._threads)
+        self._finalizer = weakref.finalize(self, _end, loop, self._threads)
         try:
             self.complete()
         except BaseException:
@@ -79,6 +79,7 @@ class DeviceThreads:
 
     def end(self) -> None:
         """End the threads, and wait for them for a limited time."""
+        self._finalizer.detach()
         _end(self._loop, self._threads)
 
 

@@ -12,11 +12,18 @@ from coexec.engines.base import Bound, InFlight, Launchable, Native, NativeLaunc
 from coexec.hardware.hardware import MAIN
 from coexec.plan.program import Copy, DeviceProgram, Run, Signal, Wait, device_programs
 from coexec.plan.schedule import Segment
-from coexec.runtime import steps as loop_steps
 from coexec.runtime.allocation import Allocation
 from coexec.runtime.loaded_plan import LoadedPlan
 from coexec.runtime.recorder import Recorder
-from coexec.runtime.steps import CallPython, CopyBox, LoopStep, Spot
+from coexec.runtime.steps import (
+    AwaitEvent,
+    CallNative,
+    CallPython,
+    CopyBox,
+    LoopStep,
+    SignalEvent,
+    Spot,
+)
 from coexec.runtime.transfers import Landed, Transfers
 
 __all__ = ["LinkedPlan", "LinkedStep"]
@@ -184,13 +191,13 @@ class LinkedPlan:
                 yield from self._waiting(index, natively)
                 if index in owed:
                     owed.remove(index)
-                    yield LinkedStep(loop_steps.Signal(index), index)
+                    yield LinkedStep(SignalEvent(index), index)
 
         for step in program.steps:
             match step:
                 case Wait(index):
                     yield from settled(owed[-1] if owed else -1)
-                    yield LinkedStep(loop_steps.Await(index), index)
+                    yield LinkedStep(AwaitEvent(index), index)
                 case Copy():  # a part of the segment's own steps
                     continue
                 case Run(index):
@@ -207,7 +214,7 @@ class LinkedPlan:
                     if index in launched:
                         owed.append(index)
                     else:
-                        yield LinkedStep(loop_steps.Signal(index), index)
+                        yield LinkedStep(SignalEvent(index), index)
         yield from settled(len(segments))
 
     def _fetching(self, segment: Segment) -> Iterable[LinkedStep]:
@@ -303,7 +310,7 @@ class LinkedPlan:
             yield LinkedStep(CallPython(self._waiter(index)), index)
             return
         for call in launch.native_wait:
-            yield LinkedStep(loop_steps.CallNative(*call), index, computes, launch.failure)
+            yield LinkedStep(CallNative(*call), index, computes, launch.failure)
         if launch.checks:
             yield LinkedStep(CallPython(launch.check), index, computes)
 
@@ -328,7 +335,7 @@ def _called(
     calls = () if native is None else native.native
     for call in calls:
         failure = None if native is None else native.failure
-        yield LinkedStep(loop_steps.CallNative(*call), segment, True, failure)
+        yield LinkedStep(CallNative(*call), segment, True, failure)
     if not calls:
         yield LinkedStep(CallPython(by_python), segment, True)
 

@@ -9,28 +9,28 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 __all__ = [
-    "Await",
+    "AwaitEvent",
     "CallNative",
     "CallPython",
     "CopyBox",
     "LoopStep",
     "Outcome",
     "RunLoop",
-    "Signal",
+    "SignalEvent",
     "Spot",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Await:
+class AwaitEvent:
     """Wait until an event is signalled in this run."""
 
     event: int
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
-    """Signal an event: what this device did before is complete."""
+class SignalEvent:
+    """SignalEvent an event: what this device did before is complete."""
 
     event: int
 
@@ -77,7 +77,7 @@ class CopyBox:
     """The axes around them, outermost first: size, and strides in bytes of target and source."""
 
 
-LoopStep = Await | Signal | CallNative | CallPython | CopyBox
+LoopStep = AwaitEvent | SignalEvent | CallNative | CallPython | CopyBox
 
 Outcome = tuple[int, int, int, BaseException | None]
 """Why a run has not ended: the device and its step that failed, the result of the C function, and

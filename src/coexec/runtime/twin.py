@@ -16,13 +16,13 @@ import numpy as np
 
 from coexec.arrays import Array
 from coexec.runtime.steps import (
-    Await,
+    AwaitEvent,
     CallNative,
     CallPython,
     CopyBox,
     LoopStep,
     Outcome,
-    Signal,
+    SignalEvent,
     Spot,
 )
 
@@ -65,7 +65,7 @@ class TwinLoop:
         """By event, the devices that wait for it."""
         for device, program in enumerate(programs):
             for step in program:
-                if isinstance(step, Await):
+                if isinstance(step, AwaitEvent):
                     self._waiting[step.event].add(device)
         self._signalled = [0] * events
         self._bells: list[SimpleQueue[None]] = [SimpleQueue() for _ in devices]
@@ -167,11 +167,11 @@ class TwinLoop:
             if self._stopped:
                 return False
             begin_s = perf_counter()
-            if isinstance(step, Await):
+            if isinstance(step, AwaitEvent):
                 event = step.event
                 if not self._wait(device, lambda: self._signalled[event] == run, look):  # noqa: B023
                     return False
-            elif isinstance(step, Signal):
+            elif isinstance(step, SignalEvent):
                 self._signalled[step.event] = run
                 for waiting in self._waiting[step.event]:
                     self._bells[waiting].put(None)
@@ -205,10 +205,12 @@ class TwinLoop:
         self.stop()
         return False
 
-    def _prepared(self, step: LoopStep, events: int) -> Await | Signal | Callable[[], int | None]:
+    def _prepared(
+        self, step: LoopStep, events: int
+    ) -> AwaitEvent | SignalEvent | Callable[[], int | None]:
         """The step, or a function that does its work."""
         match step:
-            case Await() | Signal():
+            case AwaitEvent() | SignalEvent():
                 if step.event >= events:
                     raise IndexError("a step names an event that the loop has not")
                 return step

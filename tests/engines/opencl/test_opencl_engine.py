@@ -1,5 +1,6 @@
 """The OpenCL engine around its kernels: architectures, storage, fusion, memory, caches, faults."""
 
+import ctypes
 import json
 import re
 import shutil
@@ -21,6 +22,7 @@ from coexec.engines.kernels.base import ConvTraits, KernelLaunch
 from coexec.engines.kernels.building import build
 from coexec.engines.kernels.tuner import candidates, rounded, rule
 from coexec.engines.names import whole_cpu, without_engine
+from coexec.engines.opencl.c_api import addresses
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.driver_trial import unusable
 from coexec.engines.opencl.platforms import absent, devices
@@ -241,11 +243,21 @@ def test_both_ways_to_wait(gpu: str, waiting: str, tmp_path: Path) -> None:
     assert worst_difference(found, plain_session(proto).run(None, feeds)[0]) < 1e-5
 
 
+@pytest.mark.parametrize("natively", [True, False])
 def test_a_failing_device_is_replaced_by_the_cpu(
-    gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    natively: bool, gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pyopencl as cl
 
+    from coexec.engines.opencl import program
+
+    works, launch = True, "clEnqueueNDRangeKernel"
+    functions = dict(addresses() or {})
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_ssize_t] * 9)
+    real = kind(functions[launch])
+    may_fail = kind(lambda *given: real(*given) if works else cl.status_code.DEVICE_NOT_AVAILABLE)
+    functions[launch] = ctypes.cast(may_fail, ctypes.c_void_p).value or 0
+    monkeypatch.setattr(program, "addresses", lambda: functions if natively else None)
     proto = small_network("swish", as_model=True)
     session = InferenceSession(
         proto, devices=[gpu], planner="single", cache=tmp_path, engine_options=opencl_options()
@@ -257,6 +269,7 @@ def test_a_failing_device_is_replaced_by_the_cpu(
     def gone(*_: object) -> None:
         raise cl.RuntimeError("clEnqueueNDRangeKernel failed: DEVICE_NOT_AVAILABLE")
 
+    works = False
     monkeypatch.setattr(cl, "enqueue_nd_range_kernel", gone)
     with pytest.warns(
         DegradedWarning, match=r"while running .*DEVICE_NOT_AVAIL.*on with ONNX Runtime"

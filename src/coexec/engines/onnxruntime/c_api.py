@@ -107,6 +107,7 @@ class OrtApi:
         self._table = ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))
         self._functions: dict[str, Any] = {}
         self._release_status = self.releases("Status")
+        self._release_value = self.releases("Value")
         self._message = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)(
             self.address("GetErrorMessage")
         )
@@ -143,9 +144,12 @@ class OrtApi:
 
     def create(self, kind: str, name: str, *arguments: Any, kept: Any = None) -> OrtObject:
         """The object of this kind that a function makes, whose last argument is a pointer to it."""
+        return OrtObject(self._made(name, *arguments), self.releases(kind), kept)
+
+    def _made(self, name: str, *arguments: Any) -> int:
         made = ctypes.c_void_p()
         self.call(name, *arguments, ctypes.byref(made))
-        return OrtObject(made.value or 0, self.releases(kind), kept)
+        return made.value or 0
 
     def releases(self, kind: str) -> Callable[[int], Any]:
         return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address(f"Release{kind}"))
@@ -156,9 +160,23 @@ class OrtApi:
 
     def tensor(self, array: Array) -> OrtObject:
         """An OrtValue on the memory of an array, which it keeps alive."""
+        return OrtObject(self._value(array), self._release_value, array)
+
+    def bind(self, function: str, binding: OrtObject, name: bytes, array: Array) -> None:
+        """Bind an input or an output to the memory of an array.
+
+        The OrtValue is released here and not by a destructor, in which Python would swallow what a
+        signal handler raises.
+        """
+        value = self._value(array)
+        try:
+            self.call(function, binding, name, value)
+        finally:
+            self._release_value(value)
+
+    def _value(self, array: Array) -> int:
         shape = (ctypes.c_int64 * array.ndim)(*array.shape)
-        return self.create(
-            "Value",
+        return self._made(
             "CreateTensorWithDataAsOrtValue",
             self.memory,
             address_of(array),
@@ -166,7 +184,6 @@ class OrtApi:
             ctypes.addressof(shape),
             array.ndim,
             _ELEMENTS[array.dtype.name],
-            kept=array,
         )
 
 

@@ -97,7 +97,7 @@ class _NativeBinding:
         # A tensor is held for one that is bound only after it was: a signal handler may raise in
         # between, and the next request may bring the same array again.
         self._held.pop(name, None)
-        self._api.call(function, self._binding, name.encode(), self._api.tensor(tensor))
+        self._api.bind(function, self._binding, name.encode(), tensor)
         self._held[name] = tensor
 
     def run(self) -> None:
