@@ -13,13 +13,13 @@ SHORT := not long and not conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint types contracts unit examples long blocks older-cpu format clean
+.PHONY: help demo test test-all lint types contracts unit examples long blocks older-cpu sanitize format clean
 
 help:
 	@echo 'make demo       find the fastest way to run ResNet-34, and see unlike engines in parallel'
 	@echo 'make test       lint, types, contracts, unit tests and examples'
 	@echo 'make test-all   the same, all node tests of the ONNX project, many more examples of every'
-	@echo '                property, other widths of blocks, and a processor without AVX-512'
+	@echo '                property, other widths of blocks, a processor without AVX-512, sanitizers'
 	@echo 'make format     format the code and sort the imports'
 	@echo 'make clean      remove what the other commands made'
 
@@ -53,7 +53,7 @@ demo: $(ABLE)
 	$(BIN)/coexec optimize zoo:resnet34 --time 30 --output build/resnet34.plan.json && \
 	$(BIN)/coexec bench zoo:resnet34 --devices "cpu:$${cores% *},cpu:$${cores#* }/opencl" --planner codl --repeats 10 --gantt --check --trace build/trace.json
 
-test-all: test long blocks older-cpu
+test-all: test long blocks older-cpu sanitize
 	@echo '== all passed, and what takes long'
 
 long: $(READY)
@@ -86,6 +86,19 @@ older-cpu: $(READY)
 	  echo 'skipped: there is no qemu-x86_64; the Debian package qemu-user brings it'; \
 	else \
 	  $(HASWELL) $(BIN)/python -m pytest --emulator '$(HASWELL)' $(OLDER); \
+	fi
+
+# The loop in C++, without Python.
+sanitize:
+	@echo '== the run loop under ThreadSanitizer and AddressSanitizer'
+	@mkdir -p build
+	@if ! command -v c++ >/dev/null; then \
+	  echo 'skipped: there is no C++ compiler'; \
+	else \
+	  for kinds in thread address,undefined; do \
+	    c++ -std=c++17 -Wall -Wextra -Werror -g -O1 -pthread -fsanitize=$$kinds -fno-sanitize-recover=all \
+	      native/stress.cpp -o build/stress && build/stress || exit 1; \
+	  done; \
 	fi
 
 test: lint types contracts unit examples

@@ -118,11 +118,15 @@ void stops(coexec::Duration spin) {
   Loop loop(std::move(programs), 0, 1, 0, spin);
   Crew crew(loop);
   for (int run = 0; run < 10; ++run) {
-    std::thread other([&loop] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      loop.stop();
+    std::atomic<bool> done{false};
+    std::thread other([&] {
+      while (!done.load()) {  // a stop in front of the run is none
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        loop.stop();
+      }
     });
     require(!loop.run([] { return true; }, false), "a stopped run has ended");
+    done.store(true);
     other.join();
     await_rest(loop);
     require(!loop.run([] { return false; }, false), "a run has not looked");

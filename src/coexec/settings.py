@@ -45,8 +45,8 @@ MODE: Mode = "latency"
 """The goal: the shortest time of one request, or the most requests per second."""
 Waiting = Literal["passive", "active"]
 WAITING: Waiting = "active"
-"""Whether a core may halt (passive) or stays awake (active) while it waits for another device
-during a run."""
+"""Whether a device that waits for another one during a run soon lets its core halt (passive), or
+keeps it busy for up to a millisecond (active)."""
 
 KEYWORDS = (
     "devices",
@@ -412,7 +412,7 @@ class Settings:
             check=_check_waiting,
             option=Option(
                 "--waiting",
-                "While a device waits for another, its cores stay awake, or may halt.",
+                "A waiting device keeps its core busy for a millisecond, or soon lets it halt.",
                 Waiting,
             ),
         ),

@@ -206,8 +206,17 @@ def test_an_exception_of_a_python_step_is_told(make: Any) -> None:
 
 def test_stop_ends_a_run_from_another_thread(make: Any) -> None:
     with started(make, [[AwaitEvent(0)], [AwaitEvent(0)]], events=1) as loop:
-        threading.Timer(0.05, loop.stop).start()
+        ended = threading.Event()
+
+        def stop() -> None:
+            while not ended.wait(0.01):  # a stop in front of the run is none
+                loop.stop()
+
+        thread = threading.Thread(target=stop)
+        thread.start()
         assert loop.run([]) == (2, 0, 0, None)
+        ended.set()
+        thread.join()
         assert at_rest(loop, [1])
 
 
@@ -232,8 +241,8 @@ def test_a_signal_handler_ends_a_run(make: Any) -> None:
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         with started(make, [[AwaitEvent(0)], [AwaitEvent(0)]], events=1) as loop:
-            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
             with pytest.raises(InterruptedError):
+                threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
                 loop.run([])
             assert at_rest(loop, [1])
     finally:

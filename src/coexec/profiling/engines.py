@@ -42,7 +42,7 @@ class EngineTimes:
     ) -> None:
         """
         Args:
-            waiting: whether cores will stay awake while devices wait for each other.
+            waiting: how devices will wait for each other.
             key: returns the key of an engine's times in the store; equal for equal engines.
             fresh: measure everything again, once, and replace the stored times.
             progress: called before and after each measurement; what it raises ends the profile.

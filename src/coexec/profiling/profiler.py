@@ -75,7 +75,7 @@ class Profiler:
         """
         Args:
             fresh: measure everything again and replace the stored measurements.
-            waiting: whether cores will stay awake while devices wait for each other.
+            waiting: how devices will wait for each other.
             quiet: measure only while another process runs no request.
             predictor: predicts tasks that are not in the store. None: the more certain prediction
                 of `scaled` and of the place's own predictor, if that was trained.

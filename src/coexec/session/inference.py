@@ -136,8 +136,9 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
             mode: "latency": all devices work on one request, for the shortest time of a request.
                 "throughput": many requests of several threads at the same time, each on devices of
                 its own if this answers more requests per second.
-            waiting: while a device waits for another one during a run, its cores stay awake
-                ("active"), so that it goes on sooner, or may halt ("passive"), which saves energy.
+            waiting: a device that waits for another one during a run keeps its core busy for up to
+                a millisecond ("active"), so that it goes on sooner, or soon lets it halt
+                ("passive"), which saves energy.
             ort_keywords: further keywords of ONNX Runtime's class.
 
         Raises:
