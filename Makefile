@@ -13,13 +13,14 @@ SHORT := not long and not conformance
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint types contracts unit examples long blocks older-cpu sanitize format clean
+.PHONY: help demo test test-all lint types contracts unit examples long blocks older-cpu twin sanitize format clean
 
 help:
 	@echo 'make demo       find the fastest way to run ResNet-34, and see unlike engines in parallel'
 	@echo 'make test       lint, types, contracts, unit tests and examples'
 	@echo 'make test-all   the same, all node tests of the ONNX project, many more examples of every'
-	@echo '                property, other widths of blocks, a processor without AVX-512, sanitizers'
+	@echo '                property, other widths of blocks, a processor without AVX-512, the loop'
+	@echo '                in Python, sanitizers'
 	@echo 'make format     format the code and sort the imports'
 	@echo 'make clean      remove what the other commands made'
 
@@ -53,7 +54,7 @@ demo: $(ABLE)
 	$(BIN)/coexec optimize zoo:resnet34 --time 30 --output build/resnet34.plan.json && \
 	$(BIN)/coexec bench zoo:resnet34 --devices "cpu:$${cores% *},cpu:$${cores#* }/opencl" --planner codl --repeats 10 --gantt --check --trace build/trace.json
 
-test-all: test long blocks older-cpu sanitize
+test-all: test long blocks older-cpu twin sanitize
 	@echo '== all passed, and what takes long'
 
 long: $(READY)
@@ -87,6 +88,14 @@ older-cpu: $(READY)
 	else \
 	  $(HASWELL) $(BIN)/python -m pytest --emulator '$(HASWELL)' $(OLDER); \
 	fi
+
+# What runs plans, with the loop in Python as where there is no compiler.
+TWIN := tests/runtime tests/engines/test_devices.py tests/session/test_binding.py \
+	tests/session/test_run_options.py
+
+twin: $(READY)
+	@echo '== plans in the loop in Python'
+	@COEXEC_LOOP=twin $(PARALLEL) -m '$(SHORT)' $(TWIN)
 
 # The loop in C++, without Python.
 sanitize:

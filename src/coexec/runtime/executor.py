@@ -318,8 +318,8 @@ class Executor:
         self._refusal = self._refusal or ClosedError("the session is closed; make a new one")
         if self._lock.is_mine:
             self._stop(ClosedError("the session was closed during this run"))
-            return
-        self._lock.wait(_REST_S)
+        else:
+            self._lock.wait(_REST_S)
         if self._latest is not None:
             self._latest.end()
 

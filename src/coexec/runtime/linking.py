@@ -77,7 +77,7 @@ class LinkedPlan:
 
         Args:
             launches_natively: False: what is launched is launched by Python, so that `in_flight`
-                knows when it was computed.
+                and the engine know when it was computed.
         """
         compiled = self._installed.compiled
         return tuple(
@@ -88,7 +88,7 @@ class LinkedPlan:
     @property
     def launches_natively(self) -> bool:
         """Whether C functions launch some segments."""
-        return any(_launch(self._bound[index]) for index in self._installed.ahead)
+        return any(_launch(bound) is not None for bound in self._bound)
 
     @property
     def events(self) -> int:
@@ -293,14 +293,14 @@ class LinkedPlan:
             yield LinkedStep(CallPython(_nothing), index, True)
             return
         ahead = index in self._installed.ahead
-        natively = natively or not ahead
+        launch = _launch(bound)
         for name in self._installed.inputs(index):
             copier = self._allocation.copiers.get((index, name))
             if copier is not None:
                 yield from _called(copier, copier, index, natively)
         run = self._launcher(index, cast(Launchable, bound)) if ahead else bound.run
-        yield from _called(bound, run, index, natively)
-        if not ahead and _launch(bound) is not None:
+        yield from _called(bound, run, index, natively or launch is None)
+        if natively and launch is not None and not ahead:
             yield from self._waiting(index, natively, True)
 
     def _waiting(self, index: int, natively: bool, computes: bool = False) -> Iterable[LinkedStep]:

@@ -17,7 +17,7 @@ from coexec.arrays import Array, address_of
 from coexec.errors import CoexecError
 from coexec.model.values import FOREIGN
 
-__all__ = ["OrtApi", "OrtApiError", "OrtObject", "ort_api"]
+__all__ = ["OrtApi", "OrtApiError", "OrtObject", "libraries", "opened", "ort_api"]
 
 _VERSION = 8
 """The version of the table that has all functions below."""
@@ -200,12 +200,26 @@ def ort_api() -> OrtApi:
     Raises:
         OrtApiError: it cannot be used; the message says why.
     """
-    folder = Path(ort.__file__).parent / "capi"
-    names = ("libonnxruntime.so*", "libonnxruntime*.dylib", "onnxruntime.dll")
-    found = [path for name in names for path in sorted(folder.glob(name))]
+    found = libraries()
     if not found:
-        raise OrtApiError(f"onnxruntime {ort.__version__} has no library with a C API in {folder}")
+        raise OrtApiError(f"onnxruntime {ort.__version__} has no library with a C API")
+    return opened(found[0])
+
+
+def libraries() -> list[Path]:
+    """The libraries with a C API in the installed package."""
+    folder = Path(ort.__file__).parent / "capi"
+    names = ("libonnxruntime.so*", "libonnxruntime.*.dylib", "onnxruntime.dll")
+    return [path for name in names for path in sorted(folder.glob(name))]
+
+
+def opened(library: Path) -> OrtApi:
+    """The C API of a library.
+
+    Raises:
+        OrtApiError: it cannot be used; the message says why.
+    """
     try:
-        return OrtApi(found[0])
+        return OrtApi(library)
     except (OSError, AttributeError) as error:
-        raise OrtApiError(f"{found[0].name} cannot be used: {error}") from None
+        raise OrtApiError(f"{library.name} cannot be used: {error}") from None
