@@ -121,9 +121,8 @@ class Executor:
         self._lock = RunLock()
         self._linked: _Linked | None = None
         self._latest: _Linked | None = None
-        """Of the run under way, or of the latest one."""
         self._crew: _Crew | None = None
-        """The same."""
+        """These two are those of the run under way, or of the latest one."""
         self._ended_by: CoexecError | None = None
         """The reason why the run under way was stopped from outside."""
         self._refusal: CoexecError | None = None
@@ -206,8 +205,8 @@ class Executor:
     def _serve(
         self, loop: RunLoop, slots: Sequence[int], look: Callable[[], object], timed: bool
     ) -> Outcome | None:
-        """Carry out the programs; that of the caller's device in the caller's thread, which is
-        bound to the cores of the device meanwhile."""
+        """Carry out the programs. The caller's thread carries out the program of one device, and is
+        bound to the cores of this device meanwhile."""
         cores = self._callers_cores
         before = os.sched_getaffinity(0) if cores else cores
         ended = False
@@ -381,7 +380,7 @@ def _served_by_caller(installed: LoadedPlan) -> str:
 
 
 def _looks(threads: DeviceThreads, cancelled: Cancelled | None) -> Callable[[], None]:
-    """What the caller's thread looks for during a run."""
+    """A function that the caller's thread calls during a run, and that ends it by an exception."""
 
     def look() -> None:
         if cancelled is not None and cancelled():

@@ -1,7 +1,7 @@
 """Link a loaded plan: bind its programs to memory, and make steps of a run loop from its order.
 
 The memory belongs to the linked plan. A run that was abandoned gives neither of them back: the next
-one links again, so late results of threads and devices are written to memory that nobody reads.
+one links again, so late results of threads and devices are written to memory that is not read.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ class LinkedStep(NamedTuple):
     """Whether it is a part of the segment itself. False: the device waits or fetches before it, or
     meets other devices behind it."""
     failure: Callable[[int], Exception] | None = None
-    """Makes the error of what a native call has returned."""
+    """Makes the error of a native call from its result."""
 
 
 class _Fed(NamedTuple):
@@ -76,8 +76,8 @@ class LinkedPlan:
         """The steps of each device, in the order of `LoadedPlan.used`.
 
         Args:
-            launches_natively: False: what is launched is launched by Python, so that `in_flight`
-                and the engine know when it was computed.
+            launches_natively: False: Python launches, so that `in_flight` and the engine know when
+                a segment was computed.
         """
         compiled = self._installed.compiled
         return tuple(

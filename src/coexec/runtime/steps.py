@@ -30,7 +30,7 @@ class AwaitEvent:
 
 @dataclass(frozen=True, slots=True)
 class SignalEvent:
-    """SignalEvent an event: what this device did before is complete."""
+    """Signal an event: everything that this device did before is complete."""
 
     event: int
 
