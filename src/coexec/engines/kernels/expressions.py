@@ -167,8 +167,15 @@ def _is_infinite(call: Call) -> str:
 
 
 def _cast(call: Call) -> str:
-    """A cast by the type of the variable to which it is assigned. Booleans are compared with 0."""
-    return f"({call.arguments[0]} != 0)" if call.dtype == "bool" else call.arguments[0]
+    """A cast by the type of the variable to which it is assigned. Booleans are compared with 0.
+
+    Numbers that are too large for 8 or 16 bits are cut off, as ONNX Runtime's are. Without the cast
+    to int, the compiler may saturate them, and does on processors without AVX-512.
+    """
+    if call.dtype == "bool":
+        return f"({call.arguments[0]} != 0)"
+    narrow = call.dtype in ("int8", "uint8", "int16", "uint16")
+    return f"((int)({call.arguments[0]}))" if narrow else call.arguments[0]
 
 
 OPERATORS: Mapping[str, Text] = {
