@@ -267,9 +267,9 @@ class Executor:
             return self._ended_by or UnfinishedError("the run was stopped; run again")
         step = programs[device][index]
         segment = self._compiled.segments[step.segment]
-        if step.failure is not None:
+        if error is None:  # a C function has returned it
+            assert step.failure is not None
             error = step.failure(result)
-        assert error is not None
         if segment.device == self._callers and not isinstance(error, CoexecError):
             return error  # of a signal handler: engines raise only errors of coexec
         if not isinstance(error, Exception):
