@@ -16,7 +16,7 @@ from coexec.model.load import random_inputs
 from coexec.plan.schedule import Segment
 from coexec.runtime.loops import VARIABLE, loop_classes
 from coexec.runtime.recorder import RealRecorder
-from coexec.runtime.steps import CallNative
+from coexec.runtime.steps import NativeCall
 from coexec.selection.planning_context import PlanningContext
 from coexec.settings import Settings
 from coexec.timing.trace import Span, Trace
@@ -53,7 +53,7 @@ def main() -> None:
 def step_s(name: str) -> float:
     """Seconds of a step that calls a C function, less those of a run without steps."""
     isalpha = ctypes.cast(ctypes.CDLL(None).isalpha, ctypes.c_void_p).value or 0
-    step = CallNative(isalpha, (0,))  # looks into a table, and returns 0
+    step = NativeCall(isalpha, (0,))  # looks into a table, and returns 0
     taken_s = []
     for count in (0, STEPS):
         loop = loop_classes()[name]([[step] * count], 0, 0, 0, 0.0)

@@ -54,7 +54,7 @@ class PyLoop {
   PyLoop(nb::sequence programs, std::size_t caller, std::size_t events, std::size_t slots,
          double spin_s) {
     const nb::object steps = nb::module_::import_("coexec.runtime.steps");
-    types_ = {steps.attr("AwaitEvent"), steps.attr("SignalEvent"), steps.attr("CallNative"),
+    types_ = {steps.attr("AwaitEvent"), steps.attr("SignalEvent"), steps.attr("NativeCall"),
               steps.attr("CallPython")};
     std::vector<Program> made;
     for (nb::handle program : programs) {

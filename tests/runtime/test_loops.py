@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from coexec.runtime.loops import loop_classes
 from coexec.runtime.steps import (
     AwaitEvent,
-    CallNative,
     CallPython,
     CopyBox,
     LoopStep,
+    NativeCall,
     RunLoop,
     SignalEvent,
     Spot,
@@ -143,11 +143,11 @@ def test_a_native_function_gets_fourteen_arguments(make: Any) -> None:
     seen: list[tuple[int, ...]] = []
     function = kind(lambda *words: seen.append(words) or 0)
     address = ctypes.cast(function, ctypes.c_void_p).value or 0
-    with started(make, [[CallNative(address, tuple(range(1, 15)))]]) as loop:
+    with started(make, [[NativeCall(address, tuple(range(1, 15)))]]) as loop:
         assert loop.run([]) is None
     assert seen == [tuple(range(1, 15))]
     with pytest.raises(ValueError, match="too many arguments"):
-        make([[CallNative(address, tuple(range(15)))]], 0, 0, 0, 0.0)
+        make([[NativeCall(address, tuple(range(15)))]], 0, 0, 0, 0.0)
 
 
 def test_an_argument_is_loaded_when_the_step_is_carried_out(make: Any) -> None:
@@ -156,14 +156,14 @@ def test_an_argument_is_loaded_when_the_step_is_carried_out(make: Any) -> None:
     function = kind(lambda *words: seen.append(words) or 0)
     address = ctypes.cast(function, ctypes.c_void_p).value or 0
     cell = ctypes.c_ssize_t()
-    step = CallNative(address, (7, ctypes.addressof(cell)), loaded=1)
+    step = NativeCall(address, (7, ctypes.addressof(cell)), loaded=1)
     with started(make, [[step]]) as loop:
         for number in (3, -4):
             cell.value = number
             assert loop.run([]) is None
     assert seen == [(7, 3), (7, -4)]
     with pytest.raises(IndexError, match="loads an argument"):
-        make([[CallNative(address, (1,), loaded=1)]], 0, 0, 0, 0.0)
+        make([[NativeCall(address, (1,), loaded=1)]], 0, 0, 0, 0.0)
 
 
 def test_errors_name_device_step_and_result(make: Any) -> None:
@@ -172,7 +172,7 @@ def test_errors_name_device_step_and_result(make: Any) -> None:
     address = ctypes.cast(refuses, ctypes.c_void_p).value or 0
     programs: list[list[LoopStep]] = [
         [AwaitEvent(0)],
-        [CallPython(int), CallNative(address, ()), SignalEvent(0)],
+        [CallPython(int), NativeCall(address, ()), SignalEvent(0)],
     ]
     with started(make, programs, events=1) as loop:
         for _ in range(3):
@@ -184,9 +184,9 @@ def test_a_pointer_counts_as_an_error_if_only_its_upper_half_is_set(make: Any) -
     kind = ctypes.CFUNCTYPE(ctypes.c_ssize_t)
     pointer = kind(lambda: 1 << 32)
     address = ctypes.cast(pointer, ctypes.c_void_p).value or 0
-    with started(make, [[CallNative(address, (), returns_pointer=True)]]) as loop:
+    with started(make, [[NativeCall(address, (), returns_pointer=True)]]) as loop:
         assert loop.run([]) == (0, 0, 1 << 32, None)
-    with started(make, [[CallNative(address, ())]]) as loop:
+    with started(make, [[NativeCall(address, ())]]) as loop:
         assert loop.run([]) is None
 
 

@@ -25,9 +25,9 @@ class DeviceThreads:
         """Start the threads.
 
         Args:
-            kept: what owns the memory of the loop's steps. The threads keep it alive.
             cores: by index of the device, its name and the cores that its thread is bound to;
                 without cores it is not bound.
+            kept: the owner of the memory of the loop's steps. The threads keep it alive.
         """
         self._loop = loop
         self._cores = cores

@@ -116,6 +116,7 @@ class Executor:
         self._allocation: Allocation | None = allocated(self._installed)
         """Memory for the next linked plan, if it was allocated already."""
         self._callers = _served_by_caller(self._installed)
+        self._callers_cores = self._installed.thread_cores(self._callers)
         self._engines: Sequence[OpenEngine] = tuple(self._installed.engines.values())
         self._timed = [engine for engine in self._engines if isinstance(engine, Timed)]
         self._lock = RunLock()
@@ -229,10 +230,6 @@ class Executor:
                 loop.stop()
             if before != cores:
                 os.sched_setaffinity(0, before)
-
-    @property
-    def _callers_cores(self) -> set[int]:
-        return self._installed.thread_cores(self._callers) if self._installed else set()
 
     def _install(self, installing: Installing | None = None) -> LoadedPlan:
         return LoadedPlan(

@@ -17,7 +17,6 @@ from coexec.runtime.loaded_plan import LoadedPlan
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.steps import (
     AwaitEvent,
-    CallNative,
     CallPython,
     CopyBox,
     LoopStep,
@@ -310,7 +309,7 @@ class LinkedPlan:
             yield LinkedStep(CallPython(self._waiter(index)), index)
             return
         for call in launch.native_wait:
-            yield LinkedStep(CallNative(*call), index, computes, launch.failure)
+            yield LinkedStep(call, index, computes, launch.failure)
         if launch.checks:
             yield LinkedStep(CallPython(launch.check), index, computes)
 
@@ -335,7 +334,7 @@ def _called(
     calls = () if native is None else native.native
     for call in calls:
         failure = None if native is None else native.failure
-        yield LinkedStep(CallNative(*call), segment, True, failure)
+        yield LinkedStep(call, segment, True, failure)
     if not calls:
         yield LinkedStep(CallPython(by_python), segment, True)
 

@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from coexec.engines.base import NativeCall
+
 __all__ = [
     "AwaitEvent",
-    "CallNative",
     "CallPython",
     "CopyBox",
     "LoopStep",
+    "NativeCall",
     "Outcome",
     "RunLoop",
     "SignalEvent",
@@ -33,20 +35,6 @@ class SignalEvent:
     """Signal an event: everything that this device did before is complete."""
 
     event: int
-
-
-@dataclass(frozen=True, slots=True)
-class CallNative:
-    """Call a C function. It must not raise, and needs no lock of Python."""
-
-    function: int
-    """Its address."""
-    arguments: tuple[int, ...]
-    """Integers and pointers, at most fourteen. They stay valid as long as the loop."""
-    returns_pointer: bool = False
-    """It returns a pointer to an error, or null. False: an ``int``, which is 0 if it has worked."""
-    loaded: int = -1
-    """Index of an argument that is an address: its value when the step is carried out is passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +65,7 @@ class CopyBox:
     """The axes around them, outermost first: size, and strides in bytes of target and source."""
 
 
-LoopStep = AwaitEvent | SignalEvent | CallNative | CallPython | CopyBox
+LoopStep = AwaitEvent | SignalEvent | NativeCall | CallPython | CopyBox
 
 Outcome = tuple[int, int, int, BaseException | None]
 """Why a run has not ended: the device and its step that failed, the result of the C function, and

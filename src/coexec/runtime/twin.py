@@ -17,10 +17,10 @@ import numpy as np
 from coexec.arrays import Array
 from coexec.runtime.steps import (
     AwaitEvent,
-    CallNative,
     CallPython,
     CopyBox,
     LoopStep,
+    NativeCall,
     Outcome,
     SignalEvent,
     Spot,
@@ -214,7 +214,7 @@ class TwinLoop:
                 if step.event >= events:
                     raise IndexError("a step names an event that the loop has not")
                 return step
-            case CallNative():
+            case NativeCall():
                 if len(step.arguments) > MOST_ARGUMENTS:
                     raise ValueError("a native step has too many arguments")
                 if step.loaded >= len(step.arguments):
@@ -244,7 +244,7 @@ class TwinLoop:
         return np.ndarray(sizes, np.uint8, memory, 0, (*strides, 1))
 
 
-def _called_with_loaded(function: Callable[..., int], step: CallNative) -> int:
+def _called_with_loaded(function: Callable[..., int], step: NativeCall) -> int:
     arguments = list(step.arguments)
     arguments[step.loaded] = ctypes.c_ssize_t.from_address(arguments[step.loaded]).value
     return function(*arguments)

@@ -18,7 +18,6 @@ from coexec.engines.registry import open_devices
 from coexec.errors import ExecutionError
 from coexec.lowering.module import Module
 from coexec.runtime.loops import loop_classes
-from coexec.runtime.steps import CallNative
 from tests.helpers.gpu_networks import module_of
 from tests.helpers.onnx_models import direct, tensor
 
@@ -47,7 +46,7 @@ def test_a_loop_computes_what_the_python_interface_computes(name: str) -> None:
     bound = session(module).bind({"x": np.zeros_like(x)}, {"y": np.zeros_like(x)})
     bound.set_input("x", x)
     bound.set_output("y", found)
-    loop = loop_classes()[name]([[CallNative(*call) for call in bound.native]], 0, 0, 0, 0.0)
+    loop = loop_classes()[name]([bound.native], 0, 0, 0, 0.0)
     assert loop.run([]) is None
     np.testing.assert_array_equal(found, expected)
     found[...] = 0
@@ -75,7 +74,7 @@ def test_an_error_has_the_words_of_onnx_runtime(name: str) -> None:
     bound = session(module).bind(feeds, {"y": np.empty(1, np.float32)})
     with pytest.raises(ExecutionError, match=r"cpu:0: .*out of data bounds"):
         bound.run()
-    loop = loop_classes()[name]([[CallNative(*call) for call in bound.native]], 0, 0, 0, 0.0)
+    loop = loop_classes()[name]([bound.native], 0, 0, 0, 0.0)
     outcome = loop.run([])
     assert outcome is not None and outcome[:2] == (0, 0)
     assert "out of data bounds" in str(bound.failure(outcome[2]))
