@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -215,6 +216,15 @@ def test_devices_that_share_cores_are_told_apart(names: str, advice: str) -> Non
     assert str(caught.value).endswith(f": {advice}")
     if advice.startswith("name "):
         assert System(devices(advice.removeprefix("name ")))  # it leads to no other error
+
+
+def test_one_pool_of_threads_serves_one_device_of_a_plan() -> None:
+    pool, free = EngineInfo("pooled", pool="its threads"), EngineInfo("free")
+    first, second = (Device(f"cpu:{core}", "cpu", (pool,), (core,)) for core in (0, 1))
+    with pytest.raises(DeviceError, match="name one device, cpu:0-1/pooled, or give one"):
+        System((first, second))
+    System((first, replace(second, engines=(free,))))
+    System((first, replace(second, host="another")))
 
 
 def test_names_are_split_at_devices_not_at_cores() -> None:

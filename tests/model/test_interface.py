@@ -198,7 +198,7 @@ def test_a_size_at_which_the_model_does_not_work(size: int) -> None:
     if size == 8:  # the smallest
         assert load(proto, shapes={"H": 7, "W": size}, check=True).graph.tensors["y"].size_bytes
         return
-    message = f"does not work with --shape H={size} --shape W={size}: .*; give it another --shape"
+    message = f"does not work with --shape H={size} --shape W={size}: .*; give it other sizes"
     with pytest.raises(ModelError, match=message):
         load(proto, shapes={"H": size, "W": size}, check=True)
 

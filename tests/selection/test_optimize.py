@@ -77,8 +77,15 @@ def test_an_unfinished_call_tells_the_load_until_then() -> None:
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     messages.put(("race of 3 plans", 4, 100, 0.6))
     verdict = module._followed(messages, 0.0, None)
-    assert verdict.unfinished == "this was under way: race of 3 plans (4 of 100)"
+    assert verdict.unfinished == "race of 3 plans, 4 of 100"
     assert verdict.others == 0.6 and verdict.is_busy
+    messages.put(FASTER)
+    messages.put(("race of 4 plans", 30, 100, 0.0))
+    verdict = module._followed(messages, 0.0, None)
+    assert verdict.is_faster and str(verdict).endswith(
+        "more time would try cpu:0+cpu:1; the time was over during a later step: "
+        "race of 4 plans, 30 of 100"
+    )
 
 
 def judged(
@@ -142,7 +149,7 @@ def test_devices_are_closed_after_the_race(
 
 def test_a_time_that_is_too_short_is_said(model: str, tmp_path: Path) -> None:
     verdict = optimize(model, Settings(CPUS[:1], cache=tmp_path), 0.1)
-    assert verdict.plan_file is None and "the time was over while" in str(verdict)
+    assert verdict.plan_file is None and "the time was over" in str(verdict)
 
 
 def test_what_cannot_be_optimized(model: str, tmp_path: Path) -> None:
@@ -182,6 +189,38 @@ def test_a_plan_of_an_earlier_call_is_told(
     (tmp_path / "m.plan.json").write_text("{}")
     assert main(["optimize", model]) == 0
     assert "m.plan.json is of an earlier call" in capfd.readouterr().out
+    monkeypatch.setattr(module, "optimize", lambda *_: replace(FASTER, plan_file="{}"))
+    assert main(["optimize", model]) == 0
+    assert "m.plan.json, in place of an earlier one" in capfd.readouterr().out
+
+
+def test_a_plan_file_that_is_not_used_is_told(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["simulate", model, "--planner", "heft", "--cache", str(tmp_path / "cache")]
+    assert main(words) == 0 and "--plan" not in capfd.readouterr().err
+    Path("m.plan.json").write_text("{}")
+    assert main(words) == 0
+    assert "m.plan.json is here, and is used with --plan m.plan.json only" in (
+        " ".join(capfd.readouterr().err.split())
+    )
+
+
+def test_a_busy_machine_and_a_doubt_are_one_line(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    doubtful = replace(FASTER, plan_file="{}", doubt="the times vary by 30%")
+    for others, text in (
+        (0.0, "doubt the times vary by 30%; the next call measures again"),
+        (0.5, "doubt other programs used 50% of the processors' time"),
+    ):
+        verdict = replace(doubtful, others=others)
+        monkeypatch.setattr(module, "optimize", lambda *_, verdict=verdict: verdict)
+        assert main(["optimize", model]) == 0
+        said = " ".join(capfd.readouterr().out.split())
+        assert text in said and said.count("doubt ") == 1
 
 
 def test_a_verdict_without_rivals_says_so() -> None:
@@ -253,6 +292,33 @@ def test_what_was_chosen_among_devices_alone_is_chosen_again(
     assert Chooser(branches(), settings).known is None
     assert not any(c.status == "untried" for c in Chooser(branches(), settings).choose().candidates)
     assert Chooser(branches(), settings, alone=True).known is not None
+
+
+@two_cores
+def test_a_choice_is_kept_where_there_is_no_time_to_try_its_plan_again(tmp_path: Path) -> None:
+    """A process that was slower than expected has started one plan, and it is another one."""
+    rules = replace(ONE_ENGINE, planners="heft")
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
+    second = (CPUS[1],)
+
+    def compete(rivals: Any, *_: Any, **__: Any) -> Outcome[int]:
+        laps = {which: [Lap((1.0 + which,), (1.0 + which,))] * 5 for which in rivals}
+        return Outcome(laps)
+
+    first = Chooser(branches(), settings, alone=True, compete=compete)
+    assert first.choose().decision is not None
+    taken = first.decision.taken
+    assert taken.devices != second
+
+    class Only(Chooser):
+        @property
+        def _configurations(self) -> Any:
+            return [second]
+
+    later = Only(branches(), settings, compete=compete)
+    assert later.known is None
+    assert later.choose().decision is not None and later.decision.taken == taken
+    assert later.decision.races == 2 and not later.decision.alone
 
 
 @pytest.mark.parametrize("seconds", [0, -1, "30", True, float("nan")])

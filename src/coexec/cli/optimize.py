@@ -11,6 +11,7 @@ from coexec.cli.options import (
     JsonOpt,
     ModelArg,
     SettingOptions,
+    default_plan,
     takes,
 )
 from coexec.cli.verbs import prints
@@ -59,27 +60,23 @@ def command(
     from coexec.cli.progress import progress
     from coexec.selection.optimize import optimize
 
-    file = output or Path(f"{_stem(model)}.plan.json")
+    file = output or default_plan(model)
     check_files(file)
     with progress(f"loading {model}") as tell:
         config = options.settings()
         verdict = optimize(model, config, time, tell)
     kept = verdict.plan_file if verdict.is_faster else None
+    replaced = kept is not None and file.exists()
     if kept is not None:
         write_file(file, kept)
     if json:
         print_json(_facts(verdict) | {"plan": None if kept is None else str(file)})
         return
     out.print(f"verdict    {verdict}")
-    if verdict.is_busy:
-        out.print(
-            f"busy       other programs used {verdict.others:.0%} of the processors' time "
-            f"meanwhile: figures of a busy machine are not reliable"
-        )
-    if verdict.doubt is not None:
-        out.print(f"doubt      {verdict.doubt}; the next call measures again")
+    if (doubt := _doubt(verdict)) is not None:
+        out.print(f"doubt      {doubt}")
     if kept is not None:
-        out.print(f"plan       {file}")
+        out.print(f"plan       {file}{', in place of an earlier one' if replaced else ''}")
         out.print(f"use it     session = coexec.InferenceSession({model!r}, plan={str(file)!r})")
     elif file.exists():
         out.print(f"plan       {file} is of an earlier call, and stays as it is")
@@ -88,11 +85,15 @@ def command(
         print_candidates(verdict.decision, "first")
 
 
-def _stem(model: str) -> str:
-    from coexec.research_loader import zoo_name
-
-    zoo = zoo_name(model)
-    return Path(model if zoo is None else zoo).stem or "model"
+def _doubt(verdict: "Verdict") -> str | None:
+    """Why the ratio may be wrong; the answers of a plan are compared in any case."""
+    again = "" if verdict.doubt is None else "; the next call measures again"
+    if verdict.is_busy:
+        return (
+            f"other programs used {verdict.others:.0%} of the processors' time meanwhile, so on a "
+            f"quiet machine the plan may gain more or less{again}"
+        )
+    return None if verdict.doubt is None else f"{verdict.doubt}{again}"
 
 
 def _facts(verdict: "Verdict") -> dict[str, Any]:

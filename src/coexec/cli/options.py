@@ -30,6 +30,7 @@ __all__ = [
     "PlatformOpt",
     "SettingOptions",
     "TraceOpt",
+    "default_plan",
     "device_names",
     "takes",
 ]
@@ -115,6 +116,8 @@ def takes(*settings: str) -> Callable[[_Command], _Command]:
         @functools.wraps(command)
         def called(**arguments: Any) -> Any:
             texts = {name: arguments.pop(name) for name in settings}
+            if "plan" in texts and texts["plan"] is None and texts["devices"] is None:
+                _tell_unused_plan(arguments["model"])
             return command(options=SettingOptions(texts), **arguments)
 
         parameters: list[inspect.Parameter] = []
@@ -129,6 +132,24 @@ def takes(*settings: str) -> Callable[[_Command], _Command]:
         return called  # type: ignore[return-value]
 
     return decorate
+
+
+def default_plan(model: str) -> Path:
+    """The file in which `coexec optimize` keeps the plan of a model."""
+    from coexec.research_loader import zoo_name
+
+    zoo = zoo_name(model)
+    return Path(f"{Path(model if zoo is None else zoo).stem or 'model'}.plan.json")
+
+
+def _tell_unused_plan(model: str) -> None:
+    """Say that a plan is left unused; an export has one of its own."""
+    if (file := default_plan(model)).exists() and not Path(model).is_dir():
+        from coexec.cli.console import err
+
+        err.print(
+            f"coexec: note: {file} is here, and is used with --plan {file} only", soft_wrap=True
+        )
 
 
 def _parameter(field: Any) -> inspect.Parameter:

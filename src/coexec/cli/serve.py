@@ -39,7 +39,8 @@ def command(
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at; 0: a free one.")] = 8000,
     name: Annotated[
-        str | None, typer.Option(help="Name of the model in URLs; by default the file's.")
+        str | None,
+        typer.Option(help="Name of the model in URLs; by default that of the file or folder."),
     ] = None,
     credits: Annotated[
         int | None,

@@ -54,6 +54,9 @@ class EngineInfo:
     memory_bytes: int | None = None
     precision: str = "fp32"
     """Precision of its computation: "fp32", "fp16" or "bf16"."""
+    pool: str = ""
+    """Title of the threads with which it computes, if they can compute on one set of cores at a
+    time in a process; "" if there is no such limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,7 @@ class System:
             raise DeviceError("no device is given; name at least one, for example cpu:0")
         _refuse_twice(self.devices)
         _refuse_shared_cores(self.devices)
+        _refuse_shared_pool(self.devices)
         for link in self.links:
             for end in (link.source, link.target):
                 if end not in names:
@@ -276,6 +280,23 @@ def _refuse_shared_cores(devices: Sequence[Device]) -> None:
                 raise DeviceError(
                     f"devices {other!r} and {device.name!r} share core {core}; two devices "
                     f"of one plan never share a core: {_cores_apart(devices)}"
+                )
+
+
+def _refuse_shared_pool(devices: Sequence[Device]) -> None:
+    owner: dict[tuple[str, str], Device] = {}
+    for device in devices:
+        for engine in device.engines:
+            if not engine.pool:
+                continue
+            other = owner.setdefault((device.host, engine.pool), device)
+            if other is not device:
+                joined = format_numbers(sorted({*other.cores, *device.cores}))
+                raise DeviceError(
+                    f"devices {other.name!r} and {device.name!r} cannot both use {engine.name} in "
+                    f"one plan: the threads of {engine.pool} compute on one set of cores in a "
+                    f"process; name one device, {device.kind}:{joined}/{engine.name}, or give one "
+                    f"of the two another engine"
                 )
 
 

@@ -119,8 +119,8 @@ def _explained(error: UnfitError, shapes: Shapes, values: Mapping[str, Any]) -> 
     options = [options_of(shapes)] if shapes else []
     options += [f"--value {name}={str(value)[:40]}" for name, value in values.items()]
     return ModelError(
-        f"the model does not work with {' '.join(options)}: {error.reason}; give it "
-        f"another --shape or --value"
+        f"the model does not work with {' '.join(options)}: {error.reason}; give it other sizes or "
+        f"values, such as those that coexec inspect MODEL finds without these options"
     )
 
 

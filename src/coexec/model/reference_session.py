@@ -12,7 +12,7 @@ from coexec.arrays import Array
 from coexec.model.shape_mismatch import UnfitError
 from coexec.model.types import show_maps, type_proto
 from coexec.model.values import FOREIGN, ort_value
-from coexec.ort import OrtSession
+from coexec.ort import OrtSession, reason_of
 
 __all__ = ["is_plain", "own_session", "plain_session", "value_info", "weighted_session"]
 
@@ -66,7 +66,7 @@ def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) 
         proto, weights = _without_weights(model)
         content = proto.SerializeToString()
     except Exception as error:
-        raise UnfitError("ONNX Runtime does not run the model", error) from None
+        raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
     return _with_weights(content, weights, options)
 
 
@@ -81,7 +81,7 @@ def _with_weights(
             options.add_external_initializers(list(values), list(values.values()))
         session = OrtSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise UnfitError("ONNX Runtime does not run the model", error) from None
+        raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
     session.borrowed_weights = values  # the session uses their memory
     return session
 

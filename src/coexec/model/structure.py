@@ -140,9 +140,11 @@ def check_proto(
         small: the content that ``proto`` was decoded from, if weights were left out.
     """
     if not proto.HasField("graph"):
+        size_bytes = proto.ByteSize()
+        fault = "it has no graph" if size_bytes else "it is empty"
         raise ModelError(
-            f"{what} ({proto.ByteSize()} bytes) is not an ONNX model: it has no "
-            f"graph; export or download it again"
+            f"{what} ({size_bytes} bytes) is not an ONNX model: {fault}; export or download it "
+            f"again"
         )
     checked = isinstance(proto, StrictModelProto)
     broken = None if checked else next(_broken_texts(proto, 0, what), None)

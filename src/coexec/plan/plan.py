@@ -113,7 +113,13 @@ class Plan:
             PlanError: the text is no plan, or has another format.
         """
         try:
-            data = json.loads(text)
+            try:
+                data = json.loads(text)
+            except ValueError as error:
+                raise PlanError(
+                    f"this is not a plan, nor any JSON ({error}); make one with coexec plan MODEL "
+                    f"--output plan.json"
+                ) from None
             if data["format"] != _FORMAT:
                 raise PlanError(
                     f"the plan has format {data['format']!r}, this version reads "

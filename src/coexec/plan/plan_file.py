@@ -74,6 +74,12 @@ class ModelFacts:
         ]
         return f"{self.name!r}" + (f" with {', '.join(shown)}" if shown else "")
 
+    def options(self, other: Self) -> str:
+        """The options of the command line that fix the sizes of the inputs that differ from those
+        of ``other``; each begins with a space."""
+        unlike = {n: s for n, s in self.inputs.items() if other.inputs.get(n, s) != s}
+        return "".join(f" --shape {n}={','.join(map(str, s))}" for n, s in unlike.items())
+
 
 @dataclass(frozen=True)
 class PlanFile:
@@ -138,12 +144,13 @@ class PlanFile:
         texts = None if self.made_for is None else self.made_for.against(here)
         if texts is None:
             texts = (f"tasks {self.plan.model}", f"{graph.name!r} has tasks {graph.fingerprint}")
-        output = self.path or "plan.json"
+        output, own, new = self.path or "plan.json", "", ""
+        if self.made_for is not None and self.made_for.shapes and self.made_for.name == here.name:
+            own, new = self.made_for.options(here), here.options(self.made_for)
         raise PlanError(
-            f"{self.title} was made for another model or other shapes: for {texts[0]}, "
-            f"and here: {texts[1]}; give it the model and the shapes that it was made "
-            f"for, or make a new one with coexec plan MODEL "
-            f"--output {output}"
+            f"{self.title} was made for another model or other shapes: for {texts[0]}, and here: "
+            f"{texts[1]}; give it the model and the shapes that it was made for{own}, or make a "
+            f"new one with coexec plan MODEL{new} --output {output}"
         )
 
 

@@ -15,7 +15,7 @@ whole requests, and threads send many of them (`throughput`). All else is the sa
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -33,6 +33,7 @@ from coexec.errors import (
     PlanError,
     StoreError,
 )
+from coexec.hardware.hardware import System
 from coexec.keys import digest
 from coexec.model.declared import sizes_of
 from coexec.plan.plan import Plan
@@ -111,6 +112,8 @@ class Chooser:
         self._first = self._open(self._first_names)
         self._earlier: Prepared | None = None
         """The choice that is reconsidered."""
+        self._quicker: Prepared | None = None
+        """The choice of an earlier call, with less time or among single devices only."""
 
     @cached_property
     def _configurations(self) -> Sequence[Configuration]:
@@ -165,8 +168,7 @@ class Chooser:
         return decision.doubt
 
     def reconsider(self) -> Prepared:
-        """Race again because the earlier choice is in doubt. It is confirmed or replaced; it is
-        kept if there is no time to try it again.
+        """Race again because the earlier choice is in doubt. It is confirmed or replaced.
 
         Profiles that were measured on a busy machine are measured again.
         """
@@ -178,7 +180,8 @@ class Chooser:
         return self.choose()
 
     def choose(self) -> Prepared:
-        """The fastest plan found for the model.
+        """The fastest plan found for the model. An earlier choice is kept if there is no time to
+        try its plan again.
 
         Raises:
             InfeasibleError: no configuration runs it.
@@ -202,11 +205,12 @@ class Chooser:
         outcome = race.run(shortlist, budget_s, deadline)
         order = self._compared(ranked(shortlist, outcome, self._objective, rules))
         decision = self._decision(order, [*unraced, *left_out], outcome)
-        earlier, before = self._earlier, self._before
+        earlier = self._earlier or self._quicker
+        before = None if earlier is None else earlier.decision
         if earlier is None or before is None or _is_tried(before.taken, decision):
             prepared = order[0].prepared()
         else:
-            prepared, decision = earlier, replace(before, races=before.races + 1)
+            prepared, decision = earlier, before.again(decision)
         self._remember(prepared, decision)
         self._known = replace(prepared, decision=decision)
         return self._known
@@ -219,7 +223,9 @@ class Chooser:
     def _contenders(self) -> tuple[list[Contender], list[Candidate]]:
         """Plans that can run, and the configurations that cannot or that were left out."""
         forecasts = self._forecasts
-        several = [names for names in self._configurations if len(names) > 1]
+        unable = self._unable
+        possible = [names for names in self._configurations if names not in unable]
+        several = [names for names in possible if len(names) > 1]
         optional = forecasts is not None or self._objective.mode == "latency"
         later = several if self._alone or optional else []
         planning = ConfigurationPlanning(
@@ -231,7 +237,7 @@ class Chooser:
             lambda: None if forecasts is None else forecasts.forget(),
         )
         agenda = Agenda(
-            [names for names in self._configurations if names not in later],
+            [names for names in possible if names not in later],
             [] if self._alone else later,
             None if forecasts is None else forecasts.of,
             self._rules,
@@ -241,7 +247,19 @@ class Chooser:
         if self._alone:
             reason = "only single devices were tried"
             rows += [without_plan(names, "untried", reason) for names in several]
+        rows += [without_plan(names, "refused", reason) for names, reason in unable.items()]
         return able, rows
+
+    @cached_property
+    def _unable(self) -> Mapping[Configuration, str]:
+        """The configurations that cannot be open together, with the reason."""
+        unable = {}
+        for names in self._configurations:
+            try:
+                System(tuple(describe(name, self._settings.engine_options) for name in names))
+            except DeviceError as error:
+                unable[names] = str(error)
+        return unable
 
     def _profile_all_cores(self) -> None:
         """Measure the tasks on all cores as one device, if expectations decide what is profiled.
@@ -414,7 +432,10 @@ class Chooser:
             if not is_exact(prepared) and any(_differs(plan) for plan in plans):
                 return None  # a request has shown that its outputs differ
             more = self._rules.seconds > decision.seconds or (decision.alone and not self._alone)
-            return None if more and decision.untried else prepared
+            if more and decision.untried:
+                self._quicker = prepared
+                return None
+            return prepared
         except (
             OSError,
             ValueError,

@@ -5,7 +5,7 @@ A decision is stored with the choice in the cache. `coexec explain` prints it, a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from coexec.settings import MODE, Mode
@@ -125,6 +125,15 @@ class Decision:
     def untried(self) -> Sequence[Candidate]:
         """Candidates for which there was no time."""
         return [c for c in self.candidates if c.status == "untried"]
+
+    def again(self, later: "Decision") -> "Decision":
+        """This decision after a later one that has not tried its plan."""
+        return replace(
+            self,
+            races=self.races + 1,
+            seconds=max(self.seconds, later.seconds),
+            alone=self.alone and later.alone,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """This decision as lists, dicts and numbers."""

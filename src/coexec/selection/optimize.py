@@ -82,7 +82,8 @@ class Verdict:
     doubt: str | None = None
     """Why the choice will be made again; None if it will not."""
     unfinished: str | None = None
-    """The step that was running when the time was over; None if there is a result."""
+    """The step that was running when the time was over; None if none was. The figures are those of
+    an earlier step, or there are none."""
 
     @property
     def is_busy(self) -> bool:
@@ -101,11 +102,16 @@ class Verdict:
     def __str__(self) -> str:
         if self.decision is None or self.plan_s is None or self.ort_s is None:
             return (
-                f"keep ONNX Runtime, or give more time: the time was over while {self.unfinished}"
+                f"keep ONNX Runtime, or give more time: the time was over during this step: "
+                f"{self.unfinished}"
             )
         text = f"{'use the plan' if self.is_faster else 'keep ONNX Runtime'}: {self._why}"
         text += f", for {self.decision.shapes}" if self.decision.shapes else ""
-        return text + (f"; more time would try {', '.join(self.untried)}" if self.untried else "")
+        if self.untried:
+            text += f"; more time would try {', '.join(self.untried)}"
+        if self.unfinished is not None:
+            text += f"; the time was over during a later step: {self.unfinished}"
+        return text
 
     @property
     def _why(self) -> str:
@@ -167,12 +173,12 @@ def _followed(
     Warnings of the process are issued again in this process.
     """
     verdict: Verdict | None = None
-    step, others = "the model was loaded", 0.0
+    step, others = "loading of the model", 0.0
     while True:
         try:
             message = messages.get(timeout=max(0.0, end_s - time.monotonic()))
         except queue.Empty:
-            return verdict or Verdict(unfinished=step, others=others)
+            return replace(verdict or Verdict(others=others), unfinished=step)
         if isinstance(message, EndedError) and verdict is not None:
             return verdict
         if isinstance(message, CoexecError):
@@ -184,7 +190,7 @@ def _followed(
             warnings.warn(message, stacklevel=3)
             continue
         what, done, total, others = message
-        step = f"this was under way: {what} ({done} of {total})"
+        step = f"{what}, {done} of {total}" if total > 1 else what
         if report is not None:
             report(what, done, total)
 

@@ -37,7 +37,8 @@ class PlanRace:
     def run(
         self, shortlist: Sequence[Contender], budget_s: float, deadline: Deadline
     ) -> Outcome[int]:
-        """Run the race; rivals are the indices of the shortlist. A single plan needs no race.
+        """Run the race; rivals are the indices of the shortlist. A single plan needs no race, also
+        if it is the only one that starts.
 
         Plans that are not started at the deadline do not run, but for the first one.
         """
@@ -45,6 +46,8 @@ class PlanRace:
             return Outcome()
         with ExitStack() as stack:
             rivals = self._started(shortlist, deadline, stack)
+            if len(rivals.turns) < 2:
+                return Outcome(failed=rivals.failed)
             watch = Stopwatch(used_s=cpu_clock(rivals.processes))
             what, start_s = f"race of {len(rivals.turns)} plans", watch.now_s()
             loads: list[Load] = []

@@ -277,7 +277,9 @@ def _check_shape(where: str, shape: list[Any], tensor: ServedTensor, limit_bytes
         len(shape) != len(model_shape)
         or any(w not in (-1, size) for w, size in zip(model_shape, shape, strict=True))
     ):
-        raise InputError(f"{where} has shape {_shown(shape)}, the model takes {list(model_shape)}")
+        raise InputError(
+            f"{where} has shape {_shown(shape)}, the model is served for {list(model_shape)}"
+        )
     if len(shape) > _MOST_AXES:
         raise InputError(f"{where} has {len(shape)} axes and may have {_MOST_AXES}")
     if math.prod(size or 1 for size in shape) * tensor.dtype.itemsize > limit_bytes:

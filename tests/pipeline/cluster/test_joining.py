@@ -44,10 +44,13 @@ def address(surroundings: Surroundings) -> str:
     return str(facts["address"])
 
 
-def call(surroundings: Surroundings, *words: str) -> tuple[int, str, str]:
-    """`coexec cluster`: its code, what it prints, and what it says of errors."""
+def call(surroundings: Surroundings, *words: str, site: bool = True) -> tuple[int, str, str]:
+    """`coexec cluster`: its code, what it prints, and what it says of errors.
+
+    Without `site` the interpreter reads no .pth files.
+    """
     done = subprocess.run(
-        [sys.executable, "-m", "coexec", "cluster", *words],
+        [sys.executable, *([] if site else ["-S"]), "-m", "coexec", "cluster", *words],
         env=surroundings,
         capture_output=True,
         text=True,
@@ -75,8 +78,9 @@ def test_another_coexec_is_refused_in_a_line(
     shutil.copytree(package, tmp_path / "coexec", ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "coexec" / "units.py").open("a") as file:
         file.write("# changed\n")
-    other = {**surroundings, "PYTHONPATH": str(tmp_path)}
-    code, said, errors = call(other, "join", address, "--name", "other")
+    # The .pth file of an editable installation finds its own coexec before PYTHONPATH does.
+    other = {**surroundings, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    code, said, errors = call(other, "join", address, "--name", "other", site=False)
     assert (code, said) == (3, "") and errors.count("\n") == 1
     assert f"has coexec {build()}, this machine" in errors
 

@@ -79,6 +79,10 @@ class CpuRuntime:
         None if none was set."""
         return None
 
+    def pool(self, cores: Sequence[int]) -> str:
+        """`EngineInfo.pool` of a device with these cores."""
+        return ""
+
     def occupy(self, handle: Any, cores: tuple[int, ...]) -> CoreBinding:
         """Bind a device to ``cores``.
 

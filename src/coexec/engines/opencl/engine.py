@@ -57,10 +57,11 @@ class OpenCl(Engine):
         driver = Path(__file__).parent
         digests = source_digest(driver.parent / "kernels"), source_digest(driver)
         # Profiles depend on the text of the kernels and on how they are launched.
-        version = f"{super().installed}-{'-'.join(digests)}, {handle.driver}"
-        if handle.on_cpu:
+        version, pool = f"{super().installed}-{'-'.join(digests)}, {handle.driver}", ""
+        if handle.runtime is not None:
             version += f", blocks of {handle.architecture(block=options.block).block}"
-        return EngineInfo(self.name, version, memory, handle.memory_bytes, options.precision)
+            pool = handle.runtime.pool(device.cores)
+        return EngineInfo(self.name, version, memory, handle.memory_bytes, options.precision, pool)
 
     def open(
         self, device: Device, info: EngineInfo, options: Options, folder: Path | None

@@ -60,6 +60,9 @@ class Intel(CpuRuntime):
         self._parts: dict[int, Any] = {}
         """The sub-device that is bound to each core."""
 
+    def pool(self, cores: Sequence[int]) -> str:
+        return self.title if len(cores) > 1 else ""
+
     def want(self, cores: Sequence[int]) -> None:
         self._wanted = tuple(cores)
 

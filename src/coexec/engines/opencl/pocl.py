@@ -45,6 +45,9 @@ class Pocl(CpuRuntime):
         self._threads = int(os.environ.get(_THREADS, threads))
         return {_THREADS: str(self._threads)}
 
+    def pool(self, cores: Sequence[int]) -> str:
+        return self.title
+
     def loaded(self, started: Sequence[int]) -> None:
         self._workers = started
 

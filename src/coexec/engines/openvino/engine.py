@@ -59,7 +59,11 @@ class OpenVino(Engine):
             driver, memory_bytes = f", {processor.driver}", processor.memory_bytes
         version = f"{self.version}{driver}"
         return EngineInfo(
-            self.name, version, memory_bytes=memory_bytes, precision=options.precision
+            self.name,
+            version,
+            memory_bytes=memory_bytes,
+            precision=options.precision,
+            pool="OpenVINO" if len(device.cores) > 1 else "",
         )
 
     def open(
