@@ -3,6 +3,7 @@
 import json
 import queue
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,6 +125,31 @@ def test_its_default_session_is_not_faster_than_itself(
     monkeypatch.setattr(module, "is_whole_machine", lambda cores: whole)
     session = replace(BEST, devices=(whole_cpu(),), engines=("onnxruntime",), own_session=True)
     assert str(judged(Decision((session,)), 0.9, 0.9, monkeypatch)).startswith(word)
+
+
+@pytest.mark.parametrize(("budget_s", "starts"), [(100.0, 3), (0.0, 1)])
+def test_the_last_race_starts_its_rivals_anew(
+    budget_s: float, starts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[dict[str, Any]] = []
+    rounds: list[tuple[int, int]] = []
+
+    @contextmanager
+    def rivals(chosen: Any) -> Iterator[dict[str, Any]]:
+        started.append({})
+        yield started[-1]
+
+    def race(rivals: Any, limits: tuple[int, int], budget_s: float) -> Outcome[str]:
+        assert rivals is started[-1] and budget_s > 0
+        rounds.append(limits)
+        return Outcome({name: [Lap((float(len(started)),))] for name in ("plan", "ONNX Runtime")})
+
+    monkeypatch.setattr(module, "_rivals", rivals)
+    monkeypatch.setattr(module, "race", race)
+    chosen: Any = SimpleNamespace(work=SimpleNamespace(settings=Settings()))
+    outcome, _ = module._raced(chosen, budget_s)
+    assert outcome.rounds_s("plan", "paced") == [float(n + 1) for n in range(starts)]
+    assert sum(least for least, _ in rounds) >= RULES.rounds[0]
 
 
 @pytest.mark.long

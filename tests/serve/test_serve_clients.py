@@ -179,7 +179,10 @@ def test_several_clients_at_once_get_their_own_answers(network: Running) -> None
 @pytest.mark.parametrize(
     ("feeds", "said"),
     [
-        ({"x": np.zeros((1, 3, 20, 21), np.float32)}, "has shape [1, 3, 20, 21], the model takes "),
+        (
+            {"x": np.zeros((1, 3, 20, 21), np.float32)},
+            "has shape [1, 3, 20, 21], the model is served for ",
+        ),
         ({"x": np.zeros((1, 3, 20, 20), np.float64)}, "has datatype 'FP64', the model takes FP32"),
         ({"z": np.zeros((1, 3, 20, 20), np.float32)}, "the model has no input 'z'; it has 'x'"),
         ({}, "input 'x' is missing; the model takes 'x' FP32 [1, 3, 20, 20]"),
