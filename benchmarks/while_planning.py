@@ -24,7 +24,7 @@ from coexec.selection.planning_context import PlanningContext
 from coexec.settings import Settings
 
 _BEGINS, _ENDS = "planning in the background begins", "decided in"
-_BASE_S = 8
+_BASE_S = 30
 """Of requests to ONNX Runtime, before and after."""
 
 
