@@ -47,6 +47,11 @@ def test_more_than_that_is_an_error(own: float) -> None:
         judged(4e-3, work(own), {})
 
 
+def test_a_model_that_differs_from_itself_by_no_more_than_is_allowed_amplifies_nothing() -> None:
+    with pytest.raises(ExecutionError, match=r"by 0\.00015 of .* 1e-04 is allowed, and its own"):
+        judged(1.5e-4, work(9e-5), {})
+
+
 def test_random_numbers_are_no_rounding() -> None:
     with pytest.raises(ExecutionError, match="expected of random operators"):
         judged(RANDOM, work(RANDOM), {})

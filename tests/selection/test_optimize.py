@@ -69,8 +69,15 @@ def test_a_verdict_is_a_sentence() -> None:
     )
     own = replace(BEST, own_session=True, engines=("onnxruntime",))
     assert str(replace(SLOWER, decision=Decision((own,)))) == (
-        "keep ONNX Runtime: no candidate is clearly faster than its own session"
+        "keep ONNX Runtime: no candidate that may answer is clearly faster than its own session"
     )
+    differs = replace(BEST, status="refused", comparison="its answers differ")
+    rows = (replace(own, paced_s=0.0331), differs)
+    verdict = replace(SLOWER, decision=Decision(rows))
+    assert verdict.refused == f"{differs} takes 0.68 of its time, but its answers differ"
+    assert f"({verdict.refused})" in str(verdict)
+    assert replace(SLOWER, decision=Decision((rows[0], BEST))).refused is None
+    assert str(replace(FASTER, others=0.5)).startswith("use the plan (in doubt): ")
     assert "keep ONNX Runtime" in str(Verdict(unfinished="the model was loaded"))
 
 
@@ -84,8 +91,8 @@ def test_an_unfinished_call_tells_the_load_until_then() -> None:
     messages.put(("race of 4 plans", 30, 100, 0.0))
     verdict = module._followed(messages, 0.0, None)
     assert verdict.is_faster and str(verdict).endswith(
-        "more time would try cpu:0+cpu:1; the time was over during a later step: "
-        "race of 4 plans, 30 of 100"
+        "more time would try cpu:0+cpu:1; a second choice, among all devices, was not finished in "
+        "the time (race of 4 plans, 30 of 100)"
     )
 
 
@@ -270,15 +277,16 @@ def test_an_earlier_choice_is_raced_first_and_then_reconsidered(
             calls.append("reconsider")
             return self.known
 
-    def verdict(chosen: Any, *_: Any) -> Any:
+    def verdict(*_: Any) -> Verdict:
         calls.append("race")
-        return chosen
+        return FASTER
 
     monkeypatch.setattr(module, "_chooser", lambda *_, **__: Chosen())
     monkeypatch.setattr(module, "_verdict", verdict)
     settings = Settings(CPUS[:1], cache=tmp_path)
-    list(module._verdicts(model, settings, 60.0, lambda *_: None))
+    verdicts = list(module._verdicts(model, settings, 60.0, lambda *_: None))
     assert calls == ["race", "reconsider", "race"]
+    assert [v.is_earlier for v in verdicts] == [True, False]
 
 
 @two_cores

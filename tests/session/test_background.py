@@ -20,7 +20,7 @@ import coexec
 from coexec import processes
 from coexec.cache import Cache, Entry
 from coexec.engines.detect import usable_cores
-from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputError
+from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputError, UsageError
 from coexec.selection import background
 from coexec.selection.chooser import Chooser
 from coexec.selection.plan_selector import PlanSelector
@@ -135,6 +135,13 @@ def test_shapes_given_before_any_request(tmp_path: Path) -> None:
         for rows in (3, 6):  # others are answered all the same
             [found] = session.run(None, {"x": np.ones((rows, 4), np.float32)})
             assert found.shape == (rows, 4)
+
+
+def test_shapes_that_the_model_cannot_have_are_refused_at_once(tmp_path: Path) -> None:
+    model = any_size().SerializeToString()
+    for shapes, said in (({"x": (3, 5)}, "has the shape .rows,4."), ({"row": 3}, "'rows'")):
+        with pytest.raises(UsageError, match=said):
+            coexec.InferenceSession(model, devices=DEVICES, cache=tmp_path, shapes=shapes)
 
 
 def test_a_planner_by_name_is_waited_for(tmp_path: Path) -> None:
@@ -257,10 +264,32 @@ def test_a_choice_in_doubt_is_raced_again(tmp_path: Path, monkeypatch: pytest.Mo
     with coexec.InferenceSession(model, **words) as session:
         selector = session.coexec_router.plans.selector
         selector.start_known((), selector.check())
-        state = selector._state(())
-        while state.job is not None:
-            threading.Event().wait(0.05)
+        _until_planned(session)
     assert remembered()["decision"]["races"] == 2
+
+
+def test_a_choice_of_less_time_answers_until_there_is_one_of_more(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(branches(), str(model))
+    settled(model)
+    words: dict[str, Any] = {"devices": DEVICES, "cache": tmp_path / "cache"}
+    shorter = {"planners": "heft", "seconds": 1e-3}
+    first = Chooser(model, Settings(planner_options=shorter, **words)).choose()
+    assert any(c.status == "untried" for c in first.candidates)
+    longer = {**shorter, "seconds": 600.0}
+    with coexec.InferenceSession(model, planner_options=longer, **words) as session:
+        assert session.devices and session.degraded is None
+        _until_planned(session)
+    chosen = Chooser(model, Settings(planner_options=longer, **words)).known
+    assert chosen is not None and chosen.decision is not None
+    assert chosen.decision.seconds == longer["seconds"]
+
+
+def _until_planned(session: coexec.InferenceSession) -> None:
+    """Wait until nothing is planned for the session any more, its second choice included."""
+    state = session.coexec_router.plans.selector._state(())
+    while state.job is not None:
+        threading.Event().wait(0.05)
 
 
 def test_the_process_is_told_of_everything(tmp_path: Path) -> None:

@@ -81,10 +81,11 @@ def test_no_plan_of_a_file_answers_before_it_was_compared(
     monkeypatch.setattr(comparison, "_REPEATED", 1.0)
     file = written(model, rewritten(model), tmp_path / "p.json")
     with (
-        pytest.warns(DegradedWarning, match="ONNX Runtime's own session answers"),
+        pytest.warns(DegradedWarning, match="ONNX Runtime's own session answers") as caught,
         coexec.InferenceSession(model, plan=file, cache=tmp_path / "cache") as session,
     ):
         assert session.degraded and session.devices == ()
+    assert caught[0].filename == __file__
 
 
 def test_what_the_plan_does_not_fit_is_one_message(
@@ -138,8 +139,10 @@ def test_the_shapes_of_the_plan_are_those_of_the_session(tmp_path: Path, cache: 
         assert "made for other shapes" in session.degraded
     with pytest.raises(PlanError, match=r"x \[2, 4\].*x \[3, 4\]"):
         coexec.InferenceSession(path, plan=file, shapes={"N": 3}, cache=cache)
-    with pytest.warns(DegradedWarning, match=r"input 'x'.*shapes="):  # it does not say which
-        coexec.InferenceSession(path, plan=plan, cache=cache).close()
+    with pytest.raises(PlanError, match=r"fixes no sizes of 'x' \['N', 4\].*shapes="):
+        coexec.InferenceSession(path, plan=plan, cache=cache)
+    with coexec.InferenceSession(path, plan=plan, shapes={"N": 2}, cache=cache) as session:
+        assert session.devices == (CORE,)
 
 
 @given(data=st.data())

@@ -129,17 +129,6 @@ def test_the_warning_of_a_device_that_fails_names_the_programs_line(tmp_path: Pa
         assert caught[0].filename == __file__
 
 
-def test_the_warning_of_a_plan_that_is_not_made_names_the_programs_line(tmp_path: Path) -> None:
-    with pytest.warns(DegradedWarning, match="ONNX Runtime") as caught:
-        plan = coexec.InferenceSession(
-            relu([2]).SerializeToString(), devices=DEVICES, planner="single", cache=tmp_path
-        )
-        made = plan.coexec_router.running.prepared.plan
-        plan.close()
-        coexec.InferenceSession(relu(["N"]).SerializeToString(), plan=made, cache=tmp_path).close()
-    assert caught[0].filename == __file__
-
-
 def refusal(session: coexec.InferenceSession, *shape: int) -> str:
     with pytest.raises(InputError) as caught:
         session.run(None, x(*shape))

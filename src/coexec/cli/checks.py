@@ -140,7 +140,7 @@ def judged_by(
     if worst <= allowed:
         return f"equal to ONNX Runtime within {allowed:.0e} of the largest value: {worst:.1e}"
     own = own_difference(model, feeds)
-    if is_rounding(worst, own):
+    if own > allowed and is_rounding(worst, own):
         return (
             f"differs from ONNX Runtime by {worst:.1e} of the largest value; its own answers "
             f"with and without its optimisations differ by {own:.1e}, as this model amplifies "

@@ -38,7 +38,10 @@ def print_candidates(decision: Decision, first: str = "taken") -> None:
         label = _LABELS.get(candidate.status, candidate.status) if number else first
         out.print(f"{label:10} {format_candidate(candidate)}")
     if decision.reference is not None:
-        reference = f"{decision.reference}: the others are compared with it, round by round"
+        reference = (
+            f"{decision.reference}: the others are compared with it; a share of its time is the "
+            f"median of the shares of all rounds"
+        )
         out.print(f"{'reference':10} {reference}")
         if decision.mode == "latency":
             figures = _FIGURES[decision.requests].format(paced=FIGURES["paced"])

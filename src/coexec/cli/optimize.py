@@ -31,9 +31,11 @@ PlanFileOpt = Annotated[
     is_faster="Whether the plan is clearly faster than ONNX Runtime's own session.",
     ratio="ONNX Runtime's time over the plan's; null: nothing was measured.",
     onnx_runtime_s="Median seconds of a request.",
-    plan_s="The same with the plan.",
+    plan_s="The same with the plan that was raced with it.",
     requests="The figure that these are: paced or loop.",
-    devices="Devices of the plan.",
+    devices="Devices of that plan, also if it is not kept.",
+    refused="A candidate that was faster and may not answer, with the reason; null: none.",
+    is_earlier="Whether the choice is of an earlier call.",
     untried="Configurations for which there was no time.",
     others="Share of the processors' time that other programs used.",
     doubt="Why the next call measures again; null: it does not.",
@@ -81,7 +83,12 @@ def command(
     elif file.exists():
         out.print(f"plan       {file} is of an earlier call, and stays as it is")
     if verdict.decision is not None:
-        out.print("\nThe race of all candidates, which came before the last race:")
+        when = (
+            "in an earlier call; --fresh chooses anew"
+            if verdict.is_earlier
+            else "before the last race"
+        )
+        out.print(f"\nThe race of all candidates, {when}:")
         print_candidates(verdict.decision, "first")
 
 
@@ -105,6 +112,8 @@ def _facts(verdict: "Verdict") -> dict[str, Any]:
         "plan_s": verdict.plan_s,
         "requests": verdict.requests,
         "devices": verdict.candidates[0].devices if verdict.candidates else None,
+        "refused": verdict.refused,
+        "is_earlier": verdict.is_earlier,
         "untried": verdict.untried,
         "others": verdict.others,
         "doubt": verdict.doubt,

@@ -4,7 +4,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,10 @@ from coexec.settings import Settings
 __all__ = ["resolve_export"]
 
 _FIXED = (
+    "plan",  # first: a plan also sets devices and shapes
     "devices",
     "planner",
     "planner_options",
-    "plan",
     "shapes",
     "values",
     "without_passes",
@@ -85,11 +85,11 @@ def resolve_export(source: Any, settings: Settings) -> tuple[Any, Settings]:
 
 def _refuse_beside(folder: Path, model: Path, settings: Settings) -> None:
     default = Settings()
-    for field in fields(settings):
-        if field.name in _FIXED and getattr(settings, field.name) != getattr(default, field.name):
+    for name in _FIXED:
+        if getattr(settings, name) != getattr(default, name):
             raise UsageError(
                 f"the export {str(folder)!r} has a plan with its devices and shapes, "
-                f"and {field.name} is given; leave it out, or name the model itself: "
+                f"and {name} is given; leave it out, or name the model itself: "
                 f"{model}"
             )
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from coexec.cache import Cache, Entry
 from coexec.codec import decode
+from coexec.errors import UsageError
 from coexec.model.digest import Shapes, digest_of, serialized
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "is_open",
     "known_inputs",
     "options_of",
+    "require_fit",
     "sizes_of",
 ]
 
@@ -81,6 +83,41 @@ def _size(dim: Any) -> int | str | None:
 def is_open(dims: Sequence[int | str | None] | None) -> bool:
     """Whether a declared shape leaves a size unknown."""
     return dims is None or not all(isinstance(dim, int) for dim in dims)
+
+
+def require_fit(shapes: Shapes, declared: Declared) -> None:
+    """Refuse sizes that contradict the declarations.
+
+    Raises:
+        UsageError: there is no such input or dimension, or an input has another shape.
+    """
+    symbols = {d: None for dims in declared.values() for d in dims or () if isinstance(d, str)}
+    for name, sizes in shapes.items():
+        if name in declared:
+            _require_shape(name, (sizes,) if isinstance(sizes, int) else sizes, declared[name])
+        elif not (name in symbols and isinstance(sizes, int) and sizes >= 0):
+            dims = f" and its dimensions {', '.join(map(repr, symbols))}" if symbols else ""
+            what = "the input or dimension" if name not in symbols else "a shape for the dimension"
+            raise UsageError(
+                f"--shape names {what} {name!r}, but the model's inputs are "
+                f"{', '.join(map(repr, declared))}{dims}; a dimension has one size, as in "
+                f"--shape N=1"
+            )
+
+
+def _require_shape(
+    name: str, shape: Sequence[int], dims: Sequence[int | str | None] | None
+) -> None:
+    fits = dims is None or (
+        len(dims) == len(shape)
+        and all(not isinstance(a, int) or a in (0, b) for a, b in zip(dims, shape, strict=True))
+    )
+    if not fits or any(size < 0 for size in shape):
+        own = "any" if dims is None else f"[{','.join('?' if d is None else str(d) for d in dims)}]"
+        raise UsageError(
+            f"--shape {name}={','.join(map(str, shape))} contradicts the model, whose input "
+            f"{name!r} has the shape {own}"
+        )
 
 
 def canonical(shapes: Shapes, declared: Declared) -> dict[str, tuple[int, ...] | int]:

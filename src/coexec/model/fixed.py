@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coexec.errors import ModelError, UsageError, first_line
-from coexec.model.declared import UNNAMED
+from coexec.model.declared import UNNAMED, require_fit
 from coexec.model.digest import Shapes
 from coexec.model.main_memory import require_memory
 from coexec.model.types import type_of
@@ -51,10 +51,16 @@ def fix(
     inputs = {v.name: v for v in model.graph.inputs if v.name}
     own = {name: dims_of(value) for name, value in inputs.items()}
     symbols = {d: None for dims in own.values() for d in dims or () if isinstance(d, str)}
-    _require_names(model, shapes, values, own, symbols)
+    require_fit(shapes, own)
+    for name in values:
+        if name not in inputs and name not in model.graph.initializers:
+            listed = ", ".join(map(repr, inputs))
+            raise UsageError(
+                f"--value names the input {name!r}, but the model's inputs are {listed}"
+            )
     for name, value in inputs.items():
         if (shape := shapes.get(name)) is not None:
-            _set_shape(value, (shape,) if isinstance(shape, int) else tuple(shape))
+            value.shape = ir.Shape((shape,) if isinstance(shape, int) else tuple(shape))
     sizes = _sizes(inputs, own, shapes, symbols)
     for value in inputs.values():
         if value.shape is not None:
@@ -72,43 +78,6 @@ def dims_of(value: ir.Value) -> list[int | str | None] | None:
         return None
     dims = [d if isinstance(d, int) else d.value for d in value.shape]
     return [None if d in UNNAMED else d for d in dims]
-
-
-def _require_names(
-    model: ir.Model,
-    shapes: Shapes,
-    values: Mapping[str, Any],
-    inputs: Mapping[str, Any],
-    symbols: Mapping[str, Any],
-) -> None:
-    """Raise UsageError if ``shapes`` or ``values`` contain a name that the model does not have."""
-    listed = f"the model's inputs are {', '.join(map(repr, inputs))}"
-    for name, shape in shapes.items():
-        if name in inputs or (name in symbols and isinstance(shape, int) and shape >= 0):
-            continue
-        dims = f" and its dimensions {', '.join(map(repr, symbols))}" if symbols else ""
-        what = "the input or dimension" if name not in symbols else "a shape for the dimension"
-        raise UsageError(
-            f"--shape names {what} {name!r}, but {listed}{dims}; a dimension has one "
-            f"size, as in --shape N=1"
-        )
-    for name in values:
-        if name not in inputs and name not in model.graph.initializers:
-            raise UsageError(f"--value names the input {name!r}, but {listed}")
-
-
-def _set_shape(value: ir.Value, shape: tuple[int, ...]) -> None:
-    dims = dims_of(value)
-    fits = dims is None or (
-        len(dims) == len(shape)
-        and all(not isinstance(a, int) or a in (0, b) for a, b in zip(dims, shape, strict=True))
-    )
-    if not fits or any(d < 0 for d in shape):
-        raise UsageError(
-            f"--shape {value.name}={','.join(map(str, shape))} contradicts the model, whose input "
-            f"{value.name!r} has the shape {value.shape}"
-        )
-    value.shape = ir.Shape(shape)
 
 
 def _sizes(

@@ -144,13 +144,13 @@ class PlanFile:
         texts = None if self.made_for is None else self.made_for.against(here)
         if texts is None:
             texts = (f"tasks {self.plan.model}", f"{graph.name!r} has tasks {graph.fingerprint}")
-        output, own, new = self.path or "plan.json", "", ""
+        own, new = "", ""
         if self.made_for is not None and self.made_for.shapes and self.made_for.name == here.name:
             own, new = self.made_for.options(here), here.options(self.made_for)
         raise PlanError(
             f"{self.title} was made for another model or other shapes: for {texts[0]}, and here: "
             f"{texts[1]}; give it the model and the shapes that it was made for{own}, or make a "
-            f"new one with coexec plan MODEL{new} --output {output}"
+            f"new one with coexec plan MODEL{new} --output new.plan.json"
         )
 
 

@@ -155,6 +155,11 @@ class Chooser:
         return self._known
 
     @property
+    def quicker(self) -> Prepared | None:
+        """The choice of an earlier call with less time, if there is no other one."""
+        return self._quicker if self._known is None else None
+
+    @property
     def decision(self) -> Decision | None:
         """How the earlier choice was made; None if there is none."""
         return None if self._known is None else self._known.decision
@@ -245,7 +250,7 @@ class Chooser:
         )
         able, rows = planning.contenders(agenda)
         if self._alone:
-            reason = "only single devices were tried"
+            reason = "single devices come first, and there was no time for others"
             rows += [without_plan(names, "untried", reason) for names in several]
         rows += [without_plan(names, "refused", reason) for names, reason in unable.items()]
         return able, rows
@@ -433,7 +438,7 @@ class Chooser:
                 return None  # a request has shown that its outputs differ
             more = self._rules.seconds > decision.seconds or (decision.alone and not self._alone)
             if more and decision.untried:
-                self._quicker = prepared
+                self._quicker = prepared  # has its decision
                 return None
             return prepared
         except (

@@ -25,6 +25,7 @@ from coexec.model.declared import (
     is_open,
     known_inputs,
     options_of,
+    require_fit,
 )
 from coexec.model.digest import Shapes, digest_of
 from coexec.model.shape_mismatch import UnfitError
@@ -106,6 +107,7 @@ class OpenedModel:
         except ModelError:  # the error is raised again when the model is read
             return self._given_shapes
         with self._shapes_of_plan():
+            require_fit(self._given_shapes, declared)
             shapes = canonical({**self._example_shapes(declared), **self._given_shapes}, declared)
         fixed = {*shapes, *self._values}
         left_open = any(is_open(dims) for name, dims in declared.items() if name not in fixed)

@@ -84,6 +84,8 @@ class Verdict:
     over."""
     doubt: str | None = None
     """Why the choice will be made again; None if it will not."""
+    is_earlier: bool = False
+    """Whether the choice is of an earlier call; only the last race was run now."""
     unfinished: str | None = None
     """The step that was running when the time was over; None if none was. The figures are those of
     an earlier step, or there are none."""
@@ -102,18 +104,35 @@ class Verdict:
         untried = ("+".join(c.devices) for c in self.candidates if c.status == "untried")
         return list(dict.fromkeys(untried))
 
+    @property
+    def refused(self) -> str | None:
+        """A candidate that was clearly faster than ONNX Runtime's session, and may not answer."""
+        rows = self.candidates
+        ort_s = min((c.measured_s for c in rows if c.is_ort_session and c.measured_s), default=None)
+        for row in rows:
+            if ort_s and row.measured_s and row.status == "refused" and row.comparison:
+                share = row.measured_s / ort_s
+                if share < RULES.clear_gain:
+                    return f"{row} takes {share:.2f} of its time, but {row.comparison}"
+        return None
+
     def __str__(self) -> str:
         if self.decision is None or self.plan_s is None or self.ort_s is None:
             return (
                 f"keep ONNX Runtime, or give more time: the time was over during this step: "
                 f"{self.unfinished}"
             )
-        text = f"{'use the plan' if self.is_faster else 'keep ONNX Runtime'}: {self._why}"
+        text = f"{'use the plan' if self.is_faster else 'keep ONNX Runtime'}"
+        text += " (in doubt)" if self.is_faster and (self.is_busy or self.doubt) else ""
+        text += f": {self._why}"
         text += f", for {self.decision.shapes}" if self.decision.shapes else ""
         if self.untried:
-            text += f"; more time would try {', '.join(self.untried)}"
+            text += f"; more time would try {' and '.join(self.untried)}"
         if self.unfinished is not None:
-            text += f"; the time was over during a later step: {self.unfinished}"
+            text += (
+                f"; a second choice, among all devices, was not finished in the time "
+                f"({self.unfinished})"
+            )
         return text
 
     @property
@@ -124,7 +143,8 @@ class Verdict:
             others = self.candidates[1:]
             if others and all(c.status == "untried" for c in others):
                 return "there was no time to try anything else"
-            return "no candidate is clearly faster than its own session"
+            why = "no candidate that may answer is clearly faster than its own session"
+            return f"{why} ({self.refused})" if self.refused else why
         return (
             f"in a last race against ONNX Runtime's session with default options, {plan} took "
             f"{format_seconds(self.plan_s)} and that session {format_seconds(self.ort_s)} "
@@ -216,12 +236,14 @@ def _verdicts(
     end_s = time.monotonic() + seconds
     chooser = _chooser(source, settings, _FIRST * seconds, report, alone=True)
     known, in_doubt = chooser.known, chooser.doubt is not None
-    if known is not None and known.decision is not None and not known.decision.alone:
+    is_earlier = known is not None and known.decision is not None and not known.decision.alone
+    if is_earlier and known is not None:
         chosen = known
     else:
         chosen = chooser.reconsider() if in_doubt else chooser.choose()
         in_doubt = False
-    yield _verdict(chosen, chooser, (end_s - time.monotonic()) * (1 - _CHOOSING), report)
+    race_s = (end_s - time.monotonic()) * (1 - _CHOOSING)
+    yield replace(_verdict(chosen, chooser, race_s, report), is_earlier=is_earlier)
     more_s = _CHOOSING * (end_s - time.monotonic())
     is_open = in_doubt or any(c.status == "untried" for c in chosen.candidates)
     if more_s < _LEAST_RACE_S or not is_open:

@@ -156,6 +156,16 @@ class PlanSelector:
         except ForkedError:
             return None
 
+    def check_shapes(self) -> None:
+        """Refuse sizes that contradict the model, before anything is planned.
+
+        Raises:
+            UsageError: the user has given them.
+            PlanError: they are those of a plan.
+        """
+        if self._settings.shapes:
+            _ = OpenedModel.of(self.source, self._settings, self.cache).shapes
+
     def check_planner(self) -> None:
         """Refuse a planner that does not exist, if the first plan is made only after a request.
 
@@ -166,14 +176,19 @@ class PlanSelector:
             check_planner(self._settings.planner, self._settings.planner_options)
 
     def start_known(self, shapes: Shapes, request: PlanRequest) -> bool:
-        """Start the earlier choice for these shapes, and return whether there was one."""
-        prepared = request.known
+        """Start the earlier choice for these shapes, and return whether there was one.
+
+        A choice that was made in less time answers until one is made in the time of the settings.
+        """
+        prepared = request.known or request.quicker
         if prepared is None:
             return False
         state = self._state(shapes)
         self._try(shapes, state, prepared)
         _warn_of(state)
-        if request.doubt is not None:
+        if request.known is None:
+            self._submit(shapes, state, after_s=self.head_start_s)
+        elif request.doubt is not None:
             self._submit(shapes, state, after_s=self.again_s, again=True)
         return True
 
@@ -343,15 +358,21 @@ class PlanSelector:
         background.submit(state.job)
 
     def _found(self, shapes: Shapes, state: _State) -> bool:
-        """Use the plan in the cache, and return whether there was a plan or an error."""
+        """Use the plan in the cache, and return whether there was a plan or an error.
+
+        Where no plan answers yet, one that was chosen in less time is used, too; it does not count
+        as a plan.
+        """
         try:
-            prepared = PlanRequest(self.source, replace(self._of(shapes), fresh=False)).known
+            request = PlanRequest(self.source, replace(self._of(shapes), fresh=False))
+            known = request.known
+            prepared = known or (request.quicker if state.running is None else None)
         except CoexecError as error:
             self._cannot(shapes, state, error)
             return True
         if prepared is not None:
             self._try(shapes, state, prepared)
-        return prepared is not None
+        return known is not None
 
     def _try(self, shapes: Shapes, state: _State, prepared: Prepared) -> None:
         """Let a plan answer from now on, or record why it cannot."""

@@ -58,6 +58,12 @@ class PlanRequest:
             return self._by.found_plan(self._settings.plan.plan)
         return self._by.found(self._settings.planner, self._settings.planner_options)
 
+    @property
+    def quicker(self) -> Prepared | None:
+        """The choice of "auto" that an earlier call has made in less time than these settings give;
+        None where `known` is a plan, and if there is none."""
+        return self._by.quicker if isinstance(self._by, Chooser) else None
+
     def check_examples(self) -> None:
         """Refuse example inputs that do not fit the model, before planning, which takes long.
 

@@ -56,6 +56,12 @@ class Metadata:
         return [a.name for a in self.signature.inputs if not a.type.startswith("optional")]
 
     @property
+    def fixed_shapes(self) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+        """`dynamic_inputs` with the sizes that the settings fix; other sizes stay as they are."""
+        shape_of = {arg.name: tuple(arg.shape) for arg in self.inputs} if self.shapes else {}
+        return tuple((name, shape_of[name]) for name in self.dynamic_inputs) if shape_of else ()
+
+    @property
     def undecided_inputs(self) -> list[Any]:
         """The inputs whose shapes are unknown before the first request."""
         return [arg for arg in self.signature.inputs if is_dynamic(arg, self.shapes)]

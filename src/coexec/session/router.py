@@ -229,12 +229,13 @@ class Router:
         return shapes, self.plans.selector.running(shapes) if shapes else None
 
     def _shapes_of(self, feeds: Any) -> Shapes:
-        """Shapes of the inputs that the model leaves dynamic; empty if there are no such inputs, or
-        if their feeds have no shapes."""
+        """Shapes of the inputs that the model leaves dynamic; empty if there are no such inputs, if
+        their feeds have no shapes, or if they are those that the settings fix."""
         try:
-            return tuple((name, shape_of(feeds[name])) for name in self.metadata.dynamic_inputs)
+            shapes = tuple((name, shape_of(feeds[name])) for name in self.metadata.dynamic_inputs)
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
             return ()
+        return () if shapes == self.metadata.fixed_shapes else shapes
 
     def _follows(self, run_options: Any) -> bool:
         """Whether a plan can follow these options.

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from coexec.errors import ModelError
+from coexec.errors import ModelError, PlanError
 from coexec.ort import both
 from coexec.selection.prepare import devices_of_plan
 from coexec.session.model_source import for_ort_constructor, is_checked, portable
@@ -61,6 +61,7 @@ def start(router: Router) -> None:
     if plans is None:
         router.ort.open()
         return
+    plans.selector.check_shapes()
     now = options is None or not (options.optimized_model_filepath or may_give_weights(options))
     try:
         quick = plans.selector.has_cached_digest
@@ -76,7 +77,8 @@ def start(router: Router) -> None:
     if options is not None and (sizes := _overridden(router)):
         router.use(replace(router.settings, shapes={**sizes, **router.settings.shapes}))
     settings = router.settings
-    if router.metadata.undecided_inputs and settings.plan is None:
+    if undecided := router.metadata.undecided_inputs:
+        _refuse_plan(settings, undecided)
         plans.selector.check_planner()
         return  # planned when the shapes of requests are known
     later = settings.background
@@ -86,6 +88,21 @@ def start(router: Router) -> None:
         plans.selector.start_later(())
     else:
         plans.selector.start_now(())
+
+
+def _refuse_plan(settings: Settings, undecided: Sequence[Any]) -> None:
+    """Refuse a plan whose file does not give the sizes that the model leaves open.
+
+    Raises:
+        PlanError: there is such a plan.
+    """
+    if settings.plan is not None:
+        listed = ", ".join(f"{arg.name!r} {arg.shape}" for arg in undecided)
+        raise PlanError(
+            f"{settings.plan.title} fixes no sizes of {listed}, which this model leaves open: give "
+            f"them with shapes= if the plan is for this model, or make a new plan with coexec plan "
+            f"MODEL --output new.plan.json"
+        )
 
 
 def _with_defaults(settings: Settings) -> Settings:
