@@ -19,7 +19,7 @@ from coexec.costs.predictor import (
     to_json,
     train,
 )
-from coexec.costs.table import CostTable
+from coexec.costs.table import CostTable, Reading
 from coexec.costs.workloads import plain_workload
 from coexec.graph.graph import Graph, Operator, Piece, Task, Tensor
 from coexec.graph.region import Region
@@ -172,6 +172,29 @@ def test_without_a_predictor_a_part_is_launched_and_takes_its_share_of_the_rest(
     assert table(task, 42e-6).piece_s(graph, task, quarter, AT) == pytest.approx(12e-6)
     assert table(task, 1e-6).piece_s(graph, task, quarter, AT) == 1e-6  # less than a launch
     assert table(task, math.inf).piece_s(graph, task, quarter, AT) == math.inf
+
+
+def test_a_part_takes_the_time_of_all_bytes_that_it_reads() -> None:
+    graph, task = conv(height=12)
+    whole = graph.output_of(task).whole
+    weights_bytes, row_bytes = 4 * 32 * 16 * 3 * 3, 4 * 16 * 10
+    reading = Reading(alone_s=1e-9, together_s=1.5e-9)
+    cost = table(task, 42e-6, readings={AT: reading})
+    all_bytes = weights_bytes + 12 * row_bytes
+    rest_s = 40e-6 - all_bytes * reading.alone_s
+    for part, read_bytes in (
+        (whole.with_axis(2, 0, 6), weights_bytes + 7 * row_bytes),  # a row more for the window
+        (whole.with_axis(1, 0, 16), weights_bytes // 2 + 12 * row_bytes),
+    ):
+        seconds = 2e-6 + rest_s / 2 + read_bytes * reading.together_s
+        assert cost.piece_s(graph, task, part, AT) == pytest.approx(seconds)
+    assert cost.piece_s(graph, task, whole, AT) == 42e-6
+    # Reading takes no more than the whole task: its weights were in a cache.
+    cached = table(task, 12e-6, readings={AT: replace(reading, together_s=1e-9)})
+    rows = weights_bytes + 7 * row_bytes
+    assert cached.piece_s(graph, task, whole.with_axis(2, 0, 6), AT) == pytest.approx(
+        2e-6 + 10e-6 * rows / all_bytes
+    )
 
 
 def test_what_the_predictor_does_not_know_takes_its_share() -> None:

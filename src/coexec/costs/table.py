@@ -13,7 +13,7 @@ from coexec.graph.region import Region
 from coexec.graph.task_samples import TaskParts
 from coexec.hardware.hardware import Link, Place
 
-__all__ = ["Basis", "CostTable", "LayoutChange"]
+__all__ = ["Basis", "CostTable", "LayoutChange", "Reading"]
 
 Basis = Literal["measured", "known", "predicted", "estimated"]
 """Origin of a time: measured now; known from an earlier measurement; predicted from other sizes of
@@ -32,12 +32,22 @@ class LayoutChange:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """Seconds in which a place reads a byte of weights that are in no cache of a core."""
+
+    alone_s: float
+    together_s: float
+    """While all devices of the system read."""
+
+
+@dataclass(frozen=True)
 class CostTable:
     """Seconds by place, that is by device and engine.
 
     Whole tasks were measured, and perhaps some parts. A part without a measurement takes its
-    predicted share of the measured whole. Without a predictor it takes the whole launch and its
-    share by size of the remaining seconds, which is exact in the limit of large regions.
+    predicted share of the measured whole. Without a predictor it takes the whole launch, the time
+    of the bytes that it reads, and its share by size of the remaining seconds. This counts where
+    layers have few rows and many weights: each strip of rows reads all weights.
     """
 
     tasks_s: Mapping[Place, Mapping[str, float]]
@@ -56,6 +66,8 @@ class CostTable:
     """By source and target place. Links between memories were measured with their layout changes
     included. A pair of equal places: the change of the part that the place has computed itself and
     assembles with parts that others have computed in another layout."""
+    readings: Mapping[Place, Reading] = field(default_factory=dict)
+    """Where it is known. Without it, reading takes the share by size as well."""
     disturbed: Mapping[Place, Set[str]] = field(default_factory=dict)
     """The tasks that were measured while other programs used the processors, by place."""
 
@@ -69,6 +81,8 @@ class CostTable:
         size, launch_s = parts.whole.size, self.launches_s.get(place, 0.0)
         measured_s, predictor = self.pieces_s.get(place, {}), self.predictors.get(place)
         shares = None if predictor is None else PartShares(predictor, parts)
+        reading = self.readings.get(place)
+        all_bytes = None if reading is None else parts.read_bytes(parts.whole)
 
         def part_s(task: Task, region: Region) -> float:
             whole_s = self._whole_s(task, place)
@@ -78,8 +92,14 @@ class CostTable:
                 return known_s
             if shares is not None and (share := shares.of(region)) is not None:
                 return whole_s * share
-            least_s = min(launch_s, whole_s)
-            return least_s + (whole_s - least_s) * region.size / max(1, size)
+            least_s, share = min(launch_s, whole_s), region.size / max(1, size)
+            if reading is None or not all_bytes:
+                return least_s + (whole_s - least_s) * share
+            read_bytes = parts.read_bytes(region)
+            alone_s = min(whole_s - least_s, all_bytes * reading.alone_s)
+            together_s = alone_s * reading.together_s / reading.alone_s
+            read_share = share if read_bytes is None else read_bytes / all_bytes
+            return least_s + (whole_s - least_s - alone_s) * share + together_s * read_share
 
         return part_s
 

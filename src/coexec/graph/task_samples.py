@@ -21,6 +21,7 @@ class TaskParts:
         self.graph, self.task = graph, task
         self.whole = graph.output_of(task).whole
         self._fields: dict[Region, ReceptiveField | None] = {}
+        self._read_bytes: dict[Region, int | None] = {}
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
@@ -42,6 +43,25 @@ class TaskParts:
         cannot be computed by itself."""
         field = self.receptive_field(region)
         return None if field is None else field.inputs
+
+    def read_bytes(self, region: Region) -> int | None:
+        """Bytes of the inputs and weights that ``region`` is computed from, each counted once; None
+        if ``region`` is empty or cannot be computed by itself."""
+        if region not in self._read_bytes:
+            field = self.receptive_field(region)
+            has_operators = field is not None and field.operators
+            self._read_bytes[region] = self._bytes_of(field) if field and has_operators else None
+        return self._read_bytes[region]
+
+    def _bytes_of(self, field: ReceptiveField) -> int:
+        tensors, made = self.graph.tensors, {n for op in self.task.operators for n in op.outputs}
+        sizes: dict[str, int] = {}
+        for op, cut in zip(self.task.operators, field.operators, strict=True):
+            for name, read in zip(op.inputs, cut.inputs, strict=True):
+                if name in tensors and name not in made and read is not None:
+                    size_bytes = read.size * tensors[name].item_bytes
+                    sizes[name] = max(sizes.get(name, 0), size_bytes)
+        return sum(sizes.values())
 
 
 class GraphParts:

@@ -9,7 +9,7 @@ import onnx
 from coexec.graph.graph import Tensor
 from coexec.lowering.module import Module
 
-__all__ = ["convolutions", "products"]
+__all__ = ["convolutions", "products", "vector_products"]
 
 _OPSET, _IR_VERSION = 17, 8
 
@@ -61,6 +61,27 @@ def convolutions(layers: int, channels: int, height: int, kernel: int) -> onnx.M
     return _model(
         onnx.helper.make_graph(nodes, "chain", infos[:1], infos[-1:], weights, None, infos[1:-1])
     )
+
+
+def vector_products(chains: int, matrices: int, size: int) -> onnx.ModelProto:
+    """Chains of products of a vector with matrices, from "x0" to "y0", from "x1" to "y1" and so on.
+
+    Every chain reads the same ``matrices`` matrices of ``size`` x ``size``, float32.
+    """
+    rng, kind = np.random.default_rng(0), onnx.TensorProto.FLOAT
+    values = rng.standard_normal((matrices, size, size), np.float32) * np.float32(size**-0.5)
+    weights = [onnx.numpy_helper.from_array(v, f"weight{n}") for n, v in enumerate(values)]
+    nodes: list[onnx.NodeProto] = []
+    for chain in range(chains):
+        names = [f"x{chain}", *(f"y{chain}/{n}" for n in range(1, matrices)), f"y{chain}"]
+        for number, (before, after) in enumerate(pairwise(names)):
+            read = [before, f"weight{number}"]
+            nodes.append(onnx.helper.make_node("MatMul", read, [after], f"{after}/product"))
+    inputs, outputs = (
+        [onnx.helper.make_tensor_value_info(f"{end}{n}", kind, (1, size)) for n in range(chains)]
+        for end in "xy"
+    )
+    return _model(onnx.helper.make_graph(nodes, "vectors", inputs, outputs, weights))
 
 
 def _model(graph: onnx.GraphProto) -> onnx.ModelProto:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import permutations
 
-from coexec.costs.table import LayoutChange
+from coexec.costs.table import LayoutChange, Reading
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.hardware.hardware import Busy, Link, Place
@@ -14,6 +14,7 @@ from coexec.profiling.launch_and_transfer import (
     crossing,
     launch_overhead,
     own_layout,
+    reading,
     stitching,
     wake_up,
 )
@@ -64,6 +65,28 @@ class EngineTimes:
         names = ["stitching a tensor", "stitching, a byte"]
         tensor_s, byte_s = self._cached(self._key(engine), names, lambda: stitching(engine))
         return tensor_s, byte_s
+
+    def readings(self) -> Mapping[Place, Reading]:
+        """How CPU cores read weights, by place; empty for a single device, as it gets no parts."""
+        cores = [engine for engine in self._engines if engine.device.cores]
+        if len(self._engines) < 2 or not cores:
+            return {}
+        name = _named("reading, a byte", self._waiting)
+        keys = [self._key(engine) for engine in cores]
+        together_s = self._cached(
+            " + ".join(keys),
+            [f"{name}, {number}" for number, _ in enumerate(cores)],
+            partial(reading, cores, self._waiting),
+        )
+        alone_s = [
+            self._cached(key, [name], partial(reading, [engine], self._waiting))[0]
+            for engine, key in zip(cores, keys, strict=True)
+        ]
+        return {
+            engine.place: Reading(alone, max(alone, together))
+            for engine, alone, together in zip(cores, alone_s, together_s, strict=True)
+            if alone > 0
+        }
 
     def layout_changes(self, compiler: Compiler) -> Mapping[tuple[Place, Place], LayoutChange]:
         """Layout changes of a model's tensors between different engines that share a memory.

@@ -15,7 +15,7 @@ from coexec.engines.opened import OpenDevice
 from coexec.graph.graph import Graph, Piece, Tensor
 from coexec.hardware.hardware import Place
 from coexec.lowering.layout import blocks_of
-from coexec.lowering.synthetic import convolutions, products
+from coexec.lowering.synthetic import convolutions, products, vector_products
 from coexec.model.load import load, random_inputs
 from coexec.model.model import Model
 from coexec.plan.derive import derive, stepwise
@@ -34,6 +34,7 @@ __all__ = [
     "crossing",
     "launch_overhead",
     "own_layout",
+    "reading",
     "stitching",
     "wake_up",
 ]
@@ -54,6 +55,8 @@ _LAYERS, _CHANNELS = 24, 128
 _OWN_HEIGHT = 48
 _UNEVEN = 124
 """Number of channels that is no multiple of a block width above four, and takes the same time."""
+_MATRICES, _WIDTH = 6, 1024
+"""24 MiB of weights: more than the caches of a core hold."""
 _MAPS = ((16, 3), (48, 1))
 """Two pairs: height and width of feature maps, and of filters. The work is about the same; the
 first has few bytes, the second has many."""
@@ -141,6 +144,38 @@ def own_layout(own: OpenEngine, other: OpenEngine, waiting: Waiting) -> Measurem
     size_bytes = 4 * _UNEVEN * _OWN_HEIGHT**2 // 2
     even_s = statistics.median(seconds[0])
     return Measurement.of([max(0.0, s - even_s) / size_bytes for s in seconds[1]])
+
+
+def reading(engines: Sequence[OpenEngine], waiting: Waiting) -> list[Measurement]:
+    """Seconds per byte for each engine to read weights from memory, while all of them read.
+
+    The engines multiply a vector with matrices, each engine its own vector. 0 for all if one of
+    them does not run these products.
+    """
+    model = load(vector_products(len(engines), _MATRICES, _WIDTH), check=False)
+    graph, own = model.graph, dict[Place, list[Piece]]()
+    for task in graph.tasks:
+        chain = graph.output_of(task).name.partition("/")[0].removeprefix("y")
+        engine = engines[int(chain)]
+        if engine.refusal(task, graph.tensors) is not None:
+            return [Measurement.of([0.0])] * len(engines)
+        own.setdefault(engine.place, []).append(graph.whole_piece(task))
+    pieces = {place: tuple(of_place) for place, of_place in own.items()}
+    plan = Plan.of_places(graph.fingerprint, pieces, Provenance("a way to measure"))
+    devices = [OpenDevice.of(engine) for engine in engines]
+    with _own_cache() as cache:
+        compiled = Compiler(model, cache).compile(derive(plan, graph), devices)
+        runs = _spans(compiled, devices, waiting, graph)
+    read_bytes = 4 * _MATRICES * _WIDTH**2
+    return [
+        Measurement.of(
+            [
+                math.fsum(s.duration_s for s in run if s.place == e.place) / read_bytes
+                for run in runs
+            ]
+        )
+        for e in engines
+    ]
 
 
 def _divided(graph: Graph, first: Place, second: Place, axes: Sequence[int], share: float) -> Plan:

@@ -125,6 +125,7 @@ class Profiler:
                 if (estimator := self._trained_on(e)) is not None
             },
             layout_changes=self._engine_times.layout_changes(compiler),
+            readings=self._engine_times.readings(),
             disturbed={
                 at: frozenset(n for n, t in own.items() if t.is_disturbed)
                 for at, own in times.items()

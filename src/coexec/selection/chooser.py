@@ -326,7 +326,7 @@ class Chooser:
         Of the plans for several devices, those with the best predictions run, and of the devices
         with fewer cores than there are, those with the best expectations. All others run. Plans for
         CPU cores with their first engine start first, as kernels of other engines may have to be
-        compiled.
+        compiled; devices with fewer cores start last, as they seldom win.
         """
         is_part = self._is_part
         able = [self._expecting(entry) if entry.is_single else entry for entry in able]
@@ -337,7 +337,8 @@ class Chooser:
         near, far = _nearest(plans, plans, "prediction", self._rules)
         near_parts, far_parts = _nearest(parts, single, "expectation", self._rules)
         shortlist = [*certain, *near_parts, *near]
-        return sorted(shortlist, key=lambda entry: not entry.is_plain), [*far, *far_parts]
+        shortlist.sort(key=lambda entry: (is_part(entry), not entry.is_plain))
+        return shortlist, [*far, *far_parts]
 
     def _expecting(self, entry: Contender) -> Contender:
         """A single device with its expected seconds after all profiles."""

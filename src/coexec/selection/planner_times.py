@@ -1,7 +1,6 @@
 """How long planners take, so that none is started that does not end in time.
 
-A planner cannot be interrupted, and its time grows steeply with the number of devices: the ways to
-divide a task between them, and the placements of a few tasks, are powers of it.
+A planner cannot be interrupted, and its time grows with the number of devices.
 """
 
 import math
@@ -13,8 +12,9 @@ __all__ = ["PlannerTimes"]
 
 _T = TypeVar("_T")
 
-_POWER = 4.0
-"""Seconds grow with this power of the number of devices, until two numbers have been timed."""
+_POWER = 2.0
+"""Seconds grow with this power of the number of devices, until two numbers have been timed:
+searches climb where there are many devices (`planners.methods.splitting.climb`)."""
 
 
 class PlannerTimes:

@@ -9,6 +9,7 @@ import numpy as np
 
 from coexec.engines.base import OpenEngine
 from coexec.engines.detect import usable_cores
+from coexec.engines.openvino.c_api import native_model
 from coexec.engines.openvino.cores import CoreGroup, check_cores
 from coexec.engines.openvino.failures import translated
 from coexec.engines.openvino.library import core, installed_version
@@ -79,9 +80,15 @@ class OpenVinoDevice(OpenEngine):
             with translated(name, f"compiling what makes {names}", remedy), self._starting():
                 converted = read(module, limit)
                 properties = self._properties() | self._of_integers(converted.quantized)
-                model = core().compile_model(converted.model, self._plugin, properties)
+                # Computed indices are read from outputs that the caller does not set.
+                model: Any = None
+                if self._plugin == "CPU" and not (converted.axes or converted.marked):
+                    size_bytes = sum(array.nbytes for array in module.weights.values())
+                    model = native_model(converted.model, size_bytes, self._plugin, properties)
+                if model is None:
+                    model = core().compile_model(converted.model, self._plugin, properties)
             self._check_threads(model)
-            _check_outputs(name, module, model)
+            _check_outputs(name, module, converted.model)
             return Compiled(model, converted.inputs, converted.limited, converted.axes)
 
         # The bounds are for numbers of 32 bits; numbers of 16 bits overflow earlier.
@@ -167,14 +174,14 @@ def _check_precision(device: str, precision: str, capabilities: Sequence[str]) -
         raise DeviceError(f"{device} does not compute in {precision} with OpenVINO; {choose}")
 
 
-def _check_outputs(device: str, module: Module, compiled: Any) -> None:
+def _check_outputs(device: str, module: Module, model: Any) -> None:
     """Refuse a model if OpenVINO's outputs have another shape or type than ONNX's.
 
     Raises:
         DeviceError: with both shapes.
     """
     # Further outputs are the least and largest computed indices (`indices`).
-    for tensor, port in zip(module.outputs, compiled.outputs, strict=False):
+    for tensor, port in zip(module.outputs, model.outputs, strict=False):
         shape = tuple(port.partial_shape.to_shape()) if port.partial_shape.is_static else None
         dtype = np.dtype(port.element_type.to_dtype()).name
         if shape != tensor.shape or dtype != tensor.dtype:

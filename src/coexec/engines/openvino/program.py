@@ -1,15 +1,18 @@
 """A compiled model of OpenVINO that computes on the caller's memory."""
 
+import ctypes
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
-from coexec.arrays import Array
+from coexec.arrays import Array, address_of
+from coexec.engines.base import Guard, NativeCall
+from coexec.engines.openvino.c_api import NativeModel
 from coexec.engines.openvino.cores import CoreGroup
-from coexec.engines.openvino.failures import execution_error
+from coexec.engines.openvino.failures import cause, execution_error
 from coexec.engines.openvino.indices import Axis, check_computed, check_fed
 from coexec.engines.openvino.reading import writable
 from coexec.errors import ExecutionError
@@ -23,7 +26,7 @@ class Compiled:
     """A module that OpenVINO has compiled."""
 
     model: Any
-    """An `openvino.CompiledModel`."""
+    """An `openvino.CompiledModel`, or a `NativeModel`."""
     inputs: Mapping[str, int]
     """By name, the numbers of its inputs."""
     limited: bool
@@ -65,8 +68,15 @@ class OpenVinoProgram:
 
     @property
     def compiled(self) -> Any:
-        """The `openvino.CompiledModel` for numbers up to the limit."""
+        """The `openvino.CompiledModel` or `NativeModel` for numbers up to the limit."""
         return self._first.model
+
+    @property
+    def guarded(self) -> Mapping[str, float]:
+        """By input, the limit for its numbers. None has one if the results are right for all."""
+        if not self._first.limited or self._limit is None:
+            return {}
+        return dict.fromkeys(self._first.inputs, self._limit)
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_OpenVinoBound":
         if self._group is not None:
@@ -92,9 +102,7 @@ class OpenVinoProgram:
 
     def fits(self, arrays: Mapping[str, Array]) -> bool:
         """Whether `request` computes the same results as ONNX Runtime for these inputs."""
-        if not self._first.limited or self._limit is None:
-            return True
-        return not any(exceeds(arrays[name], self._limit) for name in self._first.inputs)
+        return not any(exceeds(arrays[name], limit) for name, limit in self.guarded.items())
 
 
 def exceeds(values: Array, limit: float) -> bool:
@@ -116,11 +124,30 @@ class _OpenVinoBound:
         self._unusual: _InferRequest | None = None
         self._read: dict[str, Array] = {}
         self._written: dict[str, Array] = {}
+        self._cells: dict[str, ctypes.c_void_p] = {}
+        """By input, a pointer to its numbers, which guards read."""
+
+    @property
+    def native(self) -> Sequence[NativeCall]:
+        call = self._usual.native
+        limits = {n: limit for n, limit in self._program.guarded.items() if _is_real(self._read[n])}
+        if call is None or any(self._read[name].dtype != np.float32 for name in limits):
+            return ()
+        guards = [
+            Guard(ctypes.addressof(self._cells[name]), self._read[name].size, limit)
+            for name, limit in limits.items()
+        ]
+        function, argument = call
+        return (NativeCall(function, (argument,), guards=tuple(guards), otherwise=self.run),)
+
+    def failure(self, result: int) -> ExecutionError:
+        return self._usual.failure(result)
 
     def set_input(self, name: str, tensor: Array) -> None:
         if self._read.get(name) is tensor:
             return  # the caller fills the same array again
         self._read[name] = tensor
+        self._cells.setdefault(name, ctypes.c_void_p()).value = address_of(tensor)
         for request in self._requests():
             request.read(name, tensor)
 
@@ -146,27 +173,58 @@ class _OpenVinoBound:
         self._unusual.run(self._read)
 
 
-class _InferRequest:
-    """An `openvino.InferRequest` on arrays."""
+class _PythonRequest:
+    """An `openvino.InferRequest` on the caller's arrays."""
 
-    def __init__(self, compiled: Compiled, outputs: Mapping[str, int], device: str) -> None:
+    def __init__(self, model: Any) -> None:
         import openvino
 
-        self._request = compiled.model.create_infer_request()
-        self._tensor = openvino.Tensor
+        self._request, self._tensor = model.create_infer_request(), openvino.Tensor
+
+    def set_input(self, number: int, array: Array) -> None:
+        self._request.set_input_tensor(number, self._tensor(writable(array), shared_memory=True))
+
+    def set_output(self, number: int, array: Array) -> None:
+        self._request.set_output_tensor(number, self._tensor(array, shared_memory=True))
+
+    def infer(self) -> None:
+        # Without share_outputs, the outputs would be copied into a dictionary of results.
+        self._request.infer(None, share_outputs=True)
+
+    def output(self, number: int) -> Any:
+        """The array of an output that the caller has not set."""
+        return self._request.get_output_tensor(number).data
+
+
+class _InferRequest:
+    """A request for a compiled module, with checks of its indices."""
+
+    def __init__(self, compiled: Compiled, outputs: Mapping[str, int], device: str) -> None:
+        model = compiled.model
+        self._request = model.request() if _is_native(model) else _PythonRequest(model)
         self._inputs, self._outputs, self._axes = compiled.inputs, outputs, compiled.axes
         self._device = device
 
+    @property
+    def native(self) -> tuple[int, int] | None:
+        """The C function that does what `run` does, and its argument; None if there is none."""
+        return None if isinstance(self._request, _PythonRequest) else self._request.call
+
+    def failure(self, status: int) -> ExecutionError:
+        """The error for a status that this function has returned."""
+        assert not isinstance(self._request, _PythonRequest)  # `native` says so
+        return ExecutionError(f"{self._device}: {cause(self._request.error(status))}")
+
     def read(self, name: str, array: Array) -> None:
         if name in self._inputs:  # else no operator reads it
-            self._share(self._request.set_input_tensor, self._inputs[name], writable(array))
+            self._share(self._request.set_input, self._inputs[name], array)
 
     def write(self, name: str, array: Array) -> None:
-        self._share(self._request.set_output_tensor, self._outputs[name], array)
+        self._share(self._request.set_output, self._outputs[name], array)
 
-    def _share(self, setter: Callable[[int, Any], None], number: int, array: Array) -> None:
+    def _share(self, setter: Callable[[int, Array], None], number: int, array: Array) -> None:
         try:
-            setter(number, self._tensor(array, shared_memory=True))
+            setter(number, array)
         except Exception as error:
             if (failure := execution_error(self._device, error)) is None:
                 raise
@@ -176,8 +234,7 @@ class _InferRequest:
         try:
             if self._axes:
                 check_fed(self._axes, arrays)
-            # Without share_outputs, the outputs would be copied into a dictionary of results.
-            self._request.infer(None, share_outputs=True)
+            self._request.infer()
             if self._axes:
                 check_computed(self._axes, self._ends())
         except ExecutionError as error:
@@ -189,6 +246,15 @@ class _InferRequest:
 
     def _ends(self) -> list[int]:
         """The least and the largest index for each axis with computed indices."""
+        assert isinstance(self._request, _PythonRequest)  # others have no axes
         count = 2 * sum(axis.fed is None for axis in self._axes)
         first = len(self._outputs)
-        return [int(self._request.get_output_tensor(first + i).data.item()) for i in range(count)]
+        return [int(self._request.output(first + number).item()) for number in range(count)]
+
+
+def _is_native(model: Any) -> TypeGuard[NativeModel]:
+    return isinstance(model, NativeModel)
+
+
+def _is_real(array: Array) -> bool:
+    return array.dtype.kind == "f"

@@ -40,6 +40,8 @@ class Read(NamedTuple):
     """The axes to which indices refer."""
     quantized: bool
     """Whether OpenVINO may compute with integers of 8 bits."""
+    marked: bool
+    """Whether operators have marks that a file of the model would not keep."""
 
 
 def read(module: Module, limit: float | None) -> Read:
@@ -57,13 +59,13 @@ def read(module: Module, limit: float | None) -> Read:
     origins = _origins(proto)
     _put_weights_in(model, large, origins)
     limited = keep_special_values(model, limit)
-    keep_quotients(model)
+    marked = keep_quotients(model)
     inputs = {_name(port, origins): number for number, port in enumerate(model.inputs)}
     _copy_inputs_to_outputs(model)
     quantized = any(
         op.get_type_name() == "FakeQuantize" or _widens_integers(op) for op in model.get_ops()
     )
-    return Read(model, inputs, limited, with_ends(model, inputs), quantized)
+    return Read(model, inputs, limited, with_ends(model, inputs), quantized, marked)
 
 
 def _widens_integers(op: Any) -> bool:

@@ -65,14 +65,20 @@ def keep_special_values(model: Any, limit: float | None) -> bool:
     return stayed
 
 
-def keep_quotients(model: Any) -> None:
-    """Mark the divisions of an `openvino.Model` whose divisor may have no finite reciprocal."""
+def keep_quotients(model: Any) -> bool:
+    """Mark the divisions of an `openvino.Model` whose divisor may have no finite reciprocal.
+
+    Returns:
+        Whether there are any. A file of the model would not keep the marks.
+    """
+    marked = False
     for op in model.get_ops():
         if op.get_type_name() != "Divide" or not _floats(op.output(0)):
             continue
         divisor = _constant(op.input_value(1))
         if divisor is None or (np.abs(divisor) < _LEAST_DIVISOR).any():
-            op.get_rt_info()[_STAYS] = True
+            op.get_rt_info()[_STAYS] = marked = True
+    return marked
 
 
 def _finite(op: Any, bounds: ValueBounds) -> bool:
