@@ -2,8 +2,8 @@
 
     python native/wheels.py
 
-Zig compiles for both processors, with the C library of manylinux_2_28, on any of them. auditwheel
-checks the result and gives it its name. Both are installed into build/wheels-tools first.
+Zig compiles for both processors, with the C library of manylinux_2_28, on either of them. Its
+C++ library is linked statically. The tools are installed into build/wheels-tools first.
 """
 
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
 _BUILD = _ROOT / "build"
-_TOOLS = ("auditwheel>=6.8", "ziglang>=0.17")
+_TOOLS = ("wheel>=0.46", "ziglang>=0.17")
 _GLIBC = "2.28"
 _ARCHITECTURES = ("x86_64", "aarch64")
 
@@ -37,18 +37,21 @@ def main() -> None:
         (wheel,) = folder.glob("*.whl")
         if wheel.name.endswith("-none-any.whl"):
             sys.exit(f"{wheel.name}: the loop was not built; see the messages of the compiler")
-        platform = f"manylinux_{_GLIBC.replace('.', '_')}_{architecture}"
-        _run([python, "-m", "auditwheel", "repair", "--plat", platform, "--wheel-dir", done, wheel])
-    for wheel in sorted(done.glob("*.whl")):
-        print(wheel)
+        tag = f"manylinux_{_GLIBC.replace('.', '_')}_{architecture}"
+        _run([python, "-m", "wheel", "tags", "--remove", "--platform-tag", tag, wheel])
+        (wheel,) = folder.glob("*.whl")
+        done.mkdir(exist_ok=True)
+        print(wheel.rename(done / wheel.name))
 
 
 def _environment(python: Path, architecture: str) -> dict[str, str]:
     """The variables that let CMake and scikit-build-core build for an architecture."""
+    version = "".join(map(str, sys.version_info[:2]))
     flags = [f"-I{_headers(architecture)}"]
     return os.environ | {
-        "CXX": f"{python} -m ziglang c++ -target {architecture}-linux-gnu.{_GLIBC}",
+        "CXX": f"{python} -I -m ziglang c++ -target {architecture}-linux-gnu.{_GLIBC}",
         "CXXFLAGS": " ".join([*flags, os.environ.get("CXXFLAGS", "")]).strip(),
+        "SETUPTOOLS_EXT_SUFFIX": f".cpython-{version}-{architecture}-linux-gnu.so",
         "_PYTHON_HOST_PLATFORM": f"linux-{architecture}",
     }
 
