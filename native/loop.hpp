@@ -214,13 +214,14 @@ class Loop {
     }
   }
 
-  // Runs all programs once. Returns whether all have ended.
+  // Runs all programs once. Returns whether all have ended; none begins after `end`.
   // `timed`: whether to record when each step began and ended.
   bool run(const Look& look, bool timed) {
     timed_ = timed;
     failing_.store(false, std::memory_order_relaxed);
     failed_.store(false, std::memory_order_relaxed);
     stopped_.store(false, std::memory_order_seq_cst);
+    if (ended_.load(std::memory_order_seq_cst)) return false;
     run_ = run_ + 1 == kEnd ? 1 : run_ + 1;
     for (std::size_t other : others_) threads_[other].begin.put(run_);
     for (std::size_t i = 0; i < others_.size() && i < kFan; ++i) threads_[others_[i]].begin.wake();
@@ -242,6 +243,7 @@ class Loop {
 
   // Lets all threads return from `serve`, after their current step.
   void end() {
+    ended_.store(true, std::memory_order_seq_cst);
     stop();
     for (Thread& thread : threads_) thread.begin.set(kEnd);
   }
@@ -462,6 +464,7 @@ class Loop {
   std::atomic<bool> failing_{false};
   std::atomic<bool> failed_{false};
   std::atomic<bool> stopped_{false};
+  std::atomic<bool> ended_{false};
   std::atomic<bool> paused_{false};
 };
 

@@ -21,6 +21,9 @@ from coexec.engines.detect import usable_cores
 from coexec.errors import ClosedError, UnfinishedError
 from coexec.model.check import plain_session, worst_difference
 from coexec.planners import PLANNERS
+from coexec.runtime.device_threads import DeviceThreads
+from coexec.runtime.executor import Executor
+from coexec.runtime.linking import LinkedPlan
 from coexec.session import InferenceSession
 from tests.helpers.examples import scaled
 from tests.helpers.needs_opencl import opencl_name
@@ -382,7 +385,8 @@ def test_a_fork_by_a_handler_in_the_middle_of_a_run(watched: Watched) -> None:
     def handler(*_: object) -> None:
         child = os.fork()
         if child == 0:
-            signal.alarm(60)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)  # nothing waits for a child that hangs
             return
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
@@ -402,6 +406,58 @@ def test_a_fork_by_a_handler_in_the_middle_of_a_run(watched: Watched) -> None:
                     os._exit(code)
             assert code == 0
     assert codes == [0] * 3
+
+
+FORKS = [
+    (Executor, "_link"), (Executor, "_gather"), (DeviceThreads, "complete"),
+    (LinkedPlan, "begin"), (Executor, "_serve"),
+]  # fmt: skip
+"""Where a signal handler may interrupt the begin of a run."""
+
+
+@pytest.mark.parametrize("watched", ["two"], indirect=True)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("owner", "name"), FORKS, ids=[name for _, name in FORKS])
+def test_a_fork_at_the_begin_of_a_run(
+    watched: Watched, owner: type, name: str, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mother, children = os.getpid(), list[int]()
+    usual = getattr(owner, name)
+
+    def forking(*arguments: Any, **words: Any) -> Any:
+        def fork() -> None:
+            monkeypatch.undo()  # once
+            children.append(os.fork())
+            signal.alarm(60 if os.getpid() != mother else 0)  # nothing waits for one that hangs
+
+        if not after:
+            fork()
+        found = usual(*arguments, **words)
+        if after:
+            fork()
+        return found
+
+    def interrupted(*_: object) -> None:
+        raise TimeOut
+
+    if name in ("_link", "_gather"):  # called again after a run that was interrupted
+        with monkeypatch.context() as patch:
+            patch.setattr(LinkedPlan, "output", interrupted)
+            with pytest.raises(TimeOut):
+                watched.run()
+    monkeypatch.setattr(owner, name, forking)
+    code = 1
+    try:
+        try:
+            code = 0 if watched.is_right(watched.run()) else 2
+        except ClosedError as error:
+            code = 0 if os.getpid() != mother and "forked during this run" in str(error) else 3
+        code = code or (0 if watched.is_right(watched.run()) else 4)
+    finally:
+        if os.getpid() != mother:
+            os._exit(code)
+    assert code == 0 and len(children) == 1
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
 
 
 @pytest.mark.long

@@ -68,6 +68,8 @@ class _Linked(NamedTuple):
     plan: LinkedPlan
     crews: dict[bool, _Crew]
     """By whether runs are recorded. Made when needed; one for both if nothing differs."""
+    lock: RunLock
+    """Of its process. A forked child has another one, and no threads of this."""
 
     def end(self) -> None:
         """End all threads, and wait for them for a limited time."""
@@ -124,6 +126,8 @@ class Executor:
         self._latest: _Linked | None = None
         self._crew: _Crew | None = None
         """These two are those of the run under way, or of the latest one."""
+        self._paused: _Crew | None = None
+        """The crew that waits for the end of a fork. The next run may have another one."""
         self._ended_by: CoexecError | None = None
         """The reason why the run under way was stopped from outside."""
         self._refusal: CoexecError | None = None
@@ -165,25 +169,32 @@ class Executor:
         try:
             try:
                 lock.take()
-                return self._run(feeds, recorder or _NOTHING, cancelled)
+                return self._run(feeds, recorder or _NOTHING, cancelled, lock)
             finally:
                 lock.give_back()
         finally:
             lock.give_back()  # an exception may have interrupted the first one
 
     def _run(
-        self, feeds: Mapping[str, Any], recorder: Recorder, cancelled: Cancelled | None
+        self,
+        feeds: Mapping[str, Any],
+        recorder: Recorder,
+        cancelled: Cancelled | None,
+        lock: RunLock,
     ) -> dict[str, Any]:
         self._refuse()
         installed = self._installed = self._installed or self._install()
         linked, self._linked = self._linked, None
-        if linked is None:  # the first run, or the latest one was interrupted
+        if linked is None or linked.lock is not lock:  # the latest run was interrupted, or none was
             self._come_to_rest()
-            linked = self._link(installed, feeds)
+            linked = self._link(installed, feeds, lock)
         self._latest, self._ended_by = linked, None
         recorded = recorder is not _NOTHING and linked.plan.launches_natively
         crew = self._crew = linked.crews.get(recorded) or self._gather(installed, linked, recorded)
-        crew.threads.complete()
+        if self._lock is not lock:  # in a child of `os.fork`, which a signal handler has called
+            self._forget()
+            raise _forked()
+        crew.threads.complete()  # a fork from here on ends the loop
         timed = self._timed if recorder.wants_details() else []
         for engine in timed:
             engine.start_timing()
@@ -236,9 +247,9 @@ class Executor:
             self._compiled, self._devices, self._caching, self._launch_ahead, installing
         )
 
-    def _link(self, installed: LoadedPlan, feeds: Mapping[str, Any]) -> _Linked:
+    def _link(self, installed: LoadedPlan, feeds: Mapping[str, Any], lock: RunLock) -> _Linked:
         allocation, self._allocation = self._allocation or allocated(installed), None
-        return _Linked(LinkedPlan(installed, allocation, feeds), {})
+        return _Linked(LinkedPlan(installed, allocation, feeds), {}, lock)
 
     def _gather(self, installed: LoadedPlan, linked: _Linked, recorded: bool) -> _Crew:
         """A loop for runs that are recorded or not, with its threads."""
@@ -327,26 +338,25 @@ class Executor:
 
     def before_fork(self, end_s: float) -> None:
         """Let all threads end their current step, at most until ``end_s`` of `time.monotonic`."""
-        if self._crew is not None:
-            self._crew.loop.pause()
-            while not self._crew.loop.pauses() and time.monotonic() < end_s:
+        crew = self._paused = self._crew
+        if crew is not None:
+            crew.loop.pause()
+            while not crew.loop.pauses() and time.monotonic() < end_s:
                 time.sleep(_PAUSE_S)
 
     def after_fork_in_parent(self) -> None:
-        if self._crew is not None:
-            self._crew.loop.go_on()
+        crew, self._paused = self._paused, None
+        if crew is not None:
+            crew.loop.go_on()
 
     def after_fork(self) -> None:
-        """Drop the threads and the programs that need threads, in a forked child."""
+        """End the run under way, and drop what does not work in a forked child."""
         if self._lock.is_mine:
-            self._stop(
-                ClosedError("the process was forked during this run; its child has to run again")
-            )
-        process_fork.keep_for_ever((self._latest, self._linked))
-        if any(engine.after_fork != "works" for engine in self._engines):
-            process_fork.keep_for_ever((self._installed, self._devices, self._allocation))
-            self._installed = self._allocation = None
-        self._lock, self._latest, self._linked, self._crew = RunLock(), None, None, None
+            self._ended_by = self._ended_by or _forked()
+            if self._crew is not None:
+                self._crew.loop.end()
+        self._forget()
+        self._lock = RunLock()
         lost = [engine.place for engine in self._engines if engine.after_fork == "lost"]
         if lost:
             self._refusal = DeviceError(
@@ -354,6 +364,14 @@ class Executor:
                 f"the child; start the child with multiprocessing's method 'spawn', or leave this "
                 f"device out"
             )
+
+    def _forget(self) -> None:
+        """Drop the threads and the programs that need threads, in a forked child."""
+        process_fork.keep_for_ever((self._latest, self._linked))
+        if any(engine.after_fork != "works" for engine in self._engines):
+            process_fork.keep_for_ever((self._installed, self._devices, self._allocation))
+            self._installed = self._allocation = None
+        self._latest = self._linked = self._crew = None
 
     def __enter__(self) -> "Executor":
         return self
@@ -363,6 +381,10 @@ class Executor:
 
 
 _PAUSE_S = 0.0005
+
+
+def _forked() -> ClosedError:
+    return ClosedError("the process was forked during this run; its child has to run again")
 
 
 def _served_by_caller(installed: LoadedPlan) -> str:

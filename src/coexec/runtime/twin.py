@@ -101,6 +101,8 @@ class TwinLoop:
         if len(slots) != self._slot_count:
             raise ValueError("a run sets another number of slots than its loop has")
         self._slots, self._timed, self._stopped, self._outcome = slots, timed, False, []
+        if self._ended:
+            return (len(self._programs), 0, 0, None)
         run = self._run + 1
         others = [device for device in range(len(self._programs)) if device != self._caller]
         ended = False
