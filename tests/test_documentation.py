@@ -16,7 +16,7 @@ import coexec
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
-FOLDERS = ("src", "docs", "tests", "benchmarks", "examples")
+FOLDERS = ("src", "docs", "tests", "benchmarks", "native", "examples")
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.*") if path.is_file()]
 FILES += [path for path in ROOT.iterdir() if path.is_file()]
 PAGES = [path for path in FILES if path.suffix == ".md"]

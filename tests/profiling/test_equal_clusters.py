@@ -1,19 +1,22 @@
 """Clusters of equal cores are measured once; unlike ones each."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coexec.cache import Cache
+from coexec.costs.table import Reading
 from coexec.engines.null import NullEngine
 from coexec.engines.opened import OpenDevice
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.model.load import load
 from coexec.profiling import engines, profiler
+from coexec.profiling.engines import EngineTimes
 from coexec.profiling.profiler import Effort, Profiler
-from coexec.profiling.store import ProfileStore
+from coexec.profiling.store import Measurement, ProfileStore
 from coexec.runtime.compiler import Compiler
 from tests.helpers.small_models import branches
 
@@ -26,6 +29,48 @@ def devices(sizes: Sequence[int]) -> list[OpenDevice]:
         spec = Device(f"null:{number}", "null", (info,))
         opened.append(OpenDevice.of(NullEngine(spec, info)))
     return opened
+
+
+@pytest.mark.parametrize(
+    ("alone_s", "together_s", "times"),
+    [(1e-3, 1.5e-3, 1.5), (1e-3, 0.9e-3, 1.0), (0.0, 1e-3, None), (1e-3, 0.0, None)],
+)
+def test_cores_that_share_units_take_longer_together(
+    alone_s: float,
+    together_s: float,
+    times: float | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """0 s: an engine does not run what is measured."""
+    calls: list[int] = []
+
+    def measured(of: Sequence[Any], waiting: Any) -> list[Measurement]:
+        calls.append(len(of))
+        return [Measurement.of([together_s if len(of) > 1 else alone_s])] * len(of)
+
+    monkeypatch.setattr(engines, "computing", measured)
+    monkeypatch.setattr(engines, "reading", measured)
+    opened = [
+        OpenDevice.of(NullEngine(replace(device.spec, cores=(number,)), device.first.info))
+        for number, device in enumerate(devices([1] * 3))
+    ]
+    with ProfileStore(tmp_path) as store:
+
+        def found(of: Sequence[OpenDevice]) -> EngineTimes:
+            return EngineTimes(of, store, "passive", lambda e: e.info.version, False, nothing)
+
+        assert found(opened[:1]).crowding() == found(devices([1, 1])).crowding() == {}
+        crowding, readings = found(opened).crowding(), found(opened).readings()
+        assert calls == [3, 1] * 2, "once for all places and once for equal ones"
+        assert found(opened).crowding() == crowding and len(calls) == 4
+    places = {device.first.place for device in opened} if times is not None else set()
+    assert crowding == dict.fromkeys(places, times)
+    assert readings == dict.fromkeys(places, Reading(alone_s, max(alone_s, together_s)))
+
+
+def nothing(*_: object) -> None:
+    """Progress that nobody sees."""
 
 
 @pytest.mark.parametrize(

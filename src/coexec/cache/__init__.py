@@ -11,7 +11,7 @@ from coexec.cache.folder import Cache, default_cache_folder
 from coexec.cache.new_file import write_new, write_whole
 from coexec.cache.scratch import private_folder
 from coexec.cache.substitute import has_substitute, substitute
-from coexec.cache.warning import warn_once
+from coexec.cache.warning import never_warn, warn_once
 from coexec.cache.weights import Weights
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Weights",
     "default_cache_folder",
     "has_substitute",
+    "never_warn",
     "private_folder",
     "substitute",
     "warn_once",

@@ -5,9 +5,14 @@ from pathlib import Path
 
 from coexec.errors import CacheWarning
 
-__all__ = ["warn_once"]
+__all__ = ["never_warn", "warn_once"]
 
 _warned: set[str] = set()
+
+
+def never_warn(root: Path) -> None:
+    """Do not warn about a cache in a temporary folder: its user can do nothing about it."""
+    _warned.add(str(root))
 
 
 def warn_once(root: Path, problem: str) -> None:
