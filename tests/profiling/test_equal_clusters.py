@@ -47,7 +47,8 @@ def test_cores_that_share_units_take_longer_together(
 
     def measured(of: Sequence[Any], waiting: Any) -> list[Measurement]:
         calls.append(len(of))
-        return [Measurement.of([together_s if len(of) > 1 else alone_s])] * len(of)
+        seconds = [0.0, together_s, 2 * together_s] if len(of) > 1 else [alone_s]  # equal places
+        return [Measurement.of([s]) for s in seconds]
 
     monkeypatch.setattr(engines, "computing", measured)
     monkeypatch.setattr(engines, "reading", measured)
