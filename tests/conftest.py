@@ -14,16 +14,13 @@ from hypothesis import settings
 
 from coexec.cache import Cache
 from coexec.engines.opencl.pocl import Pocl
-from tests.helpers.examples import FACTOR
+from tests.helpers.examples import FACTOR, scaled
 from tests.helpers.links_once import links_once
 from tests.helpers.needs_opencl import BLOCK, RUNTIME, opencl_name
 from tests.helpers.quick_choice import quick_choice
 
 os.environ.setdefault("POCL_MAX_PTHREAD_COUNT", "1")
 """PoCL has one thread, whichever test is the first to use OpenCL."""
-# Machines and their load differ: an example may take any time.
-settings.register_profile("patient", settings.default, deadline=None)
-settings.load_profile("patient")
 for _size in ("COLUMNS", "LINES"):  # of the terminal: xdist sets them, and tables would be cut
     os.environ.pop(_size, None)
 
@@ -55,6 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
     RUNTIME[0] = config.getoption("--opencl")
     BLOCK[0] = config.getoption("--opencl-block")
     FACTOR[0] = config.getoption("--examples")
+    # Machines and their load differ: an example may take any time.
+    most = min(settings.default.max_examples, scaled(50))
+    settings.register_profile("patient", settings.default, deadline=None, max_examples=most)
+    settings.load_profile("patient")
     if emulator := config.getoption("--emulator"):
         sys.executable = _emulated(emulator)
 

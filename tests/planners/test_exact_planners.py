@@ -42,7 +42,7 @@ from tests.helpers.graphs import (
 INF = math.inf
 EPSILON_S = 1e-5
 """In graphs whose tasks take seconds."""
-examples = settings(max_examples=scaled(30), deadline=None, derandomize=True)
+examples = settings(max_examples=scaled(15), deadline=None, derandomize=True)
 every_link = pytest.mark.parametrize("busy", BUSY)
 
 
@@ -120,7 +120,7 @@ def test_a_device_that_cannot_be_used_in_time_takes_no_part_in_the_bound() -> No
 
 @pytest.mark.long
 @given(data=st.data())
-@settings(examples, max_examples=scaled(25))
+@settings(examples, max_examples=scaled(12))
 def test_no_plan_beats_the_bound_of_cpsat(data: st.DataObject) -> None:
     case = data.draw(cases(max_tasks=7, alone=False))
     case = without_cost(case, data.draw(some_tasks))
@@ -138,7 +138,7 @@ def test_no_plan_beats_the_bound_of_cpsat(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(examples, max_examples=scaled(50))
+@settings(examples, max_examples=scaled(25))
 def test_no_plan_beats_the_chained_load(data: st.DataObject) -> None:
     case = data.draw(cases(max_tasks=7, alone=False))
     problem = Problem(*case)
@@ -171,7 +171,7 @@ def test_the_chained_load_sees_a_narrow_place() -> None:
 
 
 @given(data=st.data())
-@settings(examples, max_examples=scaled(50))
+@settings(examples, max_examples=scaled(25))
 def test_a_plan_as_a_solution_takes_as_long(data: st.DataObject) -> None:
     case = data.draw(cases(max_tasks=7, alone=False))
     problem = Problem(*case)

@@ -268,6 +268,7 @@ def test_a_choice_in_doubt_is_raced_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert remembered()["decision"]["races"] == 2
 
 
+@pytest.mark.long
 def test_a_choice_of_less_time_answers_until_there_is_one_of_more(tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(branches(), str(model))
