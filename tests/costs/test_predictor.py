@@ -197,15 +197,6 @@ def test_a_part_takes_the_time_of_all_bytes_that_it_reads() -> None:
     )
 
 
-def test_parts_are_computed_while_the_other_devices_compute() -> None:
-    graph, task = conv(height=12)
-    whole = graph.output_of(task).whole
-    quarter = whole.with_axis(2, 0, 3)
-    cost = table(task, 42e-6, crowding={AT: 1.5})
-    assert cost.piece_s(graph, task, quarter, AT) == pytest.approx(2e-6 + 10e-6 * 1.5)
-    assert cost.piece_s(graph, task, whole, AT) == 42e-6  # the others have nothing to do
-
-
 def test_what_the_predictor_does_not_know_takes_its_share() -> None:
     graph, task = conv(height=12)
     quarter = graph.output_of(task).whole.with_axis(2, 0, 3)

@@ -32,13 +32,18 @@ def devices(sizes: Sequence[int]) -> list[OpenDevice]:
 
 
 @pytest.mark.parametrize(
-    ("alone_s", "together_s", "times"),
-    [(1e-3, 1.5e-3, 1.5), (1e-3, 0.9e-3, 1.0), (0.0, 1e-3, None), (1e-3, 0.0, None)],
+    ("alone_s", "together_s", "expected"),
+    [
+        (1e-9, 1.5e-9, Reading(1e-9, 1.5e-9)),
+        (1e-9, 0.9e-9, Reading(1e-9, 1e-9)),
+        (0.0, 1e-9, None),
+        (1e-9, 0.0, None),
+    ],
 )
-def test_cores_that_share_units_take_longer_together(
+def test_cores_that_share_a_memory_read_slower_together(
     alone_s: float,
     together_s: float,
-    times: float | None,
+    expected: Reading | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -50,7 +55,6 @@ def test_cores_that_share_units_take_longer_together(
         seconds = [0.0, together_s, 2 * together_s] if len(of) > 1 else [alone_s]  # equal places
         return [Measurement.of([s]) for s in seconds]
 
-    monkeypatch.setattr(engines, "computing", measured)
     monkeypatch.setattr(engines, "reading", measured)
     opened = [
         OpenDevice.of(NullEngine(replace(device.spec, cores=(number,)), device.first.info))
@@ -61,13 +65,12 @@ def test_cores_that_share_units_take_longer_together(
         def found(of: Sequence[OpenDevice]) -> EngineTimes:
             return EngineTimes(of, store, "passive", lambda e: e.info.version, False, nothing)
 
-        assert found(opened[:1]).crowding() == found(devices([1, 1])).crowding() == {}
-        crowding, readings = found(opened).crowding(), found(opened).readings()
-        assert calls == [3, 1] * 2, "once for all places and once for equal ones"
-        assert found(opened).crowding() == crowding and len(calls) == 4
-    places = {device.first.place for device in opened} if times is not None else set()
-    assert crowding == dict.fromkeys(places, times)
-    assert readings == dict.fromkeys(places, Reading(alone_s, max(alone_s, together_s)))
+        assert found(opened[:1]).readings() == found(devices([1, 1])).readings() == {}
+        readings = found(opened).readings()
+        assert calls == [3, 1], "once for all places and once for equal ones"
+        assert found(opened).readings() == readings and len(calls) == 2
+    places = {device.first.place for device in opened} if expected is not None else set()
+    assert readings == dict.fromkeys(places, expected)
 
 
 def nothing(*_: object) -> None:

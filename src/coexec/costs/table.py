@@ -47,8 +47,7 @@ class CostTable:
     Whole tasks were measured, and perhaps some parts. A part without a measurement takes its
     predicted share of the measured whole. Without a predictor it takes the whole launch, the time
     of the bytes that it reads, and its share by size of the remaining seconds. The bytes count
-    where layers have few rows and many weights: each strip of rows reads all weights. Devices that
-    get parts compute at the same time, which takes longer where they share the units of a core.
+    where layers have few rows and many weights: each strip of rows reads all weights.
     """
 
     tasks_s: Mapping[Place, Mapping[str, float]]
@@ -69,9 +68,6 @@ class CostTable:
     assembles with parts that others have computed in another layout."""
     readings: Mapping[Place, Reading] = field(default_factory=dict)
     """Where it is known. Without it, reading takes the share by size as well."""
-    crowding: Mapping[Place, float] = field(default_factory=dict)
-    """How many times as long a place computes while all devices of the system compute; 1 where it
-    is not known."""
     disturbed: Mapping[Place, Set[str]] = field(default_factory=dict)
     """The tasks that were measured while other programs used the processors, by place."""
 
@@ -85,7 +81,7 @@ class CostTable:
         size, launch_s = parts.whole.size, self.launches_s.get(place, 0.0)
         measured_s, predictor = self.pieces_s.get(place, {}), self.predictors.get(place)
         shares = None if predictor is None else PartShares(predictor, parts)
-        reading, crowding = self.readings.get(place), self.crowding.get(place, 1.0)
+        reading = self.readings.get(place)
         all_bytes = None if reading is None else parts.read_bytes(parts.whole)
 
         def part_s(task: Task, region: Region) -> float:
@@ -95,14 +91,14 @@ class CostTable:
             if (known_s := measured_s.get(Piece(task.name, region))) is not None:
                 return known_s
             if shares is not None and (share := shares.of(region)) is not None:
-                return whole_s * share * crowding
-            least_s, share = min(launch_s, whole_s), region.size / max(1, size) * crowding
+                return whole_s * share
+            least_s, share = min(launch_s, whole_s), region.size / max(1, size)
             if reading is None or not all_bytes:
                 return least_s + (whole_s - least_s) * share
             read_bytes = parts.read_bytes(region)
             alone_s = min(whole_s - least_s, all_bytes * reading.alone_s)
             together_s = alone_s * reading.together_s / reading.alone_s
-            read_share = region.size / size if read_bytes is None else read_bytes / all_bytes
+            read_share = share if read_bytes is None else read_bytes / all_bytes
             return least_s + (whole_s - least_s - alone_s) * share + together_s * read_share
 
         return part_s

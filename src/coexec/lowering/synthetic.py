@@ -9,7 +9,7 @@ import onnx
 from coexec.graph.graph import Tensor
 from coexec.lowering.module import Module
 
-__all__ = ["convolutions", "product_chains", "products"]
+__all__ = ["convolutions", "products", "vector_products"]
 
 _OPSET, _IR_VERSION = 17, 8
 
@@ -63,9 +63,8 @@ def convolutions(layers: int, channels: int, height: int, kernel: int) -> onnx.M
     )
 
 
-def product_chains(chains: int, rows: int, matrices: int, size: int) -> onnx.ModelProto:
-    """Chains of products of ``rows`` x ``size`` with matrices, from "x0" to "y0", from "x1" to "y1"
-    and so on.
+def vector_products(chains: int, matrices: int, size: int) -> onnx.ModelProto:
+    """Chains of products of a vector with matrices, from "x0" to "y0", from "x1" to "y1" and so on.
 
     Every chain reads the same ``matrices`` matrices of ``size`` x ``size``, float32.
     """
@@ -79,10 +78,10 @@ def product_chains(chains: int, rows: int, matrices: int, size: int) -> onnx.Mod
             read = [before, f"weight{number}"]
             nodes.append(onnx.helper.make_node("MatMul", read, [after], f"{after}/product"))
     inputs, outputs = (
-        [onnx.helper.make_tensor_value_info(f"{end}{n}", kind, (rows, size)) for n in range(chains)]
+        [onnx.helper.make_tensor_value_info(f"{end}{n}", kind, (1, size)) for n in range(chains)]
         for end in "xy"
     )
-    return _model(onnx.helper.make_graph(nodes, "chains", inputs, outputs, weights))
+    return _model(onnx.helper.make_graph(nodes, "vectors", inputs, outputs, weights))
 
 
 def _model(graph: onnx.GraphProto) -> onnx.ModelProto:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import permutations
 
@@ -12,7 +12,6 @@ from coexec.engines.opened import OpenDevice
 from coexec.hardware.hardware import Busy, Link, Place
 from coexec.profiling.launch_and_transfer import (
     changing_layout,
-    computing,
     crossing,
     launch_overhead,
     own_layout,
@@ -70,36 +69,24 @@ class EngineTimes:
 
     def readings(self) -> Mapping[Place, Reading]:
         """How CPU cores read weights, by place; empty for a single device, as it gets no parts."""
-        return {
-            place: Reading(alone_s, max(alone_s, together_s))
-            for place, alone_s, together_s in self._alone_and_together("reading, a byte", reading)
-        }
-
-    def crowding(self) -> Mapping[Place, float]:
-        """How many times as long CPU cores compute while all devices compute, by place."""
-        found = self._alone_and_together("computing", computing)
-        return {place: max(1.0, together_s / alone_s) for place, alone_s, together_s in found}
-
-    def _alone_and_together(
-        self, name: str, measure: Callable[[Sequence[OpenEngine], Waiting], list[Measurement]]
-    ) -> Iterator[tuple[Place, float, float]]:
-        """Each place of CPU cores with its seconds alone and while all of them work; none of a
-        system with one device, or if the engine of one cannot be measured."""
         cores = [engine for engine in self._engines if engine.device.cores]
         if len(self._engines) < 2 or not cores:
-            return
-        name, keys = _named(name, self._waiting), [self._key(engine) for engine in cores]
+            return {}
+        name = _named("reading, a byte", self._waiting)
+        keys = [self._key(engine) for engine in cores]
         together_s = self._cached(
             " + ".join(keys),
             [f"{name}, {number}" for number, _ in enumerate(cores)],
-            partial(measure, cores, self._waiting),
+            partial(reading, cores, self._waiting),
         )
+        found: dict[Place, Reading] = {}
         for engine, key in zip(cores, keys, strict=True):
-            (own_s,) = self._cached(key, [name], partial(measure, [engine], self._waiting))
+            (alone_s,) = self._cached(key, [name], partial(reading, [engine], self._waiting))
             # Equal places differ by chance only.
             equal_s = [s for s, other in zip(together_s, keys, strict=True) if other == key]
-            if own_s > 0 and (all_s := statistics.median(equal_s)) > 0:
-                yield engine.place, own_s, all_s
+            if alone_s > 0 and (all_s := statistics.median(equal_s)) > 0:
+                found[engine.place] = Reading(alone_s, max(alone_s, all_s))
+        return found
 
     def layout_changes(self, compiler: Compiler) -> Mapping[tuple[Place, Place], LayoutChange]:
         """Layout changes of a model's tensors between different engines that share a memory.

@@ -15,7 +15,7 @@ from coexec.engines.opened import OpenDevice
 from coexec.graph.graph import Graph, Piece, Tensor
 from coexec.hardware.hardware import Place
 from coexec.lowering.layout import blocks_of
-from coexec.lowering.synthetic import convolutions, product_chains, products
+from coexec.lowering.synthetic import convolutions, products, vector_products
 from coexec.model.load import load, random_inputs
 from coexec.model.model import Model
 from coexec.plan.derive import derive, stepwise
@@ -31,7 +31,6 @@ from coexec.timing.trace import Span
 
 __all__ = [
     "changing_layout",
-    "computing",
     "crossing",
     "launch_overhead",
     "own_layout",
@@ -56,11 +55,8 @@ _LAYERS, _CHANNELS = 24, 128
 _OWN_HEIGHT = 48
 _UNEVEN = 124
 """Number of channels that is no multiple of a block width above four, and takes the same time."""
-_MATRICES = 6
-_READ = (1, 1024)
-"""Rows and width of products that read 24 MiB of weights: more than the caches of a core hold."""
-_COMPUTED = (256, 128)
-"""The same of products that compute for long with 0.4 MiB of weights."""
+_MATRICES, _WIDTH = 6, 1024
+"""24 MiB of weights: more than the caches of a core hold."""
 _MAPS = ((16, 3), (48, 1))
 """Two pairs: height and width of feature maps, and of filters. The work is about the same; the
 first has few bytes, the second has many."""
@@ -151,31 +147,18 @@ def own_layout(own: OpenEngine, other: OpenEngine, waiting: Waiting) -> Measurem
 
 
 def reading(engines: Sequence[OpenEngine], waiting: Waiting) -> list[Measurement]:
-    """Seconds per byte for each engine to read weights from memory, while all of them read."""
-    rows, width = _READ
-    read_bytes = 4 * _MATRICES * width**2
-    seconds = _chains_s(engines, waiting, rows, width)
-    return [Measurement.of([s / read_bytes for s in of_engine]) for of_engine in seconds]
+    """Seconds per byte for each engine to read weights from memory, while all of them read.
 
-
-def computing(engines: Sequence[OpenEngine], waiting: Waiting) -> list[Measurement]:
-    """Seconds of a computation of each engine, while all of them compute. Processors that share
-    the units of a core, or its clock, take longer than alone."""
-    return [Measurement.of(of_engine) for of_engine in _chains_s(engines, waiting, *_COMPUTED)]
-
-
-def _chains_s(
-    engines: Sequence[OpenEngine], waiting: Waiting, rows: int, width: int
-) -> list[list[float]]:
-    """Seconds of each run in which each engine computes a chain of products; 0 for all if one of
-    them does not run these products."""
-    model = load(product_chains(len(engines), rows, _MATRICES, width), check=False)
+    The engines multiply a vector with matrices, each engine its own vector. 0 for all if one of
+    them does not run these products.
+    """
+    model = load(vector_products(len(engines), _MATRICES, _WIDTH), check=False)
     graph, own = model.graph, dict[Place, list[Piece]]()
     for task in graph.tasks:
         chain = graph.output_of(task).name.partition("/")[0].removeprefix("y")
         engine = engines[int(chain)]
         if engine.refusal(task, graph.tensors) is not None:
-            return [[0.0]] * len(engines)
+            return [Measurement.of([0.0])] * len(engines)
         own.setdefault(engine.place, []).append(graph.whole_piece(task))
     pieces = {place: tuple(of_place) for place, of_place in own.items()}
     plan = Plan.of_places(graph.fingerprint, pieces, Provenance("a way to measure"))
@@ -183,8 +166,14 @@ def _chains_s(
     with _own_cache() as cache:
         compiled = Compiler(model, cache).compile(derive(plan, graph), devices)
         runs = _spans(compiled, devices, waiting, graph)
+    read_bytes = 4 * _MATRICES * _WIDTH**2
     return [
-        [math.fsum(span.duration_s for span in run if span.place == e.place) for run in runs]
+        Measurement.of(
+            [
+                math.fsum(s.duration_s for s in run if s.place == e.place) / read_bytes
+                for run in runs
+            ]
+        )
         for e in engines
     ]
 

@@ -126,7 +126,6 @@ class Profiler:
             },
             layout_changes=self._engine_times.layout_changes(compiler),
             readings=self._engine_times.readings(),
-            crowding=self._engine_times.crowding(),
             disturbed={
                 at: frozenset(n for n, t in own.items() if t.is_disturbed)
                 for at, own in times.items()
