@@ -49,13 +49,13 @@ constexpr std::size_t kMostArguments = 14;
 // Numbers that have to be within a limit before a call. `cell` holds a pointer to them.
 struct Guard {
   std::intptr_t cell;
-  std::size_t count;
+  std::size_t size;
   float limit;
 
   bool holds() const {
     const float* numbers = *reinterpret_cast<const float* const*>(cell);
     int beyond = 0;  // NaN is beyond every limit
-    for (std::size_t i = 0; i < count; ++i) beyond |= !(std::fabs(numbers[i]) <= limit);
+    for (std::size_t i = 0; i < size; ++i) beyond |= !(std::fabs(numbers[i]) <= limit);
     return beyond == 0;
   }
 };

@@ -331,10 +331,10 @@ class Executor:
             self._latest.end()
 
     def _stop(self, error: CoexecError) -> None:
-        """Stop the run under way. Its caller raises the error; the first one counts."""
+        """End the loop of the run under way. Its caller raises the error; the first one counts."""
         self._ended_by = self._ended_by or error
         if self._crew is not None:
-            self._crew.loop.stop()
+            self._crew.loop.end()
 
     def before_fork(self, end_s: float) -> None:
         """Let all threads end their current step, at most until ``end_s`` of `time.monotonic`."""
@@ -352,9 +352,7 @@ class Executor:
     def after_fork(self) -> None:
         """End the run under way, and drop what does not work in a forked child."""
         if self._lock.is_mine:
-            self._ended_by = self._ended_by or _forked()
-            if self._crew is not None:
-                self._crew.loop.end()
+            self._stop(_forked())
         self._forget()
         self._lock = RunLock()
         lost = [engine.place for engine in self._engines if engine.after_fork == "lost"]

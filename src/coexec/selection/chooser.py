@@ -439,7 +439,7 @@ class Chooser:
                 return None  # a request has shown that its outputs differ
             more = self._rules.seconds > decision.seconds or (decision.alone and not self._alone)
             if more and decision.untried:
-                self._quicker = prepared  # has its decision
+                self._quicker = prepared
                 return None
             return prepared
         except (

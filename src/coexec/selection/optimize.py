@@ -237,9 +237,8 @@ def _verdicts(
     chooser = _chooser(source, settings, _FIRST * seconds, report, alone=True)
     known, in_doubt = chooser.known, chooser.doubt is not None
     is_earlier = known is not None and known.decision is not None and not known.decision.alone
-    if is_earlier and known is not None:
-        chosen = known
-    else:
+    chosen = known if is_earlier else None
+    if chosen is None:
         chosen = chooser.reconsider() if in_doubt else chooser.choose()
         in_doubt = False
     race_s = (end_s - time.monotonic()) * (1 - _CHOOSING)

@@ -55,7 +55,7 @@ class Metadata:
         """Names of the inputs that every request has to feed."""
         return [a.name for a in self.signature.inputs if not a.type.startswith("optional")]
 
-    @property
+    @cached_property
     def fixed_shapes(self) -> tuple[tuple[str, tuple[Any, ...]], ...]:
         """`dynamic_inputs` with the sizes that the settings fix; other sizes stay as they are."""
         shape_of = {arg.name: tuple(arg.shape) for arg in self.inputs} if self.shapes else {}

@@ -61,7 +61,6 @@ def start(router: Router) -> None:
     if plans is None:
         router.ort.open()
         return
-    plans.selector.check_shapes()
     now = options is None or not (options.optimized_model_filepath or may_give_weights(options))
     try:
         quick = plans.selector.has_cached_digest
@@ -73,6 +72,7 @@ def start(router: Router) -> None:
     except ModelError as error:
         _refuse(router, error)
         return
+    plans.selector.check_shapes()
     router.ort.open()
     if options is not None and (sizes := _overridden(router)):
         router.use(replace(router.settings, shapes={**sizes, **router.settings.shapes}))

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 from weakref import finalize
 
-import numpy as np
-
 from coexec.arrays import Array, address_of
 from coexec.engines.openvino.library import core
 from coexec.errors import CoexecError
@@ -194,7 +192,7 @@ class NativeModel:
 
 
 class NativeRequest:
-    """An infer request on the caller's arrays: nothing is copied."""
+    """An infer request on the caller's C-contiguous arrays: nothing is copied."""
 
     def __init__(self, api: OvApi, model: NativeModel, request: _Object) -> None:
         self._api, self._model, self._request = api, model, request
@@ -223,7 +221,6 @@ class NativeRequest:
         return self._api.error(status)
 
     def _set(self, end: str, number: int, kind: int, array: Array) -> None:
-        array = np.ascontiguousarray(array).reshape(array.shape)
         dims = (ctypes.c_int64 * array.ndim)(*array.shape)
         tensor = self._api.create(
             "ov_tensor_free",

@@ -4,7 +4,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
@@ -182,7 +182,7 @@ class _PythonRequest:
         self._request, self._tensor = model.create_infer_request(), openvino.Tensor
 
     def set_input(self, number: int, array: Array) -> None:
-        self._request.set_input_tensor(number, self._tensor(writable(array), shared_memory=True))
+        self._request.set_input_tensor(number, self._tensor(array, shared_memory=True))
 
     def set_output(self, number: int, array: Array) -> None:
         self._request.set_output_tensor(number, self._tensor(array, shared_memory=True))
@@ -201,7 +201,8 @@ class _InferRequest:
 
     def __init__(self, compiled: Compiled, outputs: Mapping[str, int], device: str) -> None:
         model = compiled.model
-        self._request = model.request() if _is_native(model) else _PythonRequest(model)
+        is_native = isinstance(model, NativeModel)
+        self._request = model.request() if is_native else _PythonRequest(model)
         self._inputs, self._outputs, self._axes = compiled.inputs, outputs, compiled.axes
         self._device = device
 
@@ -217,7 +218,7 @@ class _InferRequest:
 
     def read(self, name: str, array: Array) -> None:
         if name in self._inputs:  # else no operator reads it
-            self._share(self._request.set_input, self._inputs[name], array)
+            self._share(self._request.set_input, self._inputs[name], writable(array))
 
     def write(self, name: str, array: Array) -> None:
         self._share(self._request.set_output, self._outputs[name], array)
@@ -250,10 +251,6 @@ class _InferRequest:
         count = 2 * sum(axis.fed is None for axis in self._axes)
         first = len(self._outputs)
         return [int(self._request.output(first + number).item()) for number in range(count)]
-
-
-def _is_native(model: Any) -> TypeGuard[NativeModel]:
-    return isinstance(model, NativeModel)
 
 
 def _is_real(array: Array) -> bool:
