@@ -21,12 +21,12 @@ from hope_here import pairs
 from hope_tables import Row, Tables, all_tried, by_requests, head, source_of
 from slow_device import slowed
 
-from coexec.cli.energy import measured_energy
 from coexec.costs.base import CostModel
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import cpu_name, without_engine
 from coexec.engines.opened import OpenDevice
 from coexec.planners.methods.splitting.shares import FINE_STEPS
+from coexec.report.energy import measured_energy
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import ratio
 from coexec.settings import Settings

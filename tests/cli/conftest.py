@@ -2,7 +2,8 @@
 
 import pytest
 
-from coexec.cli import bench_rows, progress
+from coexec.cli import progress
+from coexec.report import rivals
 
 
 @pytest.fixture(autouse=True)
@@ -15,4 +16,4 @@ def no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """`coexec bench` leaves peak memory out, which takes a new process for each row."""
     for name in ("of_plan", "of_onnx_runtime"):
-        monkeypatch.setattr(bench_rows, name, lambda *_: None)
+        monkeypatch.setattr(rivals, name, lambda *_: None)

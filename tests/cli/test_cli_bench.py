@@ -13,15 +13,16 @@ import numpy as np
 import onnx
 import pytest
 
-from coexec.cli import main, peak, planned, standings
-from coexec.cli.bench_rows import gain_in_words
-from coexec.cli.planned import bound_of
-from coexec.cli.standings import Row, Standings, raced
+from coexec.cli import main
+from coexec.cli.bench_tables import gain_in_words
 from coexec.engines.detect import usable_cores
 from coexec.hardware.hardware import Place
 from coexec.model.load import load
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance
+from coexec.report import peak, standings
+from coexec.report.bound import bound_of
+from coexec.report.standings import Row, Standings, raced
 from coexec.selection.decision import Candidate, Decision
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
@@ -189,7 +190,9 @@ def test_bench_prints_no_bound_above_a_row(
 ) -> None:
     words = ["--devices", TWO, "--planner", "heft"]
     asked: list[float] = []
-    monkeypatch.setattr(planned, "bound_of", lambda plan, fastest_s: asked.append(fastest_s))
+    monkeypatch.setattr(
+        "coexec.report.bound.bound_of", lambda plan, fastest_s: asked.append(fastest_s)
+    )
     found = call(capfd, folder, *words)
     medians = [statistic for row in found["rows"] for statistic in (row["paced_s"], row["loop_s"])]
     assert asked[0] == pytest.approx(min(medians)) and found["bound_s"] is None

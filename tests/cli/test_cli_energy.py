@@ -9,10 +9,11 @@ from typing import Any
 import onnx
 import pytest
 
-from coexec.cli import energy, main, standings
-from coexec.cli.energy import measured_energy
+from coexec.cli import main
 from coexec.engines.detect import usable_cores
 from coexec.profiling.energy import EnergyCounter
+from coexec.report import energy, standings
+from coexec.report.energy import measured_energy
 from tests.helpers.small_models import branches
 
 CORE = f"cpu:{usable_cores()[0]}"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from coexec.cli.energy import measured_energy
 from coexec.errors import DeviceError
 from coexec.profiling.energy import EnergyCounter, EnergyMeter
+from coexec.report.energy import measured_energy
 
 RANGE_UJ = 262_143_328_850
 

@@ -50,25 +50,23 @@ def command(
     at 30 a second, and requests in a loop. Peak memory is measured in a fresh process for each row.
     Energy per inference, of all processors and memory, is shown if this machine has counters.
     """
-    from coexec.cli.bench_rows import (
+    from coexec.cli.bench_tables import bench_facts, gain_in_words, print_bench
+    from coexec.cli.checks import differences, judged
+    from coexec.cli.console import out
+    from coexec.cli.output import print_json
+    from coexec.cli.progress import announce, progress
+    from coexec.cli.recorded import write_trace
+    from coexec.errors import UsageError
+    from coexec.exports.opening import resolve_export
+    from coexec.report.bound import bound_of
+    from coexec.report.rivals import (
         alone_rows,
-        bench_facts,
-        gain_in_words,
         predicted_time_s,
-        print_bench,
         recorded_run,
         row_of_onnx_runtime,
         row_of_plan,
     )
-    from coexec.cli.checks import differences, judged
-    from coexec.cli.console import out
-    from coexec.cli.output import print_json
-    from coexec.cli.planned import bound_of
-    from coexec.cli.progress import announce, progress
-    from coexec.cli.recorded import write_trace
-    from coexec.cli.standings import raced
-    from coexec.errors import UsageError
-    from coexec.exports.opening import resolve_export
+    from coexec.report.standings import raced
     from coexec.runtime.recorder import RealRecorder
     from coexec.selection.prepare import prepare
 

@@ -50,10 +50,11 @@ def command(
     from coexec.cli.console import out
     from coexec.cli.decisions import print_decision
     from coexec.cli.output import print_json, write_file
-    from coexec.cli.planned import alone_s, bound_of, energy_facts, energy_line, on_platform
+    from coexec.cli.planned import energy_facts, energy_line, on_platform
     from coexec.cli.program_rows import program_rows
     from coexec.cli.progress import progress
     from coexec.plan.program import device_programs, text, verify_programs
+    from coexec.report.bound import alone_s, bound_of
     from coexec.selection.plan_files import text_of
     from coexec.selection.prepare import prepare
     from coexec.timing.simulate import simulate

@@ -1,7 +1,7 @@
-"""Plans for simulated phones; and figures of any plan: lower bound, time alone, energy."""
+"""Plans for simulated phones, and the energy of any plan."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from coexec.errors import UsageError
@@ -14,55 +14,12 @@ from coexec.settings import AUTO, Settings
 from coexec.timing.energy import device_energy_j
 from coexec.timing.simulate import simulate
 from coexec.timing.trace import Trace
-from coexec.units import format_joules, format_seconds
+from coexec.units import format_joules
 
-__all__ = ["LowerBound", "alone_s", "bound_of", "energy_facts", "energy_line", "on_platform"]
+__all__ = ["energy_facts", "energy_line", "on_platform"]
 
 _QUICK = ("hope_greedy", "heft", "single")
 """Planners that "auto" tries if no plan can run."""
-
-
-def alone_s(prepared: Prepared, device: str) -> float:
-    """Seconds of all tasks, one after the other, on one device with its first engine."""
-    graph, cost = prepared.graph, prepared.cost
-    place = prepared.system.device[device].places[0]
-    wholes = ((task, graph.output_of(task).whole) for task in graph.tasks)
-    return math.fsum(cost.piece_s(graph, task, whole, place) for task, whole in wholes)
-
-
-@dataclass(frozen=True)
-class LowerBound:
-    """Lower bound of the time of any plan of whole tasks on these devices, by the profile."""
-
-    seconds: float
-    devices: tuple[str, ...]
-    """Devices with their engines."""
-
-    def __str__(self) -> str:
-        where = ", ".join(self.devices)
-        return f"{format_seconds(self.seconds)}: no plan of whole tasks on {where} is faster"
-
-
-def bound_of(prepared: Prepared, fastest_s: float = math.inf) -> LowerBound | None:
-    """The lower bound of a plan; None if there is none.
-
-    None also if other devices are faster than the bound: a plan for them has another bound.
-
-    Args:
-        fastest_s: the shortest measured time, on any devices.
-    """
-    seconds = prepared.plan.provenance.bound_s
-    chosen = prepared.candidates[0].devices if prepared.candidates else ()
-    other_figures = [
-        figure
-        for candidate in prepared.candidates
-        if candidate.devices != chosen and candidate.is_able
-        for figure in (candidate.predicted_s, candidate.paced_s, candidate.loop_s)
-        if figure is not None
-    ]
-    if not seconds or seconds > min([fastest_s, *other_figures]):
-        return None
-    return LowerBound(seconds, tuple(str(place) for place in prepared.system.places))
 
 
 def energy_facts(trace: Trace, system: System, requests: int = 1) -> dict[str, Any]:

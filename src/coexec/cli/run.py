@@ -46,12 +46,12 @@ def command(
     from coexec.cli.arrays import packed
     from coexec.cli.checks import differences, judged
     from coexec.cli.console import out
-    from coexec.cli.energy import measured_energy
     from coexec.cli.gantt import draw
     from coexec.cli.output import print_json, write_file
     from coexec.cli.progress import progress
     from coexec.cli.recorded import write_trace
     from coexec.exports.opening import resolve_export
+    from coexec.report.energy import measured_energy
     from coexec.runtime.recorder import RealRecorder
     from coexec.selection.prepare import prepare
     from coexec.units import format_joules, format_seconds

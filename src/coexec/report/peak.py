@@ -60,7 +60,7 @@ def _write(work: "PlanningContext", path: Path) -> None:
 
 
 def _in_a_process(measure: Callable[..., int], *arguments: Any) -> int | None:
-    with Child("coexec.cli.peak", "measures memory") as child:
+    with Child("coexec.report.peak", "measures memory") as child:
         try:
             peak_bytes: int = child.ask((measure.__name__, arguments))
         except EndedError:

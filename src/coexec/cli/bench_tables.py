@@ -1,125 +1,22 @@
-"""Make the rows of `coexec bench`, and print them as tables."""
+"""The tables of `coexec bench`, and its verdict."""
 
-import time
-from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from coexec.arrays import Array
 from coexec.cli.console import out
 from coexec.cli.gantt import draw
-from coexec.cli.peak import of_onnx_runtime, of_plan
-from coexec.cli.planned import LowerBound
-from coexec.cli.standings import Row, Standings
-from coexec.engines.names import default_names
-from coexec.errors import DeviceError
+from coexec.report.bound import LowerBound
+from coexec.report.standings import Standings
 from coexec.rules import RULES
 from coexec.runtime.recorder import RealRecorder
-from coexec.runtime.runner import Runner
 from coexec.selection.decision import Requests
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.prepared import Prepared
-from coexec.selection.quiet_moment import Rest
 from coexec.selection.race import REQUESTS
-from coexec.timing.simulate import simulate
 from coexec.units import format_bytes, format_joules, format_seconds
 
-__all__ = [
-    "alone_rows",
-    "bench_facts",
-    "gain_in_words",
-    "predicted_time_s",
-    "print_bench",
-    "recorded_run",
-    "row_of_onnx_runtime",
-    "row_of_plan",
-]
-
-
-def recorded_run(
-    executor: Runner, feeds: Mapping[str, Array], recorder: RealRecorder
-) -> Mapping[str, Array]:
-    """Outputs of a recorded run, after a run to warm up."""
-    Rest().until_idle()
-    executor.run(feeds)
-    return executor.run(feeds, recorder)
-
-
-def predicted_time_s(plan: Prepared) -> float | None:
-    """Seconds of the plan, simulated with the profile. For a plan from a file, the prediction of
-    its planner, because nothing is profiled for it."""
-    if plan.work.settings.plan is not None:
-        return plan.plan.provenance.predicted_s
-    return simulate(plan.schedule, plan.cost, plan.system).makespan_s
-
-
-def _alone(plan: Prepared) -> dict[str, float | None]:
-    """Predicted seconds of single devices to compare with, by name: devices that "auto" considered;
-    else the devices of the plan, if there are several."""
-    if plan.work.settings.plan is not None:
-        return dict.fromkeys(plan.work.device_names) if len(plan.work.device_names) > 1 else {}
-    considered = {
-        c.devices[0]: c.predicted_s
-        for c in plan.candidates
-        if len(c.devices) == 1 and c.is_able and c.status != "left out"
-    }
-    if considered:
-        return considered
-    cost, system = plan.work.measured
-    places = system.places if len(system.places) > 1 else ()
-    device_names = plan.work.settings.devices or default_names()
-    return {name: cost.total_s(place) for name, place in zip(device_names, places, strict=False)}
-
-
-def alone_rows(
-    plan: Prepared, feeds: Mapping[str, Array], stack: ExitStack
-) -> tuple[list[Row], dict[str, str]]:
-    """Rows of single devices, and why a device is left out: it cannot be open beside the others."""
-    work, rows, left_out = plan.work, [], {}
-    for name, predicted_s in _alone(plan).items():
-        try:
-            alone = PlanningContext(
-                work.given.source, replace(work.settings, devices=[name], pins={})
-            )
-            single = alone.prepared_by("single", {})
-            rows.append(row_of_plan(single, f"{name} alone", predicted_s, feeds, stack)[0])
-        except DeviceError as error:  # some engines can use only one set of cores at a time
-            left_out[name] = str(error)
-    return rows, left_out
-
-
-def row_of_plan(
-    plan: Prepared,
-    name: str,
-    predicted_s: float | None,
-    feeds: Mapping[str, Array],
-    stack: ExitStack,
-) -> tuple[Row, Runner]:
-    """The row of a plan, and its runner."""
-    Rest().until_idle()
-    start_s = time.perf_counter()
-    executor = stack.enter_context(plan.work.start(plan))
-    init_s = time.perf_counter() - start_s
-    run, peak = partial(executor.run, feeds), partial(of_plan, plan.work, plan.plan, feeds)
-    row = Row(name, predicted_s, run, peak, plan.compiled.segments, init_s=init_s)
-    return row, executor
-
-
-def row_of_onnx_runtime(work: PlanningContext, feeds: Mapping[str, Array]) -> Row:
-    """The row of ONNX Runtime with as many threads as the devices have cores."""
-    threads = max(1, sum(len(device.spec.cores) for device in work.devices))
-    Rest().until_idle()
-    start_s = time.perf_counter()
-    session = work.given.onnx_runtime(threads)
-    init_s = time.perf_counter() - start_s
-    run = partial(session.run, None, dict(feeds))
-    peak = partial(of_onnx_runtime, work, threads, feeds)
-    return Row(f"ORT, {threads} threads", None, run, peak, init_s=init_s, is_base=True)
+__all__ = ["bench_facts", "gain_in_words", "print_bench"]
 
 
 def bench_facts(

@@ -1,4 +1,4 @@
-"""The rows of `coexec bench`, their race, and its figures."""
+"""Ways to run a model, their race, and its figures."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from coexec.cli.energy import MeasuredEnergy, measured_energy
 from coexec.plan.schedule import Segment
+from coexec.report.energy import MeasuredEnergy, measured_energy
 from coexec.selection.quiet_moment import REAL, Rest
 from coexec.selection.race import REQUESTS, Outcome, race
 
