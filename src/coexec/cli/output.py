@@ -18,6 +18,7 @@ __all__ = [
     "check_plan_file",
     "print_json",
     "write_file",
+    "write_node_data",
     "write_plan",
 ]
 
@@ -88,6 +89,24 @@ def write_plan(path: Path, model: str, prepared: "Prepared") -> None:
     if planned.weights:
         write_file(path.with_name(planned.weights_name), planned.weight_chunks())
     write_file(path, planned.content)
+
+
+def write_node_data(
+    folder: Path, model: str, prepared: "Prepared", measured_s: Mapping[str, float]
+) -> None:
+    """Write node data of Model Explorer, a file for each kind of value.
+
+    Args:
+        measured_s: by task; empty if nothing was measured.
+
+    Raises:
+        StoreError: a file cannot be written.
+    """
+    from coexec.exports.node_data import node_data
+    from coexec.research_loader import resolved_model
+
+    for name, text in node_data(resolved_model(model), prepared, measured_s).items():
+        write_file(folder / name, text)
 
 
 def print_json(data: Mapping[str, Any]) -> None:
