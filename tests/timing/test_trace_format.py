@@ -1,7 +1,7 @@
 """Traces in Chrome's trace event format, as Perfetto's trace processor reads them.
 
 Perfetto cuts times off at whole nanoseconds. It drops an event that overlaps the previous one of
-its row, and shows escaped characters as they are written. Both was seen with its version 52.
+its row, and shows escaped characters as they are written. Its version 52 did both.
 """
 
 import json
