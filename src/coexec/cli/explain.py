@@ -1,6 +1,7 @@
 """`coexec explain`: why tasks are on their devices, in groups and one by one."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,6 +31,9 @@ def command(
     platform: PlatformOpt = None,
     top: Annotated[int, typer.Option(help="Tasks to list, the longest first.")] = 10,
     every: Annotated[bool, typer.Option("--all", help="List every task.")] = False,
+    node_data: Annotated[
+        Path | None, typer.Option(help="A folder for node data of Model Explorer.")
+    ] = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -37,10 +41,13 @@ def command(
     are: how much later the result of each, moved alone, would be where it is read. Groups of equal
     reasons first, then the longest tasks, or --all. Measured times are of tasks one after the
     other; with --platform nothing can run, and there are none.
+
+    --node-data writes files that Model Explorer shows on the model: the place of each node, its
+    predicted and its measured time.
     """
     from coexec.cli.console import out
     from coexec.cli.decisions import print_decision
-    from coexec.cli.output import print_json
+    from coexec.cli.output import print_json, write_node_data
     from coexec.cli.planned import energy_facts, energy_line, on_platform
     from coexec.cli.progress import progress
     from coexec.cli.reasons import group_table, measured_in_place, task_table
@@ -63,6 +70,8 @@ def command(
     reasons = explain(chosen, schedule, cost, system, pinned)
     measured = measured_in_place(prepared) if platform is None else {}
     trace = simulate(schedule, cost, system)
+    if node_data is not None:
+        write_node_data(node_data, model, prepared, measured)
     if json:
         rows = [asdict(r) | {"measured_s": measured.get(r.task)} for r in reasons]
         decision = None if prepared.decision is None else prepared.decision.to_json()
@@ -77,3 +86,5 @@ def command(
     out.print(task_table([r for r in reasons if r in shown], measured))
     if len(reasons) > len(shown):
         out.print(f"the {top} longest of {len(reasons)} tasks; --all lists every one, --top N more")
+    if node_data is not None:
+        out.print(f"written    {node_data}")

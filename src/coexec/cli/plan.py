@@ -1,6 +1,7 @@
 """`coexec plan`: make a plan, and predict its time."""
 
 import json as json_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,12 +11,18 @@ from coexec.cli.options import (
     DebugOpt,
     JsonOpt,
     ModelArg,
-    OutputOpt,
     PlatformOpt,
     SettingOptions,
     takes,
 )
 from coexec.cli.verbs import ENERGY, prints
+
+PlanFileOpt = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", help="A file for the plan; NAME.onnx is the model with the plan in it."
+    ),
+]
 
 
 @prints(
@@ -35,7 +42,7 @@ def command(
     model: ModelArg,
     options: SettingOptions,
     platform: PlatformOpt = None,
-    output: OutputOpt = None,
+    output: PlanFileOpt = None,
     programs: Annotated[
         bool, typer.Option("--programs", help="Print the steps of each device.")
     ] = False,
@@ -49,17 +56,17 @@ def command(
     """
     from coexec.cli.console import out
     from coexec.cli.decisions import print_decision
-    from coexec.cli.output import print_json, write_file
+    from coexec.cli.output import check_plan_file, print_json, write_plan
     from coexec.cli.planned import energy_facts, energy_line, on_platform
     from coexec.cli.program_rows import program_rows
     from coexec.cli.progress import progress
     from coexec.plan.program import device_programs, text, verify_programs
     from coexec.report.bound import alone_s, bound_of
-    from coexec.selection.plan_files import text_of
     from coexec.selection.prepare import prepare
     from coexec.timing.simulate import simulate
     from coexec.units import format_seconds
 
+    check_plan_file(output, model)
     with progress(f"loading {model}") as tell:
         settings = options.settings(progress=tell)
         prepared = (
@@ -71,7 +78,7 @@ def command(
     steps = device_programs(schedule.segments, schedule.transfers)
     verify_programs(steps, schedule)
     if output is not None:
-        write_file(output, text_of(plan, graph, prepared.origin.shapes))
+        write_plan(output, model, prepared)
     bound = bound_of(prepared)
     if json:
         facts: dict[str, Any] = {

@@ -121,10 +121,7 @@ class Plan:
                     f"--output plan.json"
                 ) from None
             if data["format"] != _FORMAT:
-                raise PlanError(
-                    f"the plan has format {data['format']!r}, this version reads "
-                    f"{_FORMAT}; make it again with coexec plan"
-                )
+                raise _other_format(data["format"])
             rows = {str(d): [(_piece(r), r) for r in o] for d, o in data["order"].items()}
             order = {d: tuple(piece for piece, _ in o) for d, o in rows.items()}
             pieces = [pair for o in rows.values() for pair in o]
@@ -152,6 +149,16 @@ class Plan:
             "engine": self.engine_of[piece],
         }
         return row | ({"fused": True} if piece in self.fused else {})
+
+
+def _other_format(found: Any) -> PlanError:
+    is_newer = type(found) is int and found > _FORMAT
+    source = ", which a newer version of coexec has written" if is_newer else ""
+    remedy = "update coexec, or make it again" if is_newer else "make it again"
+    return PlanError(
+        f"the plan has format {found!r}{source}; this version reads {_FORMAT}: {remedy} with "
+        f"coexec plan"
+    )
 
 
 def _provenance(row: Any) -> Provenance:

@@ -9,7 +9,10 @@ from coexec.errors import PlanError
 from coexec.graph.graph import Graph
 from coexec.plan.plan import Plan
 
-__all__ = ["ModelFacts", "PlanFile"]
+__all__ = ["PLAN_KEY", "ModelFacts", "PlanFile"]
+
+PLAN_KEY = "coexec.plan"
+"""Key of a plan in the metadata of an ONNX model."""
 
 _SHOWN = 3
 """Maximum number of inputs in a message."""

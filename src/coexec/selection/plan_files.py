@@ -1,4 +1,4 @@
-"""Read plan files, and make their text."""
+"""Read plan files, JSON or ONNX, and make their text."""
 
 import os
 from collections.abc import Mapping
@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coexec.__about__ import __version__
-from coexec.errors import PlanError, UsageError
+from coexec.errors import ModelError, PlanError, UsageError
+from coexec.model.structure import without_weights
 from coexec.plan.plan import Plan
-from coexec.plan.plan_file import ModelFacts, PlanFile
+from coexec.plan.plan_file import PLAN_KEY, ModelFacts, PlanFile
 
 if TYPE_CHECKING:
     from coexec.graph.graph import Graph
 
-__all__ = ["plan_of", "text_of", "versions_here"]
+__all__ = ["is_onnx", "plan_of", "text_of", "versions_here"]
 
 _MOST_BYTES = 1 << 30
 """Largest number of bytes read of a plan file, because /dev/zero, for example, never ends."""
@@ -37,9 +38,8 @@ def plan_of(argument: Any) -> PlanFile | None:
         )
     path = os.fspath(argument)
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(_MOST_BYTES)
-        return PlanFile.from_json(content.decode(), path)
+        text = _text_in_model(path) if is_onnx(path) else _text_in_file(path)
+        return PlanFile.from_json(text, path)
     except (OSError, ValueError) as error:
         if isinstance(error, PlanError):
             raise
@@ -48,6 +48,37 @@ def plan_of(argument: Any) -> PlanFile | None:
             f"cannot read the plan {path!r}: {reason}; make one with "
             f"coexec plan MODEL --output {path}"
         ) from None
+
+
+def is_onnx(path: str | os.PathLike[str]) -> bool:
+    """Whether a plan file of this name is an ONNX model with the plan in it."""
+    return Path(path).suffix.lower() == ".onnx"
+
+
+def _text_in_file(path: str) -> str:
+    with Path(path).open("rb") as file:
+        return file.read(_MOST_BYTES).decode()
+
+
+def _text_in_model(path: str) -> str:
+    """The text of the plan in the metadata of an ONNX model.
+
+    Raises:
+        PlanError: the file is no model, or there is no plan in it.
+    """
+    with Path(path).open("rb"):  # its error says more about a missing file
+        pass
+    try:
+        properties = without_weights(path).metadata_props
+    except ModelError as error:
+        raise PlanError(f"cannot read the plan {path!r}: {error}") from None
+    texts: list[str] = [entry.value for entry in properties if entry.key == PLAN_KEY]
+    if not texts:
+        raise PlanError(
+            f"there is no plan in the model {path!r}: its metadata have no key {PLAN_KEY!r}; "
+            f"write it with coexec plan MODEL --output {path}"
+        )
+    return texts[-1]
 
 
 def text_of(plan: Plan, graph: "Graph", shapes: Mapping[str, Any]) -> str:

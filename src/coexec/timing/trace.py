@@ -197,7 +197,8 @@ class Trace:
         events += [_complete_event(span, rows) for span in self.spans]
         events += [_detail_event(detail, rows) for detail in self.details]
         events += self._flow_events(rows)
-        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+        # Perfetto shows the escape of a character as it is written.
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, ensure_ascii=False)
 
     def _flow_events(self, rows: Mapping[str, int]) -> Iterable[dict[str, Any]]:
         at = {(s.request, s.segment): s for s in self.of("compute")}
@@ -214,10 +215,10 @@ class Trace:
                 "args": {"bytes": flow.size_bytes},
             }
             # A flow binds to the slice that encloses its time stamp, so start just before the end.
-            leave = source.start_s + 0.999 * source.duration_s
-            yield common | {"ph": "s", "tid": rows[source.device], "ts": leave * 1e6}
-            enter = target.start_s + 0.001 * target.duration_s
-            yield common | {"ph": "f", "bp": "e", "tid": rows[target.device], "ts": enter * 1e6}
+            leave_us = round(1e9 * (source.start_s + 0.999 * source.duration_s)) / 1e3
+            yield common | {"ph": "s", "tid": rows[source.device], "ts": leave_us}
+            enter_us = round(1e9 * (target.start_s + 0.001 * target.duration_s)) / 1e3
+            yield common | {"ph": "f", "bp": "e", "tid": rows[target.device], "ts": enter_us}
 
 
 def _detail_row(detail: Detail) -> str:
@@ -228,6 +229,16 @@ def _row(span: Span) -> str:
     return f"{span.device} layout" if span.kind == "layout" else span.device
 
 
+def _times_us(start_s: float, end_s: float) -> dict[str, float]:
+    """Start and duration of an event in microseconds, to the nanosecond.
+
+    Perfetto counts whole nanoseconds, and drops an event that overlaps the previous one of its row
+    by one of them. So the end is rounded like the start of the next event.
+    """
+    start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
+    return {"ts": start_ns / 1e3, "dur": (end_ns - start_ns) / 1e3}
+
+
 def _complete_event(span: Span, rows: Mapping[str, int]) -> dict[str, Any]:
     return {
         "ph": "X",
@@ -235,8 +246,7 @@ def _complete_event(span: Span, rows: Mapping[str, int]) -> dict[str, Any]:
         "cat": span.kind,
         "pid": 0,
         "tid": rows[_row(span)],
-        "ts": span.start_s * 1e6,
-        "dur": span.duration_s * 1e6,
+        **_times_us(span.start_s, span.end_s),
         "args": {"segment": span.segment, "request": span.request} | _arguments(span),
     }
 
@@ -266,7 +276,6 @@ def _detail_event(detail: Detail, rows: Mapping[str, int]) -> dict[str, Any]:
         "cat": detail.kind,
         "pid": 0,
         "tid": rows[_detail_row(detail)],
-        "ts": detail.start_s * 1e6,
-        "dur": detail.duration_s * 1e6,
+        **_times_us(detail.start_s, detail.end_s),
         "args": {detail.kind: detail.name, "result": detail.result} | waited,
     }
