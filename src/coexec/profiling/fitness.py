@@ -134,7 +134,7 @@ def _counters(machine: MachineFiles) -> dict[str, int]:
 
 
 def findings(machine: MachineFiles, seen: Disturbances) -> list[Finding]:
-    """All findings, those also those that cannot be determined. No error of a check gets out."""
+    """All findings, also those that cannot be determined. No error of a check gets out."""
     return [_checked(what, check, machine, seen) for what, check in CHECKS.items()]
 
 
