@@ -61,6 +61,10 @@ class _OnDevice(CoexecBackend):
         return device == "CPU"
 
     @classmethod
+    def is_compatible(cls, model: Any, device: str = "CPU", **kwargs: Any) -> bool:
+        return True  # `prepare` has the reason
+
+    @classmethod
     def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> CoexecRep:
         _Device.rep = super().prepare(model, _Device.device, cache=_Device.cache, **kwargs)
         return _Device.rep
