@@ -3,7 +3,7 @@
 coexec is not on the package index, so pip has to install these packages by their own names.
 """
 
-__all__ = ["EXTRAS", "install"]
+__all__ = ["BRINGS", "EXTRAS", "install"]
 
 _OPENCL = ("pyopencl",)
 _SERVER = ("starlette", "uvicorn")
@@ -17,6 +17,16 @@ EXTRAS = {
     "cluster": (*_SERVER, "psutil", "ray"),
 }
 """The packages of each extra, as in pyproject.toml."""
+BRINGS = {
+    "gpu": "GPUs that have an OpenCL driver",
+    "pocl": "CPU cores as OpenCL devices",
+    "intel-opencl": "CPU cores as OpenCL devices, with Intel's runtime",
+    "openvino": "CPU cores of all makers, Intel's GPUs and NPUs",
+    "exact": "the planners cpsat and hope_ilp",
+    "serve": "the server, coexec serve",
+    "cluster": "several machines as one pipeline, coexec cluster",
+}
+"""The purpose of each extra."""
 
 
 def install(extra: str, upgrade: bool = False) -> str:

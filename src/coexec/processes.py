@@ -9,6 +9,7 @@ exchange pickled objects. Text that the child prints goes to its standard error.
 import contextlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 
 from coexec.errors import CoexecError, ExecutionError
 
-__all__ = ["Child", "EndedError", "Parent", "can_start", "command", "variables"]
+__all__ = ["Child", "EndedError", "Parent", "can_start", "command", "ending", "variables"]
 
 _FAILURES = (OSError, EOFError, pickle.PickleError, TypeError, AttributeError, ValueError)
 """Errors of pipes and of pickle: the process has ended, or an object cannot be pickled."""
@@ -42,6 +43,13 @@ def variables(**more: str) -> dict[str, str]:
     ``more``."""
     path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
     return os.environ | {"PYTHONPATH": path} | more
+
+
+def ending(code: int) -> str:
+    """How a process with this exit code ended, as the end of a sentence."""
+    if code < 0:
+        return f"crashed its process ({signal.strsignal(-code) or f'signal {-code}'})"
+    return f"ended its process with exit code {code}"
 
 
 class Child:

@@ -38,6 +38,7 @@ def printed(capfd: pytest.CaptureFixture[str], *words: str) -> Any:
     "words",
     [
         ["devices"],
+        ["doctor"],
         ["inspect", "MODEL"],
         ["inspect", "MODEL", "--memory", "--device", CPU],
         ["profile", "MODEL", "--devices", CPU],

@@ -12,6 +12,7 @@ __all__ = ["VERBS", "group"]
 VERBS = {
     "optimize": "Find the fastest way to run a model within a time.",
     "devices": "List processors, and the engines on each.",
+    "doctor": "Show machine and installation, for a report of a problem.",
     "inspect": "Show what a model is made of.",
     "profile": "Measure what each task costs on each device.",
     "plan": "Plan a model, and predict what it takes.",

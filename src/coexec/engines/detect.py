@@ -12,13 +12,16 @@ from coexec.keys import digest
 
 __all__ = [
     "CoreCluster",
+    "allowed_threads",
     "capacity",
     "clusters",
+    "core_list",
     "features",
     "is_whole_machine",
     "partitions",
     "processor_features",
     "processor_name",
+    "threads_by_core",
     "usable_cores",
 ]
 
@@ -30,23 +33,30 @@ _FASTEST = 1024.0
 """Capacity of the fastest core of a machine, in the kernel's unit."""
 
 
+def allowed_threads() -> tuple[int, ...]:
+    """The hardware threads that this process may use, ascending."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
 def usable_cores(root: Path = _SYSTEM) -> tuple[int, ...]:
     """The cores that this process may use, one for each physical core, ascending.
 
     A second hardware thread of a core shares its vector units; giving both to convolutions slows
     both down, so only the first counts.
     """
-    allowed = (
-        sorted(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else list(range(os.cpu_count() or 1))
-    )
-    first: dict[tuple[int, ...], int] = {}
-    for core in allowed:
-        siblings = _read(root / f"cpu{core}/topology/thread_siblings_list")
-        key = tuple(_core_list(siblings)) if siblings else (core,)
-        first.setdefault(key, core)
-    return tuple(sorted(first.values()))
+    return tuple(members[0] for members in threads_by_core(allowed_threads(), root))
+
+
+def threads_by_core(threads: Iterable[int], root: Path = _SYSTEM) -> tuple[tuple[int, ...], ...]:
+    """The hardware threads grouped by physical core."""
+    cores: dict[tuple[int, ...], list[int]] = {}
+    for thread in sorted(threads):
+        siblings = _read(root / f"cpu{thread}/topology/thread_siblings_list")
+        key = tuple(core_list(siblings)) if siblings else (thread,)
+        cores.setdefault(key, []).append(thread)
+    return tuple(map(tuple, cores.values()))
 
 
 def is_whole_machine(cores: Collection[int]) -> bool:
@@ -119,7 +129,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _core_list(text: str) -> list[int]:
+def core_list(text: str) -> list[int]:
     """ "0-2,7" as [0, 1, 2, 7]."""
     cores: list[int] = []
     for part in text.split(","):
@@ -128,9 +138,9 @@ def _core_list(text: str) -> list[int]:
     return cores
 
 
-def processor_name() -> str:
+def processor_name(info_file: Path = Path("/proc/cpuinfo")) -> str:
     """The processor's name, as the system reports it."""
-    info = _read(Path("/proc/cpuinfo"))
+    info = _read(info_file)
     for field in ("model name", "Hardware", "Model"):
         match = re.search(rf"^{field}\s*:\s*(.+)$", info, re.MULTILINE)
         if match:

@@ -6,7 +6,7 @@ reason is reported when a user names it. Engines are tried in a separate process
 used (`coexec.engines.contract_trial`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -111,10 +111,16 @@ def _contract(name: str, what: str) -> Iterator[None]:
 
 
 @cache
-def _working() -> tuple[Engine, ...]:
-    """The engines that can be imported, in the order of preference of plans."""
+def _working(without: frozenset[str] = frozenset()) -> tuple[Engine, ...]:
+    """The engines that can be imported, in the order of preference of plans.
+
+    Args:
+        without: names of engines that must not be imported.
+    """
     engines = []
     for name in engine_names():
+        if name in without:
+            continue
         try:
             engines.append(load_engine(name))
         except DeviceError:
@@ -139,7 +145,9 @@ def kinds() -> tuple[str, ...]:
     return tuple(dict.fromkeys(kind for engine in _working() for kind in engine.kinds))
 
 
-def processors(kind: str | None = None, fresh: bool = False) -> list[Driven]:
+def processors(
+    kind: str | None = None, fresh: bool = False, without: Collection[str] = ()
+) -> list[Driven]:
     """This machine's processors, or those of one kind, tried with all engines that drive them.
 
     The first trial of an engine or driver takes seconds.
@@ -147,16 +155,17 @@ def processors(kind: str | None = None, fresh: bool = False) -> list[Driven]:
     Args:
         kind: None: all kinds.
         fresh: drop the stored verdicts and try all engines again.
+        without: names of engines that must not be imported.
     """
     if fresh:
         verdicts.forget()
-    return [_tried(driven) for driven in _listed(kind)]
+    return [_tried(driven) for driven in _listed(kind, without)]
 
 
-def _listed(kind: str | None) -> list[Driven]:
+def _listed(kind: str | None, without: Collection[str] = ()) -> list[Driven]:
     """The processors as the engines list them, without a trial."""
     groups: dict[tuple[str, str], dict[str, Processor]] = {}
-    for engine in _working():
+    for engine in _working(frozenset(without)):
         of_kinds = engine.kinds if kind is None else [k for k in engine.kinds if k == kind]
         for each in () if kind is None and engine.pretends else of_kinds:
             for processor in _processors(engine, each):
@@ -170,10 +179,14 @@ def _listed(kind: str | None) -> list[Driven]:
     return rows
 
 
-def broken() -> dict[str, str]:
-    """The reasons by name, for engines that are installed but cannot be imported."""
+def broken(without: Collection[str] = ()) -> dict[str, str]:
+    """The reasons by name, for engines that are installed but cannot be imported.
+
+    Args:
+        without: names of engines that must not be imported.
+    """
     reasons = {}
-    for name in engine_names():
+    for name in (name for name in engine_names() if name not in without):
         try:
             load_engine(name)
         except DeviceError as error:

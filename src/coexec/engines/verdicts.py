@@ -9,7 +9,6 @@ import contextlib
 import faulthandler
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -147,10 +146,10 @@ def _judged(code: int, output: str) -> str:
     if code == _PASSED:
         return ""
     if code < 0:
-        return f"crashed its process ({signal.strsignal(-code) or f'signal {-code}'})"
+        return processes.ending(code)
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     message = lines[-1][:300] if lines else "no message"
-    return message if code == _FAILED else f"ended its process with exit code {code} ({message})"
+    return message if code == _FAILED else f"{processes.ending(code)} ({message})"
 
 
 def end(trial: Callable[[], str]) -> None:

@@ -1,32 +1,24 @@
 """Main memory: how much there is, and how much a model needs at least."""
 
 import os
-from pathlib import Path
 
+from coexec.control_groups import memory_limit_bytes
 from coexec.errors import ModelError
 from coexec.graph.graph import Graph
 from coexec.units import format_bytes
 
 __all__ = ["least_bytes", "main_memory_bytes", "require_memory"]
 
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Files with the memory limit of this process' container, by versions 2 and 1 of Linux' control
-groups."""
-
 
 def main_memory_bytes() -> int | None:
     """Bytes of main memory that this process may use at most; None if the machine does not show
     it."""
     try:
-        limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+        size_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return None
-    for file in _LIMITS:
-        try:
-            limits.append(int(Path(file).read_text()))
-        except (OSError, ValueError):  # no such group, or "max"
-            continue
-    return min(limits)
+    limit_bytes = memory_limit_bytes()
+    return size_bytes if limit_bytes is None else min(size_bytes, limit_bytes)
 
 
 def least_bytes(graph: Graph) -> int:

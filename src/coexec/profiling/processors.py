@@ -42,9 +42,13 @@ class ProcessorTime(NamedTuple):
         return self.stolen > STOLEN
 
 
-def processor_time() -> ProcessorTime:
-    """Processor time so far, on Linux from /proc/stat, see proc_stat(5); elsewhere all zeros."""
-    stat = Path("/proc/stat")
+def processor_time(root: Path = Path("/")) -> ProcessorTime:
+    """Processor time so far, on Linux from /proc/stat, see proc_stat(5); elsewhere all zeros.
+
+    Args:
+        root: the folder that has proc.
+    """
+    stat = root / "proc/stat"
     if not stat.is_file():
         return ProcessorTime()
     ticks = stat.read_text().split(maxsplit=9)[1:9]

@@ -10,7 +10,7 @@ from coexec.errors import UsageError
 from coexec.runtime.steps import RunLoop
 from coexec.runtime.twin import TwinLoop
 
-__all__ = ["VARIABLE", "loop_class", "loop_classes"]
+__all__ = ["VARIABLE", "loop_class", "loop_classes", "loop_reason"]
 
 VARIABLE = "COEXEC_LOOP"
 """Environment variable that chooses a loop by its name."""
@@ -44,6 +44,19 @@ def loop_class() -> Callable[..., RunLoop]:
     if "native" not in loops:
         _tell_once()
     return loops[name]
+
+
+def loop_reason() -> tuple[str, str]:
+    """The name of the loop to use, and why it is this one.
+
+    Raises:
+        UsageError: `VARIABLE` names no loop.
+    """
+    chosen, loops = loop_class(), loop_classes()
+    name = next(name for name, each in loops.items() if each is chosen)
+    if os.environ.get(VARIABLE):
+        return name, f"{VARIABLE}={name} chooses it"
+    return name, "in C++, the fastest one" if name == "native" else _REMEDY
 
 
 _REMEDY = (

@@ -223,6 +223,11 @@ def _cast(op: Operator, tensors: _Tensors) -> str | None:
     return "of floats to bool: it takes NaN for false" if floats and op.int("to", 1) == 9 else None
 
 
+def _celu(op: Operator, tensors: _Tensors) -> str | None:
+    is_half = tensors[op.inputs[0]].dtype == "float16"
+    return "of float16: it cannot convert it" if is_half else None
+
+
 def _clip(op: Operator, tensors: _Tensors) -> str | None:
     limits = [name for name in op.inputs[1:] if name]
     if any(not tensors[name].constant for name in limits):
@@ -308,6 +313,7 @@ _RULES: Mapping[str, Callable[[Operator, _Tensors], str | None]] = {
     ),
     **dict.fromkeys(("ScatterElements", "ScatterND"), _scattered),
     "Cast": _cast,
+    "Celu": _celu,
     "Clip": _clip,
     "GatherElements": _gathered_elements,
     "Gemm": _gemm,

@@ -1,0 +1,81 @@
+"""`coexec doctor`: it never fails, and shows nothing private."""
+
+import errno
+import json
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from coexec.cache import Cache
+from coexec.cli import doctor_page, main
+from coexec.cli.doctor_page import document, examined, print_page, private
+from coexec.cli.installed import cache_state
+from coexec.engines.survey import Survey
+from coexec.extras import EXTRAS, install
+from coexec.profiling.facts import MachineFiles
+from coexec.profiling.fitness import CHECKS
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the second in which other programs are observed, and without other processes."""
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(doctor_page, "survey", Survey)
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_page_has_every_check_and_every_extra(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    out = capfd.readouterr().out
+    assert [name for name in (*CHECKS, *EXTRAS) if f"  {name}  " not in out] == []
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_machine_without_proc_and_sys_gets_its_page(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = examined(tmp_path / "cache", MachineFiles(tmp_path, (0,)))
+    print_page(found)
+    out = capfd.readouterr().out
+    assert "caches              could not be determined: the system reports no caches" in out
+    assert {row["verdict"] for row in document(found)["fitness"]} <= {"ok", "unknown", "look"}
+    json.dumps(document(found))
+    assert not (tmp_path / "cache").exists()  # it writes nothing
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_package_that_is_absent_has_its_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(EXTRAS, "serve", ("starlette", "no-such-package"))
+    print_page(examined(tmp_path))
+    out = capfd.readouterr().out
+    assert f"without no-such-package: {install('serve')} (the server, coexec serve)" in out
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_wrong_choice_of_the_loop_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COEXEC_LOOP", "fastest")
+    print_page(examined(tmp_path))
+    assert "COEXEC_LOOP=fastest names no run loop" in capfd.readouterr().out
+
+
+def test_a_cache_on_a_disk_that_refuses_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = cache_state(Cache(tmp_path))
+    assert state.exists and not state.why_not_writable and state.limit_bytes > 0
+    refused = OSError(errno.EROFS, "Read-only file system")
+    monkeypatch.setattr("tempfile.TemporaryFile", Mock(side_effect=refused))
+    assert cache_state(Cache(tmp_path / "new")).why_not_writable == "Read-only file system"
+
+
+def test_homes_are_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: Path("/srv/people/ada"))
+    found = private(
+        Survey(broken={"x": "in /srv/people/ada/lib: /home/eve/x.py, /srv/people/adam", "y": "/"})
+    )
+    assert found.broken == {"x": "in ~/lib: ~/x.py, /srv/people/adam", "y": "/"}
