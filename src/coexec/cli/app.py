@@ -17,6 +17,7 @@ VERBS = {
     "profile": "Measure what each task costs on each device.",
     "plan": "Plan a model, and predict what it takes.",
     "explain": "Say why tasks are where they are.",
+    "report": "Write one HTML page about a model and its plan.",
     "simulate": "Simulate a plan, and draw it.",
     "run": "Run a model once.",
     "check": "Compare a plan with ONNX Runtime, and find what is wrong.",

@@ -50,8 +50,9 @@ def command(
     from coexec.cli.output import print_json, write_node_data
     from coexec.cli.planned import energy_facts, energy_line, on_platform
     from coexec.cli.progress import progress
-    from coexec.cli.reasons import group_table, measured_in_place, task_table
+    from coexec.cli.reasons import group_table, task_table
     from coexec.errors import UsageError
+    from coexec.report.in_place import measured_in_place
     from coexec.selection.prepare import prepare
     from coexec.timing.explain import explain
     from coexec.timing.simulate import simulate

@@ -31,6 +31,7 @@ __all__ = [
     "SettingOptions",
     "TraceOpt",
     "default_plan",
+    "default_report",
     "device_names",
     "takes",
 ]
@@ -136,10 +137,19 @@ def takes(*settings: str) -> Callable[[_Command], _Command]:
 
 def default_plan(model: str) -> Path:
     """The file in which `coexec optimize` keeps the plan of a model."""
+    return _named_after(model, "plan.json")
+
+
+def default_report(model: str) -> Path:
+    """The file to which `coexec report` writes the page of a model."""
+    return _named_after(model, "report.html")
+
+
+def _named_after(model: str, ending: str) -> Path:
     from coexec.research_loader import zoo_name
 
     zoo = zoo_name(model)
-    return Path(f"{Path(model if zoo is None else zoo).stem or 'model'}.plan.json")
+    return Path(f"{Path(model if zoo is None else zoo).stem or 'model'}.{ending}")
 
 
 def _tell_unused_plan(model: str) -> None:

@@ -1,0 +1,330 @@
+"""Collect the contents of a report: a plan, its race with its rivals, and what follows from them.
+
+Each step fills a part of the contents. If one fails, the report keeps the parts before it and says
+what failed, so that a run that ends badly can be looked at, too.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from coexec.arrays import Array
+from coexec.engines import detect
+from coexec.errors import CoexecError
+from coexec.graph.graph import Graph
+from coexec.plan.footprint import task_bytes
+from coexec.plan.memory import offsets_bound, records_of
+from coexec.plan.schedule import Segment
+from coexec.progress import ReportProgress
+from coexec.report.alternatives import by_planners, without_devices
+from coexec.report.answer import answer_of
+from coexec.report.bound import bound_of
+from coexec.report.contents import (
+    Block,
+    Contents,
+    MemoryRow,
+    Node,
+    RivalRow,
+    TaskRow,
+    Timeline,
+    TransferRow,
+)
+from coexec.report.in_place import measured_in_place
+from coexec.report.layout import positions
+from coexec.report.rivals import (
+    alone_rows,
+    predicted_time_s,
+    recorded_run,
+    row_of_onnx_runtime,
+    row_of_plan,
+)
+from coexec.report.standings import Row, Standings, raced
+from coexec.runtime.recorder import RealRecorder
+from coexec.runtime.runner import Runner
+from coexec.selection.prepared import Prepared, Simulated
+from coexec.selection.race import REQUESTS
+from coexec.timing.critical_path import critical_path
+from coexec.timing.explain import GROUPS, explain
+from coexec.timing.placed_pieces import placed_pieces
+from coexec.timing.simulate import simulate
+from coexec.timing.trace import Trace
+
+__all__ = ["ReportFailure", "gather"]
+
+PLANNERS_S = 20.0
+"""Seconds for the plans of all planners."""
+
+
+class ReportFailure(Exception):
+    """A step failed. `contents` has what the steps before found."""
+
+    def __init__(self, contents: Contents, error: CoexecError) -> None:
+        super().__init__(str(error))
+        self.contents, self.error = contents, error
+
+
+def gather(
+    prepared: Prepared,
+    source: str,
+    rounds: int,
+    tell: ReportProgress,
+    planners_s: float = PLANNERS_S,
+) -> Contents:
+    """The contents of a report about a plan.
+
+    Args:
+        source: the model as the user named it.
+        rounds: rounds of the race with ONNX Runtime and each device alone; 0: nothing runs.
+        planners_s: seconds for the plans of all planners; 0: none.
+
+    Raises:
+        ReportFailure: a step failed.
+    """
+    gathering = _Gathering(prepared, source)
+    steps: list[tuple[str, Callable[[], None]]] = [("reading the plan", gathering.plan)]
+    if rounds and not isinstance(prepared.origin, Simulated):
+        steps += [
+            ("measuring tasks", gathering.tasks_alone),
+            ("racing", lambda: gathering.race(rounds)),
+        ]
+    steps += [("planners", lambda: gathering.alternatives(planners_s)), ("", gathering.answer)]
+    for what, step in steps:
+        if what:
+            tell(what, 0, 0)
+        try:
+            step()
+        except CoexecError as error:
+            failure = f"{what or 'the answer'} failed: {error}"
+            raise ReportFailure(replace(gathering.contents, failure=failure), error) from error
+    return gathering.contents
+
+
+class _Gathering:
+    """The contents so far."""
+
+    def __init__(self, prepared: Prepared, source: str) -> None:
+        self._prepared = prepared
+        self.contents = Contents(source, prepared.graph.name, (), facts=_facts(prepared))
+
+    def _add(self, **parts: Any) -> None:
+        self.contents = replace(self.contents, **parts)
+
+    def plan(self) -> None:
+        """The plan, its simulation, and what is known of each task."""
+        prepared = self._prepared
+        cost, system, schedule = prepared.cost, prepared.system, prepared.schedule
+        trace = simulate(schedule, cost, system)
+        decision = prepared.decision
+        bound = bound_of(prepared)
+        critical = _tasks_of(critical_path(trace), schedule.segments)
+        self._add(
+            places=tuple(str(place) for place in system.places),
+            considered=() if decision is None else tuple(decision.to_json()["candidates"]),
+            predicted=_timeline(trace),
+            tasks=tuple(_task_rows(prepared, critical)),
+            nodes=tuple(_nodes(prepared, critical)),
+            edges=tuple(_edges(prepared.graph)),
+            bound_s=None if bound is None else bound.seconds,
+            bound=None if bound is None else str(bound),
+            transfers=tuple(_transfers(prepared)),
+            memory=tuple(_memory(prepared)),
+            least_intermediate_bytes=offsets_bound(list(records_of(prepared.graph).values())),
+        )
+
+    def tasks_alone(self) -> None:
+        """The measured time of each task at its place."""
+        measured = measured_in_place(self._prepared)
+        rows = (replace(row, measured_s=measured.get(row.task)) for row in self.contents.tasks)
+        self._add(tasks=tuple(rows))
+
+    def race(self, rounds: int) -> None:
+        """The race with the rivals, and a recorded run."""
+        prepared = self._prepared
+        work = prepared.work
+        feeds = next(work.model.candidates())
+        with ExitStack() as stack:
+            row, runner = row_of_plan(prepared, "plan", predicted_time_s(prepared), feeds, stack)
+            self._record(runner, feeds)
+            alone, left_out = alone_rows(prepared, feeds, stack)
+            rows = [row, *alone, row_of_onnx_runtime(work, feeds)]
+            standings = raced(rows, rounds)
+        load = f"{standings.outcome.others:.0%} of the processors' time, by other programs"
+        self._add(
+            rivals=tuple(_rivals(standings, row)),
+            left_out=left_out,
+            facts={**self.contents.facts, "load while racing": load, "rounds": str(rounds)},
+        )
+
+    def _record(self, runner: Runner, feeds: Mapping[str, Array]) -> None:
+        """A recorded run of the plan; also if it fails in the middle."""
+        recorder = RealRecorder(self._prepared.compiled, self._prepared.work.names)
+        try:
+            recorded_run(runner, feeds, recorder)
+        finally:
+            if (trace := recorder.trace()).spans:
+                self._add(measured=_timeline(trace))
+
+    def alternatives(self, planners_s: float) -> None:
+        """What other planners would do, and the plan without each of its devices."""
+        planners = tuple(by_planners(self._prepared, planners_s)) if planners_s else ()
+        self._add(planners=planners, without=tuple(without_devices(self._prepared)))
+
+    def answer(self) -> None:
+        self._add(answer=answer_of(self.contents, self._prepared))
+
+
+def _facts(prepared: Prepared) -> dict[str, str]:
+    is_simulated = isinstance(prepared.origin, Simulated)
+    versions = {
+        place.device: f"{engine.name} {engine.version}".strip()
+        for device in prepared.system.devices
+        for engine in device.engines
+        for place in device.places
+        if place.engine == engine.name
+    }
+    return {
+        "made": time.strftime("%Y-%m-%d %H:%M"),
+        "processor": "simulated" if is_simulated else detect.processor_name(),
+        "planner": prepared.plan.provenance.planner,
+        **{f"engine on {device}": text for device, text in versions.items()},
+    }
+
+
+def _timeline(trace: Trace) -> Timeline:
+    critical = {id(span) for span in critical_path(trace)}
+    blocks = (
+        Block(
+            span.device,
+            span.kind,
+            span.name,
+            span.start_s,
+            span.end_s,
+            span.engine,
+            span.tasks,
+            span.tensor,
+            span.size_bytes,
+            id(span) in critical,
+        )
+        for span in trace.spans
+    )
+    shares = {device: trace.utilisation(device) for device in trace.devices}
+    return Timeline(trace.makespan_s, shares, tuple(blocks))
+
+
+def _tasks_of(path: Any, segments: tuple[Segment, ...]) -> set[tuple[str, Any]]:
+    """The pieces of the segments on a path, as names and regions."""
+    indices = {span.segment for span in path if span.kind == "compute"}
+    return {(piece.task, piece.region) for i in indices for piece in segments[i].pieces}
+
+
+def _task_rows(prepared: Prepared, critical: set[tuple[str, Any]]) -> Iterator[TaskRow]:
+    graph, cost, system = prepared.graph, prepared.cost, prepared.system
+    is_simulated = isinstance(prepared.origin, Simulated)
+    pinned = () if is_simulated else prepared.work.pinned_tasks(cost, system)
+    reasons = {
+        reason.task: reason
+        for reason in explain(prepared.plan, prepared.schedule, cost, system, pinned)
+    }
+    for segment in prepared.schedule.segments:
+        for piece in segment.pieces:
+            task = graph.task[piece.task]
+            is_whole = piece == graph.whole_piece(task)
+            reason = reasons[task.name if is_whole else str(piece)]
+            seconds = {
+                str(place): _finite(cost.piece_s(graph, task, piece.region, place))
+                for place in system.places
+            }
+            yield TaskRow(
+                reason.task,
+                task.name,
+                task.kind,
+                "x".join(map(str, piece.region.shape)),
+                task.macs,
+                str(segment.place),
+                GROUPS[reason.group],
+                reason.why,
+                reason.predicted_s,
+                None,
+                seconds,
+                reason.moved_bytes,
+                (piece.task, piece.region) in critical,
+            )
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
+
+
+def _nodes(prepared: Prepared, critical: set[tuple[str, Any]]) -> Iterator[Node]:
+    graph, position_of = prepared.graph, positions(prepared.graph)
+    pieces_of = placed_pieces(prepared.schedule, prepared.cost)
+    on_path = {name for name, _ in critical}
+    for task in graph.tasks:
+        pieces = pieces_of[task.name]
+        size = sum(piece.region.size for piece in pieces)
+        shares: dict[str, float] = {}
+        for piece in pieces:
+            share = piece.region.size / size if size else 1 / len(pieces)
+            shares[str(piece.place)] = shares.get(str(piece.place), 0.0) + share
+        seconds = max((piece.predicted_s for piece in pieces), default=0.0)
+        row, column = position_of[task.name]
+        yield Node(task.name, task.kind, row, column, shares, seconds, task.name in on_path)
+
+
+def _edges(graph: Graph) -> Iterator[tuple[int, int]]:
+    index = {task.name: number for number, task in enumerate(graph.tasks)}
+    for task in graph.tasks:
+        for maker in graph.predecessors[task.name]:
+            yield index[maker.name], index[task.name]
+
+
+def _transfers(prepared: Prepared) -> Iterator[TransferRow]:
+    segments = prepared.schedule.segments
+    for transfer in prepared.schedule.transfers:
+        source, target = segments[transfer.source].place, segments[transfer.target].place
+        yield TransferRow(transfer.tensor, str(source), str(target), transfer.size_bytes)
+
+
+def _memory(prepared: Prepared) -> Iterator[MemoryRow]:
+    graph = prepared.graph
+    tasks_by_place: dict[str, list[str]] = {}
+    for piece, place in prepared.plan.place_of.items():
+        tasks_by_place.setdefault(str(place), []).append(piece.task)
+    for name, names in tasks_by_place.items():
+        tasks = [graph.task[each] for each in dict.fromkeys(names)]
+        weights = {weight for task in tasks for weight in task.weights}
+        yield MemoryRow(
+            name,
+            len(tasks),
+            sum(graph.tensors[weight].size_bytes for weight in weights),
+            max(task_bytes(graph, task) for task in tasks),
+        )
+
+
+def _rivals(standings: Standings, plan: Row) -> Iterator[RivalRow]:
+    base_s = {f: _median_s(standings, standings.base, f) for f in REQUESTS}
+    for row in standings.rows:
+        facts = standings.facts(row)
+        ran = standings.same_as.get(row.name, row.name)
+        samples = {str(f): tuple(standings.outcome.samples_s(ran, f)) for f in REQUESTS}
+        yield RivalRow(
+            row.name,
+            facts["same_as"],
+            row.predicted_s,
+            facts["paced_s"],
+            facts["loop_s"],
+            min(base_s[f] / facts[f"{f}_s"] for f in ("paced", "loop")),
+            samples,
+            row.init_s,
+            row.peak_bytes,
+            row.is_base,
+            row is plan,
+        )
+
+
+def _median_s(standings: Standings, name: str, figure: Any) -> float:
+    return statistics.median(standings.outcome.samples_s(name, figure))

@@ -1,0 +1,41 @@
+"""The page of a report: one HTML file that works offline.
+
+The figures are SVG that a script of this package draws from data in the file. A charting library
+would be ten times larger than script and style together (Vega-Lite 800 kB, Plotly 4.5 MB), and
+none of them draws a schedule and a graph of a thousand tasks without code of one's own.
+"""
+
+import html
+import json
+import math
+from importlib.resources import files
+from typing import Any
+
+from coexec.report.contents import Contents
+
+__all__ = ["page_of"]
+
+
+def page_of(contents: Contents) -> str:
+    """The text of the file.
+
+    Names from the model are data, in which no "<" is left that could end the script element; the
+    page has a policy that forbids requests to the network.
+    """
+    source = files("coexec.report") / "page"
+    parts = {name: (source / f"page.{name}").read_text("utf-8") for name in ("html", "css", "js")}
+    data = json.dumps(_plain(contents.to_json()), allow_nan=False, ensure_ascii=True)
+    page = parts["html"].replace("@TITLE@", html.escape(f"{contents.title}: coexec report"))
+    page = page.replace("@STYLE@", parts["css"]).replace("@SCRIPT@", parts["js"])
+    return page.replace("@DATA@", data.replace("<", "\\u003c"))
+
+
+def _plain(value: Any) -> Any:
+    """``value`` with None in place of infinity and NaN, which JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value

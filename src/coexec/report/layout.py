@@ -1,0 +1,49 @@
+"""Positions for drawing a graph: a row for each depth, and neighbours near each other.
+
+Source of the method: Sugiyama, Tagawa and Toda, "Methods for Visual Understanding of Hierarchical
+System Structures", IEEE Transactions on Systems, Man, and Cybernetics, 1981; its two first steps,
+layers by the longest path and ordering by barycentres, in one pass from the inputs to the outputs.
+"""
+
+import statistics
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from coexec.graph.graph import Graph
+
+__all__ = ["Position", "positions"]
+
+
+class Position(NamedTuple):
+    """Where a task is drawn."""
+
+    row: int
+    """Length of the longest path to it, in tasks."""
+    column: float
+    """Distance from the middle of the drawing, in tasks; no two tasks of a row are nearer than
+    1."""
+
+
+def positions(graph: Graph) -> Mapping[str, Position]:
+    """The position of each task, by its name. Each task is in a lower row than what it reads."""
+    row_of: dict[str, int] = {}
+    rows: dict[int, list[str]] = {}
+    for task in graph.tasks:
+        before = graph.predecessors[task.name]
+        row = row_of[task.name] = 1 + max((row_of[p.name] for p in before), default=-1)
+        rows.setdefault(row, []).append(task.name)
+    column_of: dict[str, float] = {}
+    for _, names in sorted(rows.items()):
+        wanted = {name: _barycentre(name, graph, column_of) for name in names}
+        ordered = sorted(names, key=wanted.__getitem__)
+        middle = (len(ordered) - 1) / 2
+        for index, name in enumerate(ordered):
+            column_of[name] = index - middle
+        if len(ordered) == 1:  # a chain stays straight below a branch
+            column_of[ordered[0]] = wanted[ordered[0]]
+    return {name: Position(row_of[name], column_of[name]) for name in row_of}
+
+
+def _barycentre(name: str, graph: Graph, column_of: Mapping[str, float]) -> float:
+    columns = [column_of[p.name] for p in graph.predecessors[name]]
+    return statistics.fmean(columns) if columns else 0.0

@@ -1,0 +1,531 @@
+"use strict";
+// Draws the page from the data in it. Texts of the model are set as text, never as HTML.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const main = document.getElementById("main");
+const tip = document.getElementById("tip");
+// Distinguishable with any colour vision (Okabe and Ito, 2008).
+const COLOURS = ["#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#0072b2", "#d55e00", "#999999"];
+const colourOf = place => COLOURS[Math.max(0, data.places.indexOf(place)) % COLOURS.length];
+
+// --- Elements and texts
+
+function element(name, attributes = {}, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+
+function drawn(name, attributes = {}, text = null) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== null) node.textContent = text;
+  return node;
+}
+
+function time(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  const steps = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]];
+  const [unit, name] = steps.find(([size]) => seconds >= size) || [1e-9, "ns"];
+  return `${(seconds / unit).toPrecision(3)} ${name}`;
+}
+
+function size(bytes) {
+  if (bytes === null || bytes === undefined) return "not known";
+  const steps = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
+  const [unit, name] = steps.find(([step]) => bytes >= step) || [1, "B"];
+  return `${(bytes / unit).toPrecision(3)} ${name}`;
+}
+
+const percent = share => `${Math.round(100 * share)} %`;
+
+function section(id, title, note) {
+  const heading = element("h2", {}, title);
+  const node = element("section", { id, "aria-label": title }, heading);
+  if (note) node.append(element("p", { class: "quiet" }, note));
+  main.append(node);
+  document.getElementById("contents").append(element("a", { href: `#${id}` }, title), " ");
+  return node;
+}
+
+function button(text, act) {
+  const node = element("button", { type: "button" }, text);
+  node.addEventListener("click", () => act(node));
+  return node;
+}
+
+function legend(entries) {
+  const node = element("div", { class: "legend" });
+  for (const [text, colour] of entries) {
+    const square = element("i");
+    square.style.background = colour;
+    node.append(element("span", {}, square, text));
+  }
+  return node;
+}
+
+const placeLegend = () => legend(data.places.map(place => [place, colourOf(place)]));
+
+// --- The tooltip
+
+function show(text, x, y) {
+  tip.textContent = text;
+  tip.hidden = false;
+  const box = tip.getBoundingClientRect();
+  tip.style.left = `${Math.max(4, Math.min(x + 12, innerWidth - box.width - 4))}px`;
+  tip.style.top = `${y + 16 + box.height > innerHeight ? Math.max(4, y - box.height - 8) : y + 16}px`;
+}
+
+function explained(node, text) {
+  node.addEventListener("pointermove", event => show(text, event.clientX, event.clientY));
+  node.addEventListener("pointerleave", () => { tip.hidden = true; });
+}
+
+// --- Tables that can be sorted
+
+// A column: {title, of: row => value, text: value => string}; numbers are sorted as numbers.
+function table(columns, rows, mark = () => {}) {
+  const body = element("tbody");
+  const built = rows.map(row => {
+    const line = element("tr");
+    for (const column of columns) {
+      const value = column.of(row);
+      const isNumber = column.text !== undefined;
+      const cell = element("td", { class: isNumber ? "number" : "name" });
+      cell.textContent = isNumber ? column.text(value) : value ?? "";
+      line.append(cell);
+    }
+    mark(line, row);
+    return [row, line];
+  });
+  const head = element("tr");
+  columns.forEach(column => {
+    const cell = element("th", { scope: "col", "aria-sort": "none" });
+    cell.append(button(column.title, () => {
+      const isDown = cell.getAttribute("aria-sort") === "descending";
+      for (const other of head.children) other.setAttribute("aria-sort", "none");
+      cell.setAttribute("aria-sort", isDown ? "ascending" : "descending");
+      built.sort(([a], [b]) => compare(column.of(a), column.of(b)) * (isDown ? 1 : -1));
+      body.append(...built.map(([, line]) => line));
+    }));
+    head.append(cell);
+  });
+  body.append(...built.map(([, line]) => line));
+  return element("div", { class: "wide tall", tabindex: "0" },
+    element("table", {}, element("thead", {}, head), body));
+}
+
+function compare(a, b) {
+  if (a === b) return 0;
+  if (a === null || a === undefined) return -1;
+  if (b === null || b === undefined) return 1;
+  return a < b ? -1 : 1;
+}
+
+// --- The search: each part of the page says what it shows, and how it marks a match
+
+const searched = [];
+
+function search() {
+  const word = document.getElementById("search").value.trim().toLowerCase();
+  let count = 0;
+  for (const { text, nodes, isTask } of searched) {
+    const isMatch = word !== "" && text.includes(word);
+    for (const node of nodes) node.classList.toggle("match", isMatch);
+    if (isMatch && isTask) count += 1;
+  }
+  const matches = document.getElementById("matches");
+  matches.textContent = word === "" ? "" : `${count} of ${data.tasks.length} tasks`;
+  const first = document.querySelector("#tasks tr.match");
+  if (first) first.parentNode.prepend(...document.querySelectorAll("#tasks tr.match"));
+}
+
+function findable(texts, nodes, isTask = false) {
+  searched.push({ text: texts.join("\n").toLowerCase(), nodes, isTask });
+}
+
+// --- Sections
+
+function drawHead() {
+  document.getElementById("title").textContent = `${data.title}: coexec report`;
+  document.getElementById("answer").append(...data.answer.map(text => element("p", {}, text)));
+  const failure = document.getElementById("failure");
+  failure.hidden = data.failure === null;
+  failure.textContent = data.failure === null ? "" : `This report is not complete: ${data.failure}`;
+  document.getElementById("search").addEventListener("input", search);
+  document.getElementById("theme").addEventListener("click", () => {
+    const isDark = getComputedStyle(document.documentElement).colorScheme === "dark";
+    document.documentElement.dataset.theme = isDark ? "light" : "dark";
+  });
+}
+
+function drawRivals() {
+  if (!data.rivals.length) return;
+  const node = section("rivals", "Side by side",
+    "Medians of requests that all ways to run the model answered in turns, in one process.");
+  const figures = { paced_s: "30 requests a second", loop_s: "one request after the other" };
+  const chart = element("div");
+  const choose = element("div", { class: "bar" });
+  const draw = figure => {
+    const longest = Math.max(...data.rivals.map(row => row[figure]));
+    const svg = drawn("svg", { width: 720, height: 26 * data.rivals.length, role: "img",
+      "aria-label": `Median time, ${figures[figure]}` });
+    data.rivals.forEach((row, index) => {
+      const width = 360 * row[figure] / longest;
+      const bar = drawn("rect", { x: 230, y: 26 * index + 4, width, height: 17,
+        fill: row.is_plan ? "#d55e00" : row.is_base ? "#999999" : "#56b4e9" });
+      explained(bar, `${row.name}\n${time(row[figure])} a request, ${figures[figure]}\n` +
+        `${row.ratio.toFixed(2)} times the speed of ONNX Runtime`);
+      svg.append(drawn("text", { x: 222, y: 26 * index + 17, "text-anchor": "end" }, shortened(row.name, 34)),
+        bar, drawn("text", { x: 236 + width, y: 26 * index + 17 }, time(row[figure])));
+    });
+    chart.replaceChildren(element("div", { class: "wide" }, svg));
+    for (const each of choose.children) each.setAttribute("aria-pressed", each.dataset.figure === figure);
+  };
+  for (const [figure, text] of Object.entries(figures)) {
+    const each = button(text, () => draw(figure));
+    each.dataset.figure = figure;
+    choose.append(each);
+  }
+  node.append(choose, chart, table([
+    { title: "way to run it", of: row => row.same_as ? `${row.name} = ${row.same_as}` : row.name },
+    { title: "at 30 a second", of: row => row.paced_s, text: time },
+    { title: "in a loop", of: row => row.loop_s, text: time },
+    { title: "speed over ONNX Runtime", of: row => row.ratio, text: value => value.toFixed(2) },
+    { title: "predicted", of: row => row.predicted_s, text: time },
+    { title: "start", of: row => row.init_s, text: time },
+    { title: "peak memory", of: row => row.peak_bytes, text: size },
+  ], data.rivals));
+  for (const [name, reason] of Object.entries(data.left_out))
+    node.append(element("p", { class: "quiet" }, `Left out: ${name} alone: ${reason}`));
+  draw("paced_s");
+}
+
+function drawConsidered() {
+  if (!data.considered.length) return;
+  const node = section("considered", "What auto considered",
+    "Each configuration of devices, its figures, and the rule that took it or left it out.");
+  node.append(table([
+    { title: "devices", of: row => row.devices.join(", ") },
+    { title: "engines", of: row => row.engines.join(", ") },
+    { title: "planner", of: row => row.own_session ? "own session" : row.planner },
+    { title: "status", of: row => row.status },
+    { title: "expected", of: row => row.expected_s, text: time },
+    { title: "predicted", of: row => row.predicted_s, text: time },
+    { title: "at 30 a second", of: row => row.paced_s, text: time },
+    { title: "in a loop", of: row => row.loop_s, text: time },
+    { title: "reason", of: row => row.reason },
+  ], data.considered));
+}
+
+function drawTimelines() {
+  const kinds = [["predicted", data.predicted], ["measured", data.measured]].filter(([, line]) => line);
+  if (!kinds.length) return;
+  const node = section("timeline", "What ran where and when",
+    "For each device the simulation above the recorded run. Red outlines: the critical path. " +
+    "Arrow keys move from block to block, + and - zoom.");
+  const end = Math.max(...kinds.map(([, line]) => line.makespan_s)) || 1e-9;
+  const devices = [...new Set(kinds.flatMap(([, line]) => Object.keys(line.utilisation)))];
+  const rows = devices.flatMap(device => kinds.map(([kind, line]) => ({ device, kind, line })))
+    .filter(({ device, line }) => device in line.utilisation);
+  const label = 190, height = 26;
+  const scroller = element("div", { class: "wide", tabindex: "0", id: "gantt",
+    role: "application", "aria-label": "Timeline; arrow keys move from block to block" });
+  let zoom = 1, blocks = [], chosen = null;
+  const draw = () => {
+    const width = Math.max(320, (node.clientWidth || 900) - label - 50) * zoom;
+    const svg = drawn("svg", { width: width + label + 20, height: rows.length * height + 34 });
+    const x = seconds => label + width * seconds / end;
+    const ticks = Math.min(40, Math.max(4, Math.round(width / 120)));
+    for (let tick = 0; tick <= ticks; tick++) {
+      const at = end * tick / ticks;
+      svg.append(drawn("line", { class: "axis", x1: x(at), x2: x(at), y1: 18, y2: rows.length * height + 24 }),
+        drawn("text", { class: "faint", x: x(at) + 2, y: 13 }, `${(1e3 * at).toPrecision(3)} ms`));
+    }
+    blocks = [];
+    searched.splice(0, searched.length, ...searched.filter(each => !each.isBlock));
+    rows.forEach(({ device, kind, line }, index) => {
+      const y = 22 + index * height;
+      svg.append(drawn("text", { x: 2, y: y + 15 },
+        `${shortened(device, 14)} ${kind} ${percent(line.utilisation[device])}`));
+      line.blocks.filter(block => block.device === device).forEach(block => {
+        const classes = ["block", block.kind, block.is_critical && block.kind !== "wait" ? "critical" : ""];
+        const inset = block.kind === "wait" ? 8 : block.kind === "layout" ? 6 : 0;
+        const rect = drawn("rect", { class: classes.join(" "), x: x(block.start_s), y: y + inset,
+          width: Math.max(1, x(block.end_s) - x(block.start_s)), height: height - 6 - 2 * inset });
+        if (block.kind === "compute") rect.setAttribute("fill", colourOf(`${device}/${block.engine}`));
+        explained(rect, told(block, kind));
+        svg.append(rect);
+        blocks.push({ row: index, block, rect, text: told(block, kind) });
+        searched.push({ text: [block.name, block.tensor, ...block.tasks].join("\n").toLowerCase(),
+          nodes: [rect], isTask: false, isBlock: true });
+      });
+    });
+    scroller.replaceChildren(svg);
+    chosen = null;
+    search();
+  };
+  const choose = next => {
+    if (!next) return;
+    if (chosen) chosen.rect.classList.remove("chosen");
+    chosen = next;
+    chosen.rect.classList.add("chosen");
+    chosen.rect.scrollIntoView({ block: "nearest", inline: "nearest" });
+    const box = chosen.rect.getBoundingClientRect();
+    show(chosen.text, box.left, box.bottom - 10);
+  };
+  const move = key => {
+    if (!chosen) return choose(blocks[0]);
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[key];
+    if (step) {
+      const own = blocks.filter(each => each.row === chosen.row);
+      return choose(own[own.indexOf(chosen) + step]);
+    }
+    const row = chosen.row + (key === "ArrowDown" ? 1 : -1);
+    const others = blocks.filter(each => each.row === row);
+    choose(others.find(each => each.block.end_s > chosen.block.start_s) || others.at(-1));
+  };
+  const scale = factor => { zoom = Math.min(64, Math.max(1, zoom * factor)); draw(); };
+  scroller.addEventListener("keydown", event => {
+    if (event.key.startsWith("Arrow")) { move(event.key); event.preventDefault(); }
+    if (event.key === "+" || event.key === "-") scale(event.key === "+" ? 2 : 0.5);
+    if (event.key === "Escape") tip.hidden = true;
+  });
+  scroller.addEventListener("blur", () => { tip.hidden = true; });
+  node.append(element("div", { class: "bar" }, button("Zoom in", () => scale(2)),
+    button("Zoom out", () => scale(0.5))),
+    legend([...data.places.map(place => [place, colourOf(place)]), ["copying", "var(--copy)"],
+      ["waiting", "var(--wait)"], ["critical path", "var(--strong)"]]), scroller);
+  draw();
+  let pending = 0;
+  addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(draw, 150); });
+}
+
+function told(block, kind) {
+  const lines = [`${block.name} (${block.kind}, ${kind})`,
+    `${time(block.end_s - block.start_s)}, from ${time(block.start_s)} to ${time(block.end_s)}`];
+  if (block.engine) lines.push(`${block.device}/${block.engine}`);
+  if (block.size_bytes) lines.push(`${size(block.size_bytes)} of ${block.tensor}`);
+  if (block.tasks.length) {
+    const known = block.tasks.slice(0, 8).map(name => {
+      const row = taskRows.get(name);
+      return row ? `${name}: ${row.kind}, ${row.shape}` : name;
+    });
+    lines.push(...known);
+    if (block.tasks.length > 8) lines.push(`and ${block.tasks.length - 8} more tasks`);
+  }
+  return lines.join("\n");
+}
+
+function drawGraph() {
+  if (!data.nodes.length) return;
+  const node = section("graph", "The graph",
+    "Each task by its place or by its time; a task that several places divide has the colours of " +
+    "all. Red: the critical path of the simulation. A click shows the task in the table.");
+  const wide = 150, high = 44, box = 132, rise = 24;
+  const left = Math.min(...data.nodes.map(each => each.column));
+  const right = Math.max(...data.nodes.map(each => each.column));
+  const depth = Math.max(...data.nodes.map(each => each.row));
+  const longest = Math.max(...data.nodes.map(each => each.predicted_s)) || 1;
+  const x = each => (each.column - left) * wide + 10;
+  const y = each => each.row * high + 10;
+  const scroller = element("div", { class: "wide tall", tabindex: "0", id: "drawing" });
+  let zoom = 1, byTime = false;
+  const draw = () => {
+    const width = (right - left) * wide + box + 20, height = depth * high + rise + 20;
+    const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, width: width * zoom, height: height * zoom,
+      role: "img", "aria-label": "Graph of tasks" });
+    for (const [a, b] of data.edges) {
+      const from = data.nodes[a], to = data.nodes[b];
+      const [x1, y1, x2, y2] = [x(from) + box / 2, y(from) + rise, x(to) + box / 2, y(to)];
+      const isCritical = from.is_critical && to.is_critical;
+      svg.append(drawn("path", { class: isCritical ? "edge critical" : "edge",
+        d: `M${x1} ${y1}C${x1} ${y1 + 14} ${x2} ${y2 - 14} ${x2} ${y2}` }));
+    }
+    searched.splice(0, searched.length, ...searched.filter(each => !each.isNode));
+    data.nodes.forEach(each => {
+      const group = drawn("g");
+      let start = x(each);
+      const shares = byTime ? { "": 1 } : each.places;
+      for (const [place, share] of Object.entries(shares)) {
+        const heat = Math.sqrt(each.predicted_s / longest);
+        group.append(drawn("rect", { x: start, y: y(each), width: box * share, height: rise,
+          fill: byTime ? `color-mix(in srgb, #d55e00 ${Math.round(100 * heat)}%, var(--back))` : colourOf(place) }));
+        start += box * share;
+      }
+      const frame = drawn("rect", { class: each.is_critical ? "node critical" : "node", fill: "none",
+        x: x(each), y: y(each), width: box, height: rise, rx: 3 });
+      const words = drawn("text", { x: x(each) + 5, y: y(each) + 16 }, shortened(each.kind, 21));
+      if (!byTime) words.style.fill = "#111";
+      group.append(frame, words);
+      const places = Object.entries(each.places).map(([place, share]) => `${place} ${percent(share)}`);
+      explained(group, `${each.name}\n${each.kind}\n${places.join(", ")}\n${time(each.predicted_s)} predicted`);
+      group.addEventListener("click", () => reveal(each.name));
+      svg.append(group);
+      searched.push({ text: each.name.toLowerCase(), nodes: [frame], isTask: false, isNode: true });
+    });
+    scroller.replaceChildren(svg);
+    search();
+  };
+  const scale = factor => { zoom = Math.min(4, Math.max(0.1, zoom * factor)); draw(); };
+  const toggle = button("Colour by time", self => {
+    byTime = !byTime;
+    self.textContent = byTime ? "Colour by place" : "Colour by time";
+    draw();
+  });
+  node.append(element("div", { class: "bar" }, button("Zoom in", () => scale(1.5)),
+    button("Zoom out", () => scale(1 / 1.5)), toggle), placeLegend(), scroller);
+  draw();
+  scroller.scrollLeft = ((0 - left) * wide + box / 2 + 10) - (scroller.clientWidth || 0) / 2;
+}
+
+function reveal(name) {
+  const line = taskLines.get(name);
+  if (!line) return;
+  for (const other of document.querySelectorAll("tr.chosen")) other.classList.remove("chosen");
+  line.classList.add("chosen");
+  line.scrollIntoView({ block: "center" });
+}
+
+function drawAlternatives() {
+  const columns = [
+    { title: "predicted", of: row => row.predicted_s, text: time },
+    { title: "over this plan", of: row => row.predicted_s === null ? null : row.predicted_s / data.predicted.makespan_s,
+      text: value => value === null ? "" : value.toFixed(2) },
+    { title: "planning took", of: row => row.planning_s, text: time },
+    { title: "status", of: row => row.status },
+  ];
+  if (data.planners.length) {
+    const node = section("planners", "Planners",
+      "Plans of all planners for the same devices and costs, simulated.");
+    const rows = data.planners.filter(row => row.predicted_s !== null);
+    const longest = Math.max(...rows.map(row => row.predicted_s), data.bound_s || 0);
+    const svg = drawn("svg", { width: 640, height: 24 * rows.length + 18, role: "img",
+      "aria-label": "Simulated time by planner" });
+    [...rows].sort((a, b) => a.predicted_s - b.predicted_s).forEach((row, index) => {
+      const width = 380 * row.predicted_s / longest;
+      const bar = drawn("rect", { x: 120, y: 24 * index + 3, width, height: 16,
+        fill: row.name === data.facts.planner ? "#d55e00" : "#56b4e9" });
+      explained(bar, `${row.name}: ${time(row.predicted_s)}, planned in ${time(row.planning_s)}`);
+      svg.append(drawn("text", { x: 112, y: 24 * index + 15, "text-anchor": "end" }, row.name), bar,
+        drawn("text", { x: 126 + width, y: 24 * index + 15 }, time(row.predicted_s)));
+    });
+    if (data.bound_s) {
+      const at = 120 + 380 * data.bound_s / longest;
+      svg.append(drawn("line", { x1: at, x2: at, y1: 0, y2: 24 * rows.length, stroke: "var(--strong)",
+        "stroke-dasharray": "4 3" }), drawn("text", { x: at + 3, y: 24 * rows.length + 12 }, "lower bound"));
+    }
+    node.append(element("div", { class: "wide" }, svg));
+    if (data.bound) node.append(element("p", { class: "quiet" }, `Lower bound: ${data.bound}.`));
+    node.append(table([{ title: "planner", of: row => row.name }, ...columns], data.planners));
+  }
+  if (data.without.length) {
+    const node = section("without", "Without a device",
+      "The plan that the same planner would make if the device were not there, simulated.");
+    node.append(table([{ title: "without", of: row => row.name }, ...columns], data.without));
+  }
+}
+
+function drawDistribution() {
+  const rows = data.rivals.filter(row => !row.same_as);
+  if (!rows.length) return;
+  const node = section("distribution", "How much times vary",
+    "Each dot is a request; the box spans the middle half, the line is the median.");
+  const figures = Object.keys(rows[0].samples_s).filter(figure => rows.some(row => row.samples_s[figure].length));
+  const most = Math.max(...rows.flatMap(row => figures.flatMap(figure => quantile(row.samples_s[figure], .99))));
+  const svg = drawn("svg", { width: 760, height: 24 * rows.length * figures.length + 24, role: "img",
+    "aria-label": "Times of all requests" });
+  const x = seconds => 290 + 440 * Math.min(1, seconds / most);
+  let y = 4;
+  for (const row of rows) for (const figure of figures) {
+    const samples = row.samples_s[figure];
+    svg.append(drawn("text", { x: 282, y: y + 14, "text-anchor": "end" }, `${shortened(row.name, 30)}, ${figure}`));
+    for (const sample of samples)
+      svg.append(drawn("circle", { cx: x(sample), cy: y + 10, r: 2, fill: "#56b4e9", opacity: .5 }));
+    const [low, middle, high] = [.25, .5, .75].map(share => quantile(samples, share));
+    const frame = drawn("rect", { x: x(low), y: y + 3, width: Math.max(1, x(high) - x(low)), height: 14,
+      fill: "#e69f0055", stroke: "#e69f00" });
+    explained(frame, `${row.name}, ${figure}\n${samples.length} requests\n` +
+      `p50 ${time(middle)}, p90 ${time(quantile(samples, .9))}, p99 ${time(quantile(samples, .99))}`);
+    svg.append(frame, drawn("line", { x1: x(middle), x2: x(middle), y1: y, y2: y + 20, stroke: "var(--strong)" }));
+    y += 24;
+  }
+  svg.append(drawn("text", { class: "faint", x: 290, y: y + 12 }, "0"),
+    drawn("text", { class: "faint", x: 730, y: y + 12, "text-anchor": "end" }, time(most)));
+  node.append(element("div", { class: "wide" }, svg));
+}
+
+function quantile(values, share) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const at = share * (sorted.length - 1), low = Math.floor(at);
+  return sorted[low] + ((sorted[low + 1] ?? sorted[low]) - sorted[low]) * (at - low);
+}
+
+function drawMemory() {
+  const node = section("memory", "Transfers and memory", null);
+  if (data.transfers.length) {
+    node.append(table([
+      { title: "tensor", of: row => row.tensor },
+      { title: "from", of: row => row.source },
+      { title: "to", of: row => row.target },
+      { title: "bytes", of: row => row.size_bytes, text: size },
+    ], data.transfers, (line, row) => findable([row.tensor], [line])));
+  } else node.append(element("p", {}, "No tensor is read across places."));
+  node.append(element("p", { class: "quiet" },
+    `Intermediate tensors need at least ${size(data.least_intermediate_bytes)} if tasks run in order.`),
+  table([
+    { title: "place", of: row => row.place },
+    { title: "tasks", of: row => row.task_count, text: String },
+    { title: "weights", of: row => row.weight_bytes, text: size },
+    { title: "largest task", of: row => row.largest_task_bytes, text: size },
+  ], data.memory));
+}
+
+const taskLines = new Map();
+const taskRows = new Map(data.tasks.map(row => [row.task, row]));
+
+function drawTasks() {
+  if (!data.tasks.length) return;
+  const node = section("tasks", "Every task",
+    "Its time at each place, and why it is where it is. A red edge: on the critical path.");
+  node.append(table([
+    { title: "task", of: row => row.name },
+    { title: "operators", of: row => row.kind },
+    { title: "place", of: row => row.place },
+    { title: "predicted", of: row => row.predicted_s, text: time },
+    { title: "measured alone", of: row => row.measured_s, text: time },
+    ...data.places.map(place => ({ title: place, of: row => row.elsewhere_s[place],
+      text: value => value === null ? "cannot" : time(value) })),
+    { title: "reads from elsewhere", of: row => row.moved_bytes, text: value => value ? size(value) : "" },
+    { title: "output", of: row => row.shape },
+    { title: "reason", of: row => row.group },
+    { title: "figures", of: row => row.why },
+  ], data.tasks, (line, row) => {
+    if (row.is_critical && data.places.length > 1) line.classList.add("critical");
+    if (!taskLines.has(row.task)) taskLines.set(row.task, line);
+    findable([row.name, row.kind], [line], true);
+  }));
+}
+
+function drawFacts() {
+  const node = section("facts", "How this was made", null);
+  const rows = Object.entries({ model: data.model, ...data.facts });
+  const list = element("table");
+  for (const [name, text] of rows)
+    list.append(element("tr", {}, element("th", { scope: "row" }, name), element("td", { class: "name" }, text)));
+  node.append(element("div", { class: "wide" }, list));
+}
+
+const shortened = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
+
+drawHead();
+drawRivals();
+drawTimelines();
+drawGraph();
+drawConsidered();
+drawAlternatives();
+drawDistribution();
+drawMemory();
+drawTasks();
+drawFacts();
