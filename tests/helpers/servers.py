@@ -53,11 +53,13 @@ class Stuck(Echo):
 
     def __init__(self, *tensors: ServedTensor) -> None:
         super().__init__(*tensors)
+        self.submitted = 0
         self.waiting: list[tuple[Future[Mapping[str, Array]], Mapping[str, Array]]] = []
 
     def submit(self, feeds: Mapping[str, Array]) -> Future[Mapping[str, Array]]:
         if len(self.waiting) == 2:
             raise BusyError("no credit is left: 2 requests are under way; try again")
+        self.submitted += 1
         future: Future[Mapping[str, Array]] = Future()
         self.waiting.append((future, feeds))
         return future

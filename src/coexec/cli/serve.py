@@ -18,7 +18,7 @@ from coexec.cli.verbs import prints
 @prints(
     name="Of the model in URLs.",
     url="Where it is served.",
-    credits="Requests that may be under way.",
+    credits="Requests computed at the same time.",
 )
 @takes(
     "plan",
@@ -44,8 +44,14 @@ def command(
     ] = None,
     credits: Annotated[
         int | None,
-        typer.Option(help="Requests that may be under way; by default two for each core."),
+        typer.Option(help="Requests computed at the same time; by default one for each core."),
     ] = None,
+    queue: Annotated[
+        int, typer.Option(help="Requests that may wait; more get the status 429.")
+    ] = 100,
+    deadline: Annotated[
+        float, typer.Option(help="Seconds that a request may wait; then it gets the status 504.")
+    ] = 60.0,
     max_request: Annotated[
         str, typer.Option(help="Size that a request may have, decompressed.")
     ] = "256MiB",
@@ -55,8 +61,8 @@ def command(
     """Answer requests of the Open Inference Protocol v2 over HTTP, until Ctrl-C or SIGTERM.
 
     There is no authentication and no encryption: any client that reaches the port is answered.
-    More requests at a time than there are credits get the status 429. With planner auto requests
-    are answered at once, and faster when a plan has been found in the background.
+    Requests beyond the credits wait in a queue. With planner auto requests are answered at once,
+    and faster when a plan has been found in the background.
     """
     from coexec.cli.console import err
     from coexec.cli.serving import check_serving, served_name, tell_address
@@ -67,17 +73,28 @@ def command(
     from coexec.serve.intake import ServeLimits
     from coexec.serve.server import is_loopback, listen, serve, url_of
     from coexec.serve.session import SessionServed
+    from coexec.serve.workers import Workers
     from coexec.session import InferenceSession
 
     config = options.settings()
     body_bytes = parse_bytes(max_request)
     if body_bytes < 1:
         raise UsageError(f"--max-request {max_request} lets no request in; give for example 256MiB")
-    limits = ServeLimits(body_bytes, held_bytes=max(4 * body_bytes, ServeLimits.held_bytes))
+    if queue < 0:
+        raise UsageError(f"--queue {queue} is no number of requests; give 0 or more")
+    if not deadline > 0:
+        raise UsageError(f"--deadline {deadline:g} lets no request wait; give seconds above 0")
+    limits = ServeLimits(
+        body_bytes,
+        held_bytes=max(4 * body_bytes, ServeLimits.held_bytes),
+        queue=queue,
+        wait_s=deadline,
+    )
+    workers = Workers(credits)
     with listen(host, port) as listener:  # fails early: preparing the model may take minutes
         session = InferenceSession(model, **config.keywords)
         served = SessionServed(
-            session, served_name(model) if name is None else name, credits=credits
+            session, served_name(model) if name is None else name, workers=workers
         )
         with contextlib.closing(served):
             if not is_loopback(listener):
@@ -89,6 +106,6 @@ def command(
             facts = {
                 "name": served.name,
                 "url": url_of(listener, served),
-                "credits": served.credits,
+                "credits": workers.credits,
             }
             serve(served, listener, limits, lambda: tell_address(facts, json))

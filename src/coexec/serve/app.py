@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,20 +15,30 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from coexec.__about__ import __version__
+from coexec.arrays import Array
 from coexec.errors import (
     BusyError,
     ClosedError,
     CoexecError,
+    DeadlineError,
     ExecutionError,
     InputError,
     first_line,
 )
 from coexec.serve.intake import Holding, MemoryBudget, ServeLimits, read_body
-from coexec.serve.protocol import EXTENSIONS, metadata, read_request, write_answer
+from coexec.serve.protocol import (
+    EXTENSIONS,
+    Inference,
+    metadata,
+    read_request,
+    write_answer,
+)
+from coexec.serve.queues import Queues
 from coexec.serve.served import Served
 
 __all__ = ["application"]
 
+_T = TypeVar("_T")
 _RETRY_AFTER_S = 1
 _PART_BYTES = 2**20
 """An answer is sent in parts of this size, so that slow clients do not fill buffers."""
@@ -36,6 +47,7 @@ _STATUS: Mapping[type[CoexecError], HTTPStatus] = {
     InputError: HTTPStatus.BAD_REQUEST,
     BusyError: HTTPStatus.TOO_MANY_REQUESTS,
     ClosedError: HTTPStatus.SERVICE_UNAVAILABLE,
+    DeadlineError: HTTPStatus.GATEWAY_TIMEOUT,
     CoexecError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
@@ -105,6 +117,7 @@ class _Inferences:
         self._served = served
         self._limits = limits
         self._budget = MemoryBudget(limits.held_bytes)
+        self._queues = Queues(limits.queue)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -126,14 +139,44 @@ class _Inferences:
         length = request.headers.get(_JSON_LENGTH)
         inference = read_request(body, length, self._served, self._limits.body_bytes)
         try:
-            outputs = await asyncio.wrap_future(self._served.submit(inference.feeds))
+            outputs = await _while_connected(request, self._outputs(inference))
         except CoexecError:
+            raise
+        except ClientDisconnect:
             raise
         except Exception as error:  # a model's own operators may raise any exception
             raise ExecutionError(
                 f"the model {self._served.name!r} failed: {first_line(error)}"
             ) from error
         return write_answer(inference, self._served, outputs)
+
+    async def _outputs(self, inference: Inference) -> Mapping[str, Array]:
+        wait_s = min(self._limits.wait_s, inference.timeout_s or math.inf)
+        running = await self._queues.begin(self._served, inference.feeds, wait_s)
+        return await asyncio.wrap_future(running)
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
+    """The result of ``work``, which is cancelled when the client disconnects.
+
+    Raises:
+        ClientDisconnect: the client has disconnected.
+    """
+    working = asyncio.ensure_future(work)
+    connected = asyncio.ensure_future(_disconnection(request))
+    try:
+        await asyncio.wait({working, connected}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        connected.cancel()
+        working.cancel()
+
+
+async def _disconnection(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 class _Answer(Response):

@@ -57,6 +57,8 @@ class Inference:
     id: str | None
     feeds: Mapping[str, Array]
     outputs: Sequence[Wanted]
+    timeout_s: float | None = None
+    """Seconds that the request may wait; None: as long as the server allows."""
 
 
 def metadata(served: Served) -> dict[str, Any]:
@@ -99,6 +101,7 @@ def read_request(
         _field(request, "id", str, "the request", None),
         feeds,
         _read_outputs(request, served, by_default),
+        _read_timeout(parameters),
     )
 
 
@@ -302,6 +305,18 @@ def _read_outputs(request: Mapping[str, Any], served: Served, by_default: bool) 
         binary = _field(_parameters(entry, where), "binary_data", bool, where, by_default)
         outputs.append(Wanted(name, binary))
     return outputs or [Wanted(name, by_default) for name in names]
+
+
+def _read_timeout(parameters: Mapping[str, Any]) -> float | None:
+    """The parameter ``timeout`` of the schedule policy extension, which is in microseconds; 0 means
+    the default of the server."""
+    timeout_us = _field(parameters, "timeout", int, "the parameters of the request", 0)
+    if not 0 <= timeout_us < 2**63:
+        raise InputError(
+            f"'timeout' of the parameters of the request is {_shown(timeout_us)}; give "
+            f"microseconds from 0"
+        )
+    return timeout_us / 1e6 if timeout_us else None
 
 
 def write_answer(
