@@ -115,7 +115,7 @@ def test_what_server_and_model_say_of_themselves(mixed: Running) -> None:
     assert client.get_server_metadata() == {
         "name": "coexec",
         "version": coexec.__version__,
-        "extensions": ["binary_tensor_data"],
+        "extensions": ["binary_tensor_data", "model_configuration", "statistics"],
     }
     found = client.get_model_metadata("mixed")
     datatypes = {"half": "FP16", "ids": "INT64", "texts": "BYTES", "flags": "BOOL"}

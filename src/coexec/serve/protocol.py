@@ -24,14 +24,18 @@ __all__ = [
     "JSON_BYTES",
     "Inference",
     "Wanted",
+    "configuration",
     "metadata",
+    "read_index_request",
+    "read_load_request",
     "read_request",
     "write_answer",
 ]
 
-EXTENSIONS = ("binary_tensor_data",)
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")
 JSON_BYTES = 32 * 2**20
 """Longest JSON of a request. Python may need thirty times as much memory for it."""
+_PLATFORM = "onnx_onnxv1"
 _MOST_AXES = 32
 _SHOWN = 80
 """Most characters of a client's text that are repeated in an error."""
@@ -66,7 +70,7 @@ def metadata(served: Served) -> dict[str, Any]:
     return {
         "name": served.name,
         "versions": [served.version],
-        "platform": "onnx_onnxv1",
+        "platform": _PLATFORM,
         "inputs": [_described(tensor) for tensor in served.inputs],
         "outputs": [_described(tensor) for tensor in served.outputs],
     }
@@ -75,6 +79,57 @@ def metadata(served: Served) -> dict[str, Any]:
 def _described(tensor: ServedTensor) -> dict[str, Any]:
     datatype = datatype_of(tensor.dtype)
     return {"name": tensor.name, "datatype": datatype, "shape": list(tensor.shape or ())}
+
+
+def configuration(served: Served) -> dict[str, Any]:
+    """The answer to a request for the model's configuration: the fields of Triton's ``ModelConfig``
+    that have a meaning here."""
+    return {
+        "name": served.name,
+        "platform": _PLATFORM,
+        "backend": "coexec",
+        "max_batch_size": 0,  # shapes are those of the model, with its axis of the batch
+        "input": [_configured(tensor) for tensor in served.inputs],
+        "output": [_configured(tensor) for tensor in served.outputs],
+    }
+
+
+def _configured(tensor: ServedTensor) -> dict[str, Any]:
+    datatype = datatype_of(tensor.dtype)
+    kind = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+    return {"name": tensor.name, "data_type": kind, "dims": list(tensor.shape or ())}
+
+
+def read_index_request(body: bytes | bytearray) -> bool:
+    """Whether a request for the index of the repository wants ready models only.
+
+    Raises:
+        InputError: the request is not well-formed.
+    """
+    return _field(_document(body), "ready", bool, "the request", False)
+
+
+def read_load_request(body: bytes | bytearray) -> None:
+    """Check a request that loads or unloads a model.
+
+    Raises:
+        InputError: the request is not well-formed, or brings a configuration or files: models come
+            from the server's own disk only.
+    """
+    for name in _parameters(_document(body), "the request"):
+        if name == "config" or name.startswith("file:"):
+            raise InputError(
+                f"the parameter {_shown(name)} is refused: models and their settings come from the "
+                f"server's own disk; leave it out"
+            )
+
+
+def _document(body: bytes | bytearray) -> dict[str, Any]:
+    """The JSON object of a request, which may be empty."""
+    document = _parse(memoryview(body)[:JSON_BYTES]) if body else {}
+    if not isinstance(document, dict):
+        raise InputError("the request is no JSON object")
+    return document
 
 
 def read_request(

@@ -41,7 +41,7 @@ class Queues:
         """
         self._length = length
         self._queues: dict[str, deque[_Waiting]] = {}
-        """By model. The next turn is that of the first model."""
+        """Waiting requests by model. The first model has the next turn."""
         self._running = 0
 
     def waiting(self, name: str) -> int:
