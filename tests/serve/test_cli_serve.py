@@ -269,7 +269,7 @@ def test_models_that_cannot_be_served_together_are_one_line(
     assert said in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("package", ["prometheus-client", "starlette", "uvicorn"])
+@pytest.mark.parametrize("package", ["orjson", "prometheus-client", "starlette", "uvicorn"])
 def test_without_the_extra_the_verb_says_what_to_install(
     model: Path, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -282,7 +282,7 @@ def test_without_the_extra_the_verb_says_what_to_install(
     assert main(["serve", str(model)]) == 3
     assert capsys.readouterr().err == (
         f"coexec: coexec serve needs {package}, which is not installed; pip install "
-        f"prometheus-client starlette uvicorn\n"
+        f"orjson prometheus-client starlette uvicorn\n"
     )
 
 

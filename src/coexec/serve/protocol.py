@@ -8,14 +8,14 @@ length of the object.
 Every invalid request raises `InputError`, before memory for its tensors is allocated.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from coexec.arrays import Array
 from coexec.errors import InputError
+from coexec.serve.documents import parse_fast, parse_strictly, write
 from coexec.serve.served import Served, ServedTensor
 from coexec.serve.tensors import datatype_of, from_binary, from_json, to_binary, to_json
 
@@ -126,7 +126,7 @@ def read_load_request(body: bytes | bytearray) -> None:
 
 def _document(body: bytes | bytearray) -> dict[str, Any]:
     """The JSON object of a request, which may be empty."""
-    document = _parse(memoryview(body)[:JSON_BYTES]) if body else {}
+    document = parse_strictly(memoryview(body)) if body else {}
     if not isinstance(document, dict):
         raise InputError("the request is no JSON object")
     return document
@@ -146,7 +146,16 @@ def read_request(
         InputError: the request is not well-formed, or does not fit this model.
     """
     text, binary = _split(memoryview(body), header_length)
-    request = _parse(text)
+    if (request := parse_fast(text)) is not None:
+        try:
+            return _read(request, binary, served, limit_bytes)
+        except (InputError, RecursionError):
+            pass  # the error of the strict parser counts
+    return _read(parse_strictly(text), binary, served, limit_bytes)
+
+
+def _read(request: Any, binary: memoryview, served: Served, limit_bytes: int) -> Inference:
+    """The request of a JSON value and the binary data that follows it."""
     if not isinstance(request, dict):
         raise InputError("the request is no JSON object; give one with the key 'inputs'")
     parameters = _parameters(request, "the request")
@@ -182,35 +191,6 @@ def _split(body: memoryview, header_length: str | None) -> tuple[memoryview, mem
             f"tensors as binary data"
         )
     return body[:length], body[length:]
-
-
-def _parse(text: memoryview) -> Any:
-    try:
-        return json.loads(str(text, "utf-8"), parse_constant=_refuse, object_pairs_hook=_unique)
-    except InputError:
-        raise
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"the request is no JSON: byte {error.start} is not UTF-8; say with "
-            f"Inference-Header-Content-Length where binary data begins"
-        ) from None
-    except ValueError as error:
-        raise InputError(f"the request is no JSON: {error}") from None
-    except RecursionError:
-        raise InputError(
-            "the request is nested too deeply; a tensor has a level for each axis"
-        ) from None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise InputError(f"JSON has no {constant}; send the tensor as binary data")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise InputError("a JSON object of the request has a key twice; remove one")
-    return fields
 
 
 def _shown(value: Any) -> str:
@@ -399,4 +379,4 @@ def write_answer(
     answer: dict[str, Any] = {"model_name": served.name, "model_version": served.version}
     if request.id is not None:
         answer["id"] = request.id
-    return json.dumps(answer | {"outputs": listed}, allow_nan=False).encode(), binary
+    return write(answer | {"outputs": listed}), binary
