@@ -252,6 +252,21 @@ def test_several_models_are_served_by_name(model: Path, tmp_path: Path) -> None:
         assert ended(process) == (0, "", "")
 
 
+def test_a_server_without_a_model_yet_says_where_it_answers(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "coexec", "serve", "--repository", str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*command, "--port", "0"], stdout=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("no model is loaded yet; the server answers at http://127.")
+            address = urlsplit(line.split()[9].rstrip(";")).netloc
+            status, _, body = ask(address, "POST", "/v2/repository/index")
+            assert (status, json.loads(body)) == (200, [])
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -1,6 +1,7 @@
 """`coexec serve`: serve models to clients of the Open Inference Protocol v2."""
 
 import contextlib
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from coexec.serve.exchange import LogForm
     name="Of the first model in URLs; null: none is loaded.",
     url="Where the first model is served; null: none is loaded.",
     models="URL of each loaded model, by name.",
+    server="Where the server answers.",
     credits="Requests computed at the same time.",
 )
 @takes(
@@ -119,5 +121,6 @@ def command(
             models.open(named)
             app = Application(models, limits, token, access_log)
             urls = {each: url_of(listener, each) for each in named}
+            begun = partial(tell_address, url_of(listener), urls, workers.credits, json)
             with access_logged(access_log is not None):
-                serve(app, listener, lambda: tell_address(urls, workers.credits, json), stop_time)
+                serve(app, listener, begun, stop_time)

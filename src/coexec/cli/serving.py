@@ -40,17 +40,18 @@ _REMEDY = (
 )
 
 
-def tell_address(urls: Mapping[str, str], credits: int, json: bool) -> None:
+def tell_address(server: str, urls: Mapping[str, str], credits: int, json: bool) -> None:
     """Print names and addresses of the models, and flush, because a program may wait for them."""
     if json:
         first = next(iter(urls), None)
         url = None if first is None else urls[first]
-        print_json({"name": first, "url": url, "models": urls, "credits": credits})
+        facts = {"name": first, "url": url, "models": urls, "server": server, "credits": credits}
+        print_json(facts)
     else:
         for name, url in urls.items():
             out.print(f"{name} is served at {url}, {credits} requests at a time; Ctrl-C ends it")
         if not urls:
-            out.print("no model is loaded yet; Ctrl-C ends the server")
+            out.print(f"no model is loaded yet; the server answers at {server}; Ctrl-C ends it")
     sys.stdout.flush()
 
 

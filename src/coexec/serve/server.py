@@ -63,11 +63,11 @@ def is_loopback(listener: socket.socket) -> bool:
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def url_of(listener: socket.socket, name: str) -> str:
-    """The URL of the model ``name``."""
+def url_of(listener: socket.socket, name: str | None = None) -> str:
+    """The URL of the model ``name``; None: of the server."""
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
-    return f"http://{host}:{port}/v2/models/{quote(name)}"
+    return f"http://{host}:{port}/v2" + ("" if name is None else f"/models/{quote(name)}")
 
 
 def serve(
