@@ -133,7 +133,7 @@ class Application:
     def _record(self, scope: Scope, sent: _Tally) -> None:
         """Count and log a request that has ended."""
         name = scope.get("path_params", {}).get("name")
-        model = name if name in self._models.names() else None
+        model = name if name is not None and name in self._models else None
         status = sent.status if sent.complete else _DISCONNECTED
         duration_s = time.perf_counter() - sent.start_s
         if model is not None and scope.get("endpoint") is self._inferences:

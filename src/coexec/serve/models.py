@@ -88,6 +88,10 @@ class Models:
         """The models that are loaded."""
         return tuple(entry.served for entry in self._entries.values() if entry.served)
 
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a model ``name``, loaded or not."""
+        return name in self._entries or name in self.names()
+
     def __getitem__(self, name: str) -> Served:
         """The loaded model ``name``.
 
@@ -95,7 +99,7 @@ class Models:
             KeyError: there is no such model.
             ClosedError: it is not loaded.
         """
-        if name not in self._entries and name not in self.names():
+        if name not in self:
             raise KeyError(name)
         entry = self._entries.get(name) or _ModelState()
         if entry.served is None or entry.state == "UNLOADING":
