@@ -23,7 +23,9 @@ from common import arguments, show, source
 from coexec import InferenceSession
 from coexec.arrays import Array
 from coexec.engines.detect import usable_cores
-from coexec.serve.server import listen, uvicorn_server
+from coexec.serve.app import Application
+from coexec.serve.models import Models
+from coexec.serve.server import Server, listen
 from coexec.serve.session import SessionServed
 
 CLIENTS = 1, 2, 4
@@ -60,7 +62,7 @@ def _rows(name: str, args: Any) -> list[dict[str, Any]]:
     served = _Timed(session, Path(name).stem, credits=2 * max(CLIENTS))
     rows = []
     with listen("127.0.0.1", 0) as listener:
-        server = uvicorn_server(served)
+        server = Server(Application(Models([served])))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         address = f"127.0.0.1:{listener.getsockname()[1]}"

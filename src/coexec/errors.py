@@ -15,6 +15,7 @@
         ├── BusyError       the limit of concurrent requests is reached: try again
         ├── CheckError      outputs differ from those of ONNX Runtime
         ├── ClosedError     the session was closed, or cannot continue
+        ├── DeadlineError   a request waited longer than it may
         ├── TerminatedError the caller ended the run before it was finished
         └── UnfinishedError a run has no result, though no device failed: run again
 
@@ -38,6 +39,7 @@ __all__ = [
     "CheckError",
     "ClosedError",
     "CoexecError",
+    "DeadlineError",
     "DegradedWarning",
     "DeviceError",
     "DeviceNameError",
@@ -120,6 +122,10 @@ class CheckError(ExecutionError):
 
 class ClosedError(ExecutionError):
     """The session was closed, or cannot continue: create a new one."""
+
+
+class DeadlineError(ExecutionError):
+    """A request waited longer than it may, and was not computed."""
 
 
 class TerminatedError(ExecutionError):

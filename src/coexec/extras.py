@@ -6,7 +6,7 @@ coexec is not on the package index, so pip has to install these packages by thei
 __all__ = ["BRINGS", "EXTRAS", "install"]
 
 _OPENCL = ("pyopencl",)
-_SERVER = ("starlette", "uvicorn")
+_SERVER = ("orjson", "prometheus-client", "starlette", "uvicorn")
 EXTRAS = {
     "gpu": _OPENCL,
     "pocl": (*_OPENCL, "pocl-binary-distribution"),

@@ -12,12 +12,15 @@ import numpy as np
 
 from coexec.arrays import Array, numpy_type
 from coexec.errors import BusyError
+from coexec.serve.app import Application
+from coexec.serve.exchange import LogForm
 from coexec.serve.intake import ServeLimits
+from coexec.serve.models import Models
 from coexec.serve.served import Served, ServedTensor
-from coexec.serve.server import listen, uvicorn_server
+from coexec.serve.server import Server, listen
 from tests.helpers.patience import ENOUGH_S, until
 
-__all__ = ["TYPES", "Echo", "Stuck", "ask", "fed", "infer", "serving", "tensor_of"]
+__all__ = ["TYPES", "Echo", "Stuck", "ask", "fed", "infer", "running", "serving", "tensor_of"]
 
 TYPES = {
     "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64",
@@ -53,11 +56,13 @@ class Stuck(Echo):
 
     def __init__(self, *tensors: ServedTensor) -> None:
         super().__init__(*tensors)
+        self.submitted = 0
         self.waiting: list[tuple[Future[Mapping[str, Array]], Mapping[str, Array]]] = []
 
     def submit(self, feeds: Mapping[str, Array]) -> Future[Mapping[str, Array]]:
         if len(self.waiting) == 2:
             raise BusyError("no credit is left: 2 requests are under way; try again")
+        self.submitted += 1
         future: Future[Mapping[str, Array]] = Future()
         self.waiting.append((future, feeds))
         return future
@@ -74,10 +79,22 @@ class Stuck(Echo):
 
 
 @contextmanager
-def serving(served: Served, limits: ServeLimits | None = None) -> Iterator[str]:
+def serving(
+    served: Served | Models,
+    limits: ServeLimits | None = None,
+    token: str | None = None,
+    access_log: LogForm | None = None,
+) -> Iterator[str]:
     """Run a server in a thread; yields its address "127.0.0.1:PORT"."""
+    models = served if isinstance(served, Models) else Models([served])
+    with running(Server(Application(models, limits, token, access_log))) as address:
+        yield address
+
+
+@contextmanager
+def running(server: Server) -> Iterator[str]:
+    """Run a server in a thread until the end of the context; yields its address."""
     with listen("127.0.0.1", 0) as listener:
-        server = uvicorn_server(served, limits)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from onnx import helper
 from coexec.cli import main
 from coexec.serve import server
 from coexec.serve.server import is_loopback, listen, url_of
-from tests.helpers.patience import ENOUGH_S
+from tests.helpers.patience import ENOUGH_S, until
 from tests.helpers.servers import ask, fed, infer
 from tests.helpers.small_models import from_nodes, tensor_info
 
@@ -84,7 +83,7 @@ def test_a_request_under_way_is_answered_before_the_end(model: Path) -> None:
     with started(model, "--json", "--name", "m", "--credits", "5") as (process, line):
         rest = ""
         assert process.stdout is not None
-        while "}" not in line + rest:
+        while not rest.endswith("\n}\n"):
             rest += process.stdout.readline()
         told = json.loads(line + rest)
         assert told["name"] == "m" and told["credits"] == 5
@@ -98,10 +97,12 @@ def test_a_request_under_way_is_answered_before_the_end(model: Path) -> None:
         idle.request("GET", "/v2/health/live")  # an open connection without a request
         idle.getresponse().read()
         process.send_signal(signal.SIGTERM)
-        with pytest.raises(OSError):  # no new connection is taken
-            for _ in range(200):
-                ask(parts.netloc, "GET", "/v2/health/live")
-                time.sleep(0.05)
+        # New connections hear that the server is not ready, and new requests are refused.
+        until(lambda: ask(parts.netloc, "GET", "/v2/health/ready")[0] == 503)
+        assert ask(parts.netloc, "GET", "/v2/health/live")[0] == 200
+        status, headers, refusal = ask(parts.netloc, "POST", f"{parts.path}/infer", body)
+        assert (status, headers["connection"]) == (503, "close")
+        assert "the server ends, and takes no new requests" in json.loads(refusal)["error"]
         connection.send(body[10:])
         answer = json.loads(connection.getresponse().read())
         assert answer["outputs"][0]["data"] == [2, 4]
@@ -132,6 +133,10 @@ def test_a_port_in_use_is_one_line(model: Path, capsys: pytest.CaptureFixture[st
         (["--host", "no.such.host.invalid"], "--host 'no.such.host.invalid' is not known: "),
         (["--host", "a" * 300], "is not known: "),
         (["--credits", "0"], "credits=0 answer no request; give at least 1"),
+        (["--queue", "-1"], "--queue -1 is no number of requests; give 0 or more"),
+        (["--deadline", "0"], "--deadline 0 is no time; give seconds above 0"),
+        (["--deadline", "nan"], "--deadline nan is no time"),
+        (["--stop-time", "-1"], "--stop-time -1 is no time"),
         (["--name", "a/b"], "the name 'a/b' cannot be a part of a URL"),
         (["--max-request", "much"], "'much' is not a size"),
         (["--max-request", "0"], "--max-request 0 lets no request in; give for example 256MiB"),
@@ -160,8 +165,33 @@ def test_a_missing_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "none.onnx" in err and err.count("\n") == 1
 
 
-def test_other_machines_are_warned_of(model: Path) -> None:
-    with started(model, "--host", "0.0.0.0") as (process, line):
+def test_other_machines_are_answered_with_a_token_only(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", str(model), "--port", "0", "--host", "0.0.0.0"]) == 2
+    err = capsys.readouterr().err
+    assert "--host 0.0.0.0 answers other machines, and there is no token; write one" in err
+    assert "or say --without-token" in err and err.count("\n") == 1
+    missing = tmp_path / "none"
+    assert main(["serve", str(model), "--port", "0", "--token-file", str(missing)]) == 2
+    assert f"there is no token in {str(missing)!r}; write one" in capsys.readouterr().err
+
+
+def test_a_token_answers_other_machines(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    with started(model, "--host", "0.0.0.0", "--token-file", str(file)) as (process, line):
+        assert "http://0.0.0.0:" in line
+        address = urlsplit(line.split()[4].rstrip(",")).netloc.replace("0.0.0.0", "127.0.0.1")
+        assert ask(address, "GET", "/v2/models/doubling")[0] == 401
+        right = {"Authorization": "Bearer secret"}
+        assert ask(address, "GET", "/v2/models/doubling", headers=right)[0] == 200
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (0, "", "")
+
+
+def test_without_a_token_other_machines_are_warned_of(model: Path) -> None:
+    with started(model, "--host", "0.0.0.0", "--without-token") as (process, line):
         assert "http://0.0.0.0:" in line
         process.send_signal(signal.SIGINT)
         code, _, err = ended(process)
@@ -172,20 +202,102 @@ def test_other_machines_are_warned_of(model: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_requests_are_logged_on_standard_error(model: Path, form: str) -> None:
+    with started(model, "--access-log", form) as (process, line):
+        address = urlsplit(line.split()[4].rstrip(",")).netloc
+        body = json.dumps(fed([1, 2, 3], [3])).encode()
+        _, _, answer = ask(address, "POST", "/v2/models/doubling/infer", body)
+        ask(address, "GET", "/v2/models/a%0Ab")
+        process.send_signal(signal.SIGINT)
+        code, _, err = ended(process)
+    assert code == 0
+    inference, other = err.splitlines()
+    if form == "json":
+        seen = json.loads(inference)
+        assert seen.pop("duration_s") > 0
+        assert seen == {
+            "client": "127.0.0.1",
+            "method": "POST",
+            "path": "/v2/models/doubling/infer",
+            "status": 200,
+            "bytes_in": len(body),
+            "bytes_out": len(answer),
+            "model": "doubling",
+        }
+        assert json.loads(other)["status"] == 404
+    else:
+        assert inference.startswith(
+            f"127.0.0.1 POST /v2/models/doubling/infer 200 {len(body)} B in {len(answer)} B out "
+        )
+        assert inference.endswith(" ms doubling")
+        assert "GET /v2/models/a%0Ab 404 " in other and other.endswith(" ms -")
+
+
+def test_several_models_are_served_by_name(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "third.onnx").write_bytes(model.read_bytes())
+    words = [f"second={model}", "--repository", str(tmp_path / "repository")]
+    with started(model, *words) as (process, line):
+        assert process.stdout is not None
+        assert line.startswith("doubling is served at ")
+        assert process.stdout.readline().startswith("second is served at ")
+        address = urlsplit(line.split()[4].rstrip(",")).netloc
+        for name in "doubling", "second":
+            assert infer(address, fed([1], [1]), name=name)[0] == 200
+        assert infer(address, fed([1], [1]), name="third")[0] == 503  # not loaded
+        assert ask(address, "POST", "/v2/repository/models/third/load")[0] == 200
+        assert infer(address, fed([1], [1]), name="third")[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert ended(process) == (0, "", "")
+
+
+def test_a_server_without_a_model_yet_says_where_it_answers(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "coexec", "serve", "--repository", str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*command, "--port", "0"], stdout=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("no model is loaded yet; the server answers at http://127.")
+            address = urlsplit(line.split()[9].rstrip(";")).netloc
+            status, _, body = ask(address, "POST", "/v2/repository/index")
+            assert (status, json.loads(body)) == (200, [])
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "there is nothing to serve; name a model, or a folder with --repository"),
+        (["a=M", "a=M"], "two models have the name 'a'; give another one as NAME=MODEL"),
+        (["M", "b=M", "--name", "c"], "--name is for one model, and there are 2; give names as"),
+        (["--repository", "none"], "--repository 'none' is no folder; name one with models"),
+    ],
+)
+def test_models_that_cannot_be_served_together_are_one_line(
+    model: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", *(word.replace("M", str(model)) for word in words), "--port", "0"]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("package", ["orjson", "prometheus-client", "starlette", "uvicorn"])
 def test_without_the_extra_the_verb_says_what_to_install(
     model: Path, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find = importlib.util.find_spec
 
     def without(name: str, *rest: Any) -> Any:
-        return None if name == package else find(name, *rest)
+        return None if name == package.replace("-", "_") else find(name, *rest)
 
     monkeypatch.setattr(importlib.util, "find_spec", without)
     assert main(["serve", str(model)]) == 3
     assert capsys.readouterr().err == (
-        f"coexec: coexec serve needs {package}, which is not installed; pip install starlette "
-        f"uvicorn\n"
+        f"coexec: coexec serve needs {package}, which is not installed; pip install "
+        f"orjson prometheus-client starlette uvicorn\n"
     )
 
 
@@ -210,12 +322,9 @@ def test_connections_do_not_collect_what_they_send() -> None:
 
 
 def test_urls_of_other_addresses() -> None:
-    class Named:
-        name = "a model"
-
     with listen("localhost", 0) as listener:
         assert is_loopback(listener)
-        assert url_of(listener, Named()).endswith("/v2/models/a%20model")  # type: ignore[arg-type]
+        assert url_of(listener, "a model").endswith("/v2/models/a%20model")
     if not socket.has_ipv6:
         return
     try:
@@ -225,4 +334,4 @@ def test_urls_of_other_addresses() -> None:
         return
     with listener:
         assert is_loopback(listener)
-        assert url_of(listener, Named()).startswith("http://[::1]:")  # type: ignore[arg-type]
+        assert url_of(listener, "m").startswith("http://[::1]:")

@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 import coexec
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
+from coexec.serve.intake import ServeLimits
 from coexec.serve.session import SessionServed
 from tests.helpers.servers import Stuck, serving
 from tests.helpers.small_models import branches, from_nodes, tensor_info
@@ -114,7 +115,7 @@ def test_what_server_and_model_say_of_themselves(mixed: Running) -> None:
     assert client.get_server_metadata() == {
         "name": "coexec",
         "version": coexec.__version__,
-        "extensions": ["binary_tensor_data"],
+        "extensions": ["binary_tensor_data", "model_configuration", "statistics"],
     }
     found = client.get_model_metadata("mixed")
     datatypes = {"half": "FP16", "ids": "INT64", "texts": "BYTES", "flags": "BOOL"}
@@ -212,10 +213,12 @@ def test_without_credits_the_client_is_told_to_try_again() -> None:
         # A client belongs to the thread that has made it.
         return triton.InferenceServerClient(address).infer("echo", asked(feeds)).as_numpy("x")
 
-    with serving(served) as address, ThreadPoolExecutor(2) as pool:
+    with serving(served, ServeLimits(queue=0)) as address, ThreadPoolExecutor(2) as pool:
         first = [pool.submit(request) for _ in range(2)]
         served.until(2)
-        with pytest.raises(InferenceServerException, match="no credit is left: 2 ") as caught:
+        with pytest.raises(
+            InferenceServerException, match="no credit is left for 'echo'"
+        ) as caught:
             request()
         assert caught.value.status() == "429"
         served.answer()
@@ -225,3 +228,23 @@ def test_without_credits_the_client_is_told_to_try_again() -> None:
         served.until(1)
         served.answer()
         np.testing.assert_array_equal(again.result(), feeds["x"])
+
+
+def test_a_client_may_say_how_long_its_request_waits() -> None:
+    served = Stuck()
+    feeds = {"x": np.ones((1, 2), np.float32)}
+
+    def request(timeout_us: int | None = None) -> Array:
+        client = triton.InferenceServerClient(address)
+        return client.infer("echo", asked(feeds), timeout=timeout_us).as_numpy("x")
+
+    with serving(served) as address, ThreadPoolExecutor(2) as pool:
+        first = [pool.submit(request) for _ in range(2)]
+        served.until(2)
+        with pytest.raises(InferenceServerException, match=r"became free in 0\.02 s") as caught:
+            request(timeout_us=20_000)
+        assert caught.value.status() == "504"
+        served.answer()
+        for each in first:
+            np.testing.assert_array_equal(each.result(), feeds["x"])
+        assert served.submitted == 2  # the expired request was not computed

@@ -32,16 +32,57 @@ def identity(kind: int = TensorProto.FLOAT) -> bytes:
 def test_a_request_without_a_credit_is_told_when_to_try_again() -> None:
     served = Stuck()
     request = fed([1, 2], [1, 2])
-    with serving(served) as address, ThreadPoolExecutor(2) as pool:
+    with serving(served, ServeLimits(queue=0)) as address, ThreadPoolExecutor(2) as pool:
         first = [pool.submit(infer, address, request) for _ in range(2)]
         served.until(2)
         status, headers, body = ask(address, "POST", PATH, json.dumps(request))
         assert status == 429 and int(headers["retry-after"]) >= 1
-        said = "no credit is left: 2 requests are under way; try again"
-        assert json.loads(body) == {"error": said}
+        assert (
+            "no credit is left for 'echo', and its queue is full: 0 " in json.loads(body)["error"]
+        )
         assert ask(address, "GET", "/v2/health/ready")[0] == 200
         served.answer()
         assert [each.result()[0] for each in first] == [200, 200]
+
+
+def test_requests_beyond_the_credits_wait() -> None:
+    served = Stuck()  # has two credits
+    with serving(served) as address, ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(infer, address, fed([i, 0], [1, 2])) for i in range(8)]
+        until(lambda: served.answer() or all(each.done() for each in asked))
+        statuses, answers = zip(*(each.result() for each in asked), strict=True)
+        assert set(statuses) == {200}
+        assert [a["outputs"][0]["data"] for a in answers] == [[i, 0] for i in range(8)]
+
+
+def test_a_client_that_disconnects_leaves_the_queue() -> None:
+    served = Stuck()
+    request = fed([1, 2], [1, 2])
+    quick = {**request, "parameters": {"timeout": 50_000}}
+    with (
+        serving(served, ServeLimits(queue=1)) as address,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        first = [pool.submit(infer, address, request) for _ in range(2)]
+        served.until(2)
+        body = json.dumps(request).encode()
+        with connect(address) as gone:
+            head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+            gone.sendall(head.encode() + body)
+            until(lambda: infer(address, quick)[0] == 429, "a full queue")
+        # The quick request finds the place of the client that has gone, and waits there.
+        until(lambda: infer(address, quick)[0] == 504, "a place in the queue")
+        served.answer()
+        assert [each.result()[0] for each in first] == [200, 200]
+        assert served.submitted == 2  # nothing was computed for the client that has gone
+
+
+@pytest.mark.parametrize("timeout", [-1, 1.5, "1", True, 10**30])
+def test_a_timeout_is_a_number_of_microseconds(timeout: object) -> None:
+    with serving(Echo()) as address:
+        request = fed([1, 2], [1, 2]) | {"parameters": {"timeout": timeout}}
+        status, answer = infer(address, request)
+        assert status == 400 and "'timeout' of the parameters of the request" in answer["error"]
 
 
 def test_a_session_has_as_many_credits_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:

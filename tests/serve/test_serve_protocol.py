@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from coexec.errors import InputError
-from coexec.serve import protocol
+from coexec.serve import documents, protocol
 from coexec.serve.protocol import read_request, write_answer
 from coexec.serve.served import ServedTensor
 from coexec.serve.tensors import from_binary, from_json, to_binary, to_json
@@ -64,7 +64,7 @@ def test_binary_data_is_read_as_it_was_written(array: Array) -> None:
 def test_json_is_read_as_it_was_written(array: Array, nested: bool) -> None:
     written = array.astype(float) if array.dtype == ml_dtypes.bfloat16 else array
     data = written.tolist() if nested and array.ndim else to_json("x", array)
-    data = json.loads(json.dumps(data, allow_nan=False))
+    data = json.loads(documents.write({"data": data}))["data"]
     assert equal(from_json("x", array.dtype, array.shape, data), array)
 
 
@@ -89,10 +89,10 @@ def test_an_echo_gives_back_what_it_was_sent(
             one["parameters"] = {"binary_data_size": len(to_binary(array))}
             behind += to_binary(array)
         else:
-            one["data"] = to_json(tensor.name, array)
+            one["data"] = list(to_json(tensor.name, array))
         request["inputs"].append(one)
         request["outputs"].append({"name": tensor.name, "parameters": {"binary_data": apart}})
-    text = json.dumps(request).encode()
+    text = json.dumps(request, default=lambda number: number.item()).encode()
     read = read_request(text + behind, str(len(text)), served, LIMIT)
     assert read.id == request_id and list(read.feeds) == [t.name for t in every]
     head, data = write_answer(read, served, read.feeds)
@@ -180,4 +180,82 @@ def test_json_answers_hold_no_nan(value: float) -> None:
 def test_floats_of_all_widths_are_exact_in_json() -> None:
     for kind in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64):
         array = np.array([0.1, 1 / 3, -2.5e-5], kind)
-        assert equal(from_json("x", array.dtype, (3,), to_json("x", array)), array)
+        data = json.loads(documents.write({"data": to_json("x", array)}))["data"]
+        assert equal(from_json("x", array.dtype, (3,), data), array)
+
+
+def bits(value: Any) -> Any:
+    """The value, with -0.0 and 0.0 and with 1 and 1.0 apart."""
+    return repr(value)
+
+
+SMALL = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=8,
+)
+
+
+@given(SMALL, st.booleans(), st.none() | st.integers(0, 2))
+def test_both_parsers_read_the_same(value: Any, ascii_only: bool, indent: int | None) -> None:
+    try:
+        text = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
+    except UnicodeEncodeError:
+        return  # half of a surrogate pair, which has no bytes
+    try:
+        strict = documents.parse_strictly(memoryview(text))
+    except InputError:
+        assert documents.parse_fast(memoryview(text)) is None
+        return
+    fast = documents.parse_fast(memoryview(text))
+    assert fast is None or bits(fast) == bits(strict)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1, "a": 2}',
+        '{"a" : 1, "b": {"c": 0}, "a"\n: 2}',
+        '[[], {"a": 1, "a": 1}]',
+        '{"\\u0061": 1, "a": 2}',
+        '{"a": NaN}',
+        '{"a": "\\ud800"}',
+        '{"a": 1} x',
+        "[" * 1100 + "]" * 1100,
+    ],
+)
+def test_the_fast_parser_leaves_doubtful_texts_to_the_strict_one(text: str) -> None:
+    assert documents.parse_fast(memoryview(text.encode())) is None
+
+
+def test_the_fast_parser_reads_usual_requests() -> None:
+    assert documents.parse_fast(memoryview(VALID_JSON)) == VALID
+
+
+@pytest.mark.parametrize("depth", [500, 990, 1010, 1023])
+def test_a_deep_request_is_read_or_refused(depth: int) -> None:
+    deep = b"[" * depth + b"]" * depth
+    for key in b"inputs", b"parameters", b"other":
+        reads_or_refuses(VALID_JSON[:-1] + b', "%s": %s}' % (key, deep) + VALID_BINARY, None)
+        reads_or_refuses(b'{"%s": %s}' % (key, deep), None)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "said"),
+    [
+        (np.int64, 2**63, "beyond the range of INT64"),
+        (np.int64, -(2**70), "beyond the range of INT64"),
+        (np.uint64, 2**64, "beyond the range of UINT64"),
+        (np.float32, 10**40, "beyond the range of FP32"),
+    ],
+)
+def test_large_integers_are_told_as_integers(dtype: Any, number: int, said: str) -> None:
+    """The fast parser makes floats of those beyond 64 bits."""
+    served = Echo(ServedTensor("x", np.dtype(dtype), (1,)))
+    tensor = {**protocol.metadata(served)["inputs"][0], "data": [number]}
+    with pytest.raises(InputError, match=said):
+        read_request(json.dumps({"inputs": [tensor]}).encode(), None, served, LIMIT)

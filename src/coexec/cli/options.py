@@ -118,7 +118,9 @@ def takes(*settings: str) -> Callable[[_Command], _Command]:
         def called(**arguments: Any) -> Any:
             texts = {name: arguments.pop(name) for name in settings}
             if "plan" in texts and texts["plan"] is None and texts["devices"] is None:
-                _tell_unused_plan(arguments["model"])
+                models = arguments["model"]
+                for model in [models] if isinstance(models, str) else models or ():
+                    _tell_unused_plan(model)
             return command(options=SettingOptions(texts), **arguments)
 
         parameters: list[inspect.Parameter] = []

@@ -1,6 +1,8 @@
-"""`coexec serve`: serve a model to clients of the Open Inference Protocol v2."""
+"""`coexec serve`: serve models to clients of the Open Inference Protocol v2."""
 
 import contextlib
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,17 +10,19 @@ import typer
 from coexec.cli.options import (
     DebugOpt,
     JsonOpt,
-    ModelOrExportArg,
     SettingOptions,
     takes,
 )
 from coexec.cli.verbs import prints
+from coexec.serve.exchange import LogForm
 
 
 @prints(
-    name="Of the model in URLs.",
-    url="Where it is served.",
-    credits="Requests that may be under way.",
+    name="Of the first model in URLs; null: none is loaded.",
+    url="Where the first model is served; null: none is loaded.",
+    models="URL of each loaded model, by name.",
+    server="Where the server answers.",
+    credits="Requests computed at the same time.",
 )
 @takes(
     "plan",
@@ -34,61 +38,89 @@ from coexec.cli.verbs import prints
     "cache",
 )
 def command(
-    model: ModelOrExportArg,
     options: SettingOptions,
+    model: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=]MODEL...",
+            help="ONNX files, zoo:NAME, or folders of exports, with their names in URLs.",
+            show_default=False,
+        ),
+    ] = None,
+    repository: Annotated[
+        Path | None,
+        typer.Option(help="Folder of models that clients may load, besides those named here."),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at; 0: a free one.")] = 8000,
     name: Annotated[
         str | None,
-        typer.Option(help="Name of the model in URLs; by default that of the file or folder."),
+        typer.Option(help="Name of a single model; by default that of the file or folder."),
     ] = None,
     credits: Annotated[
         int | None,
-        typer.Option(help="Requests that may be under way; by default two for each core."),
+        typer.Option(help="Requests computed at the same time; by default one for each core."),
     ] = None,
+    queue: Annotated[
+        int, typer.Option(help="Requests of a model that may wait; more get the status 429.")
+    ] = 100,
+    deadline: Annotated[
+        float, typer.Option(help="Seconds that a request may wait; then it gets the status 504.")
+    ] = 60.0,
     max_request: Annotated[
         str, typer.Option(help="Size that a request may have, decompressed.")
     ] = "256MiB",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File with the token that clients send, Authorization: Bearer TOKEN."),
+    ] = None,
+    without_token: Annotated[
+        bool, typer.Option("--without-token", help="Answer other machines without a token, too.")
+    ] = False,
+    access_log: Annotated[
+        LogForm | None, typer.Option(help="Log each request on standard error, a line each.")
+    ] = None,
+    stop_time: Annotated[
+        float, typer.Option(help="Seconds for the last answers after SIGTERM.")
+    ] = 60.0,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
     """Answer requests of the Open Inference Protocol v2 over HTTP, until Ctrl-C or SIGTERM.
 
-    There is no authentication and no encryption: any client that reaches the port is answered.
-    More requests at a time than there are credits get the status 429. With planner auto requests
-    are answered at once, and faster when a plan has been found in the background.
+    Several models share the devices and take turns. Requests beyond the credits wait in a queue.
+    Clients of other machines need a token; nothing is encrypted. With planner auto requests are
+    answered at once, and faster when a plan has been found in the background.
     """
-    from coexec.cli.console import err
-    from coexec.cli.serving import check_serving, served_name, tell_address
-    from coexec.errors import UsageError
-    from coexec.units import parse_bytes
+    from coexec.cli.serving import (
+        access_logged,
+        check_number,
+        check_serving,
+        checked_token,
+        named_models,
+        serve_limits,
+        tell_address,
+    )
 
     check_serving()
-    from coexec.serve.intake import ServeLimits
-    from coexec.serve.server import is_loopback, listen, serve, url_of
-    from coexec.serve.session import SessionServed
-    from coexec.session import InferenceSession
+    from coexec.serve.app import Application
+    from coexec.serve.loading import SessionSource
+    from coexec.serve.models import Models
+    from coexec.serve.server import listen, serve, url_of
+    from coexec.serve.workers import Workers
 
     config = options.settings()
-    body_bytes = parse_bytes(max_request)
-    if body_bytes < 1:
-        raise UsageError(f"--max-request {max_request} lets no request in; give for example 256MiB")
-    limits = ServeLimits(body_bytes, held_bytes=max(4 * body_bytes, ServeLimits.held_bytes))
-    with listen(host, port) as listener:  # fails early: preparing the model may take minutes
-        session = InferenceSession(model, **config.keywords)
-        served = SessionServed(
-            session, served_name(model) if name is None else name, credits=credits
-        )
-        with contextlib.closing(served):
-            if not is_loopback(listener):
-                err.print(
-                    f"coexec: warning: other machines are answered at {host}, without "
-                    f"authentication or encryption; a proxy can add both",
-                    soft_wrap=True,
-                )
-            facts = {
-                "name": served.name,
-                "url": url_of(listener, served),
-                "credits": served.credits,
-            }
-            serve(served, listener, limits, lambda: tell_address(facts, json))
+    named = named_models(model or (), name, repository, config.plan is not None)
+    limits = serve_limits(max_request, queue, deadline)
+    check_number("--stop-time", stop_time)
+    workers = Workers(credits)
+    with listen(host, port) as listener:  # fails early: preparing the models may take minutes
+        token = checked_token(token_file, without_token, host, listener)
+        models = Models(source=SessionSource(named, workers, config.keywords, repository))
+        with contextlib.closing(workers), contextlib.closing(models):
+            models.open(named)
+            app = Application(models, limits, token, access_log)
+            urls = {each: url_of(listener, each) for each in named}
+            begun = partial(tell_address, url_of(listener), urls, workers.credits, json)
+            with access_logged(access_log is not None):
+                serve(app, listener, begun, stop_time)

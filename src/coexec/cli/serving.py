@@ -1,30 +1,99 @@
-"""Name and address of a served model, and a check of the packages that serving needs."""
+"""Names, limits, token and access log of the verbs that serve."""
 
 import importlib.util
+import logging
+import math
+import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from coexec.cli.console import out
+from coexec.cli.console import err, out
 from coexec.cli.output import print_json
-from coexec.errors import PackageError
-from coexec.extras import install
+from coexec.errors import PackageError, UsageError
+from coexec.extras import EXTRAS, install
 from coexec.research_loader import zoo_name
+from coexec.units import parse_bytes
 
-__all__ = ["check_serving", "served_name", "tell_address"]
+if TYPE_CHECKING:
+    from coexec.serve.intake import ServeLimits
+
+__all__ = [
+    "access_logged",
+    "check_number",
+    "check_serving",
+    "checked_token",
+    "named_models",
+    "serve_limits",
+    "served_name",
+    "tell_address",
+    "warn_open",
+]
+
+_MODULES = {"prometheus-client": "prometheus_client"}
+"""The module of a package, where its name is another one."""
+_REMEDY = (
+    "write one with `python -c 'import secrets; print(secrets.token_hex(32))'` into a file that "
+    "only the server's user can read, and name it with --token-file"
+)
 
 
-def tell_address(facts: Mapping[str, Any], json: bool) -> None:
-    """Print the name and address of the model, and flush, because a program may wait for them."""
+def tell_address(server: str, urls: Mapping[str, str], credits: int, json: bool) -> None:
+    """Print names and addresses of the models, and flush, because a program may wait for them."""
     if json:
+        first = next(iter(urls), None)
+        url = None if first is None else urls[first]
+        facts = {"name": first, "url": url, "models": urls, "server": server, "credits": credits}
         print_json(facts)
     else:
-        out.print(
-            f"{facts['name']} is served at {facts['url']}, {facts['credits']} requests at a "
-            f"time; Ctrl-C ends it"
-        )
+        for name, url in urls.items():
+            out.print(f"{name} is served at {url}, {credits} requests at a time; Ctrl-C ends it")
+        if not urls:
+            out.print(f"no model is loaded yet; the server answers at {server}; Ctrl-C ends it")
     sys.stdout.flush()
+
+
+def named_models(
+    words: Sequence[str], name: str | None, repository: Path | None, planned: bool
+) -> dict[str, str]:
+    """The models to serve, by name.
+
+    Args:
+        words: MODEL or NAME=MODEL.
+        name: of a single model.
+        planned: whether there is a plan, which belongs to one model.
+
+    Raises:
+        UsageError: there is no model, or two have the same name.
+    """
+    if repository is not None and not repository.is_dir():
+        raise UsageError(f"--repository {str(repository)!r} is no folder; name one with models")
+    if not words and repository is None:
+        raise UsageError("there is nothing to serve; name a model, or a folder with --repository")
+    if len(words) != 1 and (name is not None or planned):
+        option = "--plan" if planned else "--name"
+        raise UsageError(
+            f"{option} is for one model, and there are {len(words)}; give names as NAME=MODEL, and "
+            f"plans in folders of coexec export"
+        )
+    named: dict[str, str] = {}
+    for word in words:
+        key, model = _named(word)
+        key = key if name is None else name
+        if key in named:
+            raise UsageError(f"two models have the name {key!r}; give another one as NAME=MODEL")
+        named[key] = model
+    return named
+
+
+def _named(word: str) -> tuple[str, str]:
+    """Name and model of MODEL or NAME=MODEL."""
+    name, equals, model = word.partition("=")
+    if not equals or "/" in name or zoo_name(word) is not None or Path(word).exists():
+        return served_name(word), word
+    return name, model
 
 
 def served_name(model: str) -> str:
@@ -35,14 +104,90 @@ def served_name(model: str) -> str:
     return path.resolve().name if path.is_dir() else path.stem
 
 
+def serve_limits(max_request: str, queue: int, deadline_s: float) -> "ServeLimits":
+    """The limits that options set.
+
+    Raises:
+        UsageError: one has no meaning.
+    """
+    from coexec.serve.intake import ServeLimits
+
+    body_bytes = parse_bytes(max_request)
+    if body_bytes < 1:
+        raise UsageError(f"--max-request {max_request} lets no request in; give for example 256MiB")
+    if queue < 0:
+        raise UsageError(f"--queue {queue} is no number of requests; give 0 or more")
+    check_number("--deadline", deadline_s)
+    held_bytes = max(4 * body_bytes, ServeLimits.held_bytes)
+    return ServeLimits(body_bytes, held_bytes, queue=queue, wait_s=deadline_s)
+
+
+def check_number(option: str, value_s: float) -> None:
+    """Check the seconds of an option.
+
+    Raises:
+        UsageError: they are not above 0.
+    """
+    if not 0 < value_s < math.inf:
+        raise UsageError(f"{option} {value_s:g} is no time; give seconds above 0")
+
+
+def checked_token(
+    file: Path | None, without: bool, host: str, listener: socket.socket
+) -> str | None:
+    """The token that clients have to send.
+
+    Raises:
+        UsageError: the file has none, or other machines could connect without a token.
+    """
+    from coexec.serve.server import is_loopback
+    from coexec.serve.tokens import read_token
+
+    if file is not None:
+        return read_token(file, _REMEDY)
+    if not is_loopback(listener):
+        if not without:
+            raise UsageError(
+                f"--host {host} answers other machines, and there is no token; {_REMEDY}, or say "
+                f"--without-token"
+            )
+        warn_open(host)
+    return None
+
+
+def warn_open(host: str) -> None:
+    """Say that other machines are answered."""
+    err.print(
+        f"coexec: warning: other machines are answered at {host}, without authentication or "
+        f"encryption; a proxy can add both",
+        soft_wrap=True,
+    )
+
+
+@contextmanager
+def access_logged(wanted: bool) -> Iterator[None]:
+    """Context in which the lines of the access log are written on standard error."""
+    logger = logging.getLogger("coexec_access")
+    handler = logging.StreamHandler()
+    if wanted:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = True
+
+
 def check_serving() -> None:
     """Check that the packages of the extra ``serve`` are installed.
 
     Raises:
         PackageError: a package is not installed.
     """
-    for package in ("starlette", "uvicorn"):
-        if importlib.util.find_spec(package) is None:
+    for package in EXTRAS["serve"]:
+        if importlib.util.find_spec(_MODULES.get(package, package)) is None:
             raise PackageError(
                 f"coexec serve needs {package}, which is not installed; {install('serve')}"
             )

@@ -1,61 +1,178 @@
-"""An ASGI application with the paths of the Open Inference Protocol v2."""
+"""An ASGI application with the paths of the Open Inference Protocol v2 and of its extensions."""
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from coexec.__about__ import __version__
-from coexec.errors import (
-    BusyError,
-    ClosedError,
-    CoexecError,
-    ExecutionError,
-    InputError,
-    first_line,
+from coexec.errors import BusyError, ClosedError, CoexecError, DeadlineError, InputError
+from coexec.serve.exchange import Exchange, LogForm, log_exchange
+from coexec.serve.inferences import Inferences, served_of
+from coexec.serve.intake import MemoryBudget, ServeLimits, read_body
+from coexec.serve.metrics import Metrics
+from coexec.serve.models import Models
+from coexec.serve.protocol import (
+    EXTENSIONS,
+    configuration,
+    metadata,
+    read_index_request,
+    read_load_request,
 )
-from coexec.serve.intake import Holding, MemoryBudget, ServeLimits, read_body
-from coexec.serve.protocol import EXTENSIONS, metadata, read_request, write_answer
-from coexec.serve.served import Served
+from coexec.serve.queues import Queues
+from coexec.serve.tokens import authorized
 
-__all__ = ["application"]
+__all__ = ["Application"]
 
 _RETRY_AFTER_S = 1
-_PART_BYTES = 2**20
-"""An answer is sent in parts of this size, so that slow clients do not fill buffers."""
-_JSON_LENGTH = "Inference-Header-Content-Length"
+_DISCONNECTED = 499
+"""The status that logs of HTTP servers have for a client that did not wait for its answer."""
+_HEALTH = "/v2/health/live", "/v2/health/ready"
 _STATUS: Mapping[type[CoexecError], HTTPStatus] = {
     InputError: HTTPStatus.BAD_REQUEST,
     BusyError: HTTPStatus.TOO_MANY_REQUESTS,
     ClosedError: HTTPStatus.SERVICE_UNAVAILABLE,
+    DeadlineError: HTTPStatus.GATEWAY_TIMEOUT,
     CoexecError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
 
-def application(served: Served, limits: ServeLimits | None = None) -> Starlette:
-    """The application that answers requests for ``served``, for any ASGI server."""
-    described = _Descriptions(served)
-    infer = _Inferences(served, limits or ServeLimits())
-    models = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
+@dataclass
+class _Tally:
+    """Status and bytes of a request and its answer, until now."""
+
+    start_s: float = field(default_factory=time.perf_counter)
+    status: int = _DISCONNECTED
+    complete: bool = False
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class Application:
+    """Answers requests for the models of a server, for any ASGI server."""
+
+    def __init__(
+        self,
+        models: Models,
+        limits: ServeLimits | None = None,
+        token: str | None = None,
+        access_log: LogForm | None = None,
+    ) -> None:
+        """
+        Args:
+            token: required in the header ``Authorization: Bearer TOKEN`` of all requests, except
+                those for the health of the server; None: nothing is required.
+            access_log: form of the lines that log requests; None: requests are not logged.
+        """
+        limits = limits or ServeLimits()
+        queues = Queues(limits.queue)
+        self._models = models
+        self._token = token
+        self._access_log = access_log
+        self._metrics = Metrics(queues)
+        budget = MemoryBudget(limits.held_bytes)
+        self._inferences = Inferences(models, limits, budget, queues, self._metrics)
+        self._app = _routes(
+            _Descriptions(models, self._metrics, lambda: self.stopping),
+            _Repository(models, limits, budget),
+            self._inferences,
+        )
+        self.stopping = False
+        """Whether new requests are refused. The requests under way are answered."""
+        self.under_way = 0
+        """Number of requests that are not answered yet."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sent = _Tally()
+
+        async def counted_receive() -> Message:
+            message = await receive()
+            sent.bytes_in += len(message.get("body", b""))
+            return message
+
+        async def counted_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                sent.status = message["status"]
+            else:
+                sent.bytes_out += len(message["body"])
+                sent.complete = not message.get("more_body", False)
+            await send(message)
+
+        app = self._refusal(scope) or self._app
+        self.under_way += 1
+        try:
+            await app(scope, counted_receive, counted_send)
+        finally:
+            self.under_way -= 1
+            self._record(scope, sent)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """The answer to a request that may not be answered otherwise."""
+        if scope["path"] in _HEALTH:
+            return None
+        if self._token is not None and not authorized(scope["headers"], self._token):
+            message = "the header Authorization has not the right token; send Bearer TOKEN"
+            challenge = {"WWW-Authenticate": "Bearer"}
+            return _json({"error": message}, HTTPStatus.UNAUTHORIZED, challenge)
+        if self.stopping and scope["path"] != "/metrics":
+            message = "the server ends, and takes no new requests; send it to another"
+            closing = {"Connection": "close"}
+            return _json({"error": message}, HTTPStatus.SERVICE_UNAVAILABLE, closing)
+        return None
+
+    def _record(self, scope: Scope, sent: _Tally) -> None:
+        """Count and log a request that has ended."""
+        name = scope.get("path_params", {}).get("name")
+        model = name if name is not None and name in self._models else None
+        status = sent.status if sent.complete else _DISCONNECTED
+        duration_s = time.perf_counter() - sent.start_s
+        if model is not None and scope.get("endpoint") is self._inferences:
+            self._metrics.count(model, status, duration_s, sent.bytes_in, sent.bytes_out)
+        if self._access_log is not None:
+            exchange = Exchange(
+                client=(scope.get("client") or ("-",))[0],
+                method=scope["method"],
+                path=scope["raw_path"].decode("ascii", "backslashreplace"),
+                status=status,
+                bytes_in=sent.bytes_in,
+                bytes_out=sent.bytes_out,
+                duration_s=duration_s,
+                model=model,
+            )
+            log_exchange(exchange, self._access_log)
+
+
+def _routes(
+    described: "_Descriptions", repository: "_Repository", inferences: Inferences
+) -> Starlette:
     routes = [
         Route("/v2", described.server),
         Route("/v2/", described.server),
         Route("/v2/health/live", described.live),
         Route("/v2/health/ready", described.ready),
+        Route("/v2/models/stats", described.statistics),
+        Route("/v2/repository/index", repository.index, methods=["POST"]),
+        Route("/v2/repository/models/{name}/load", repository.load, methods=["POST"]),
+        Route("/v2/repository/models/{name}/unload", repository.unload, methods=["POST"]),
+        Route("/metrics", described.metrics),
     ]
-    for model in models:
+    for model in "/v2/models/{name}", "/v2/models/{name}/versions/{version}":
         routes += [
             Route(model, described.model),
             Route(f"{model}/ready", described.model_ready),
-            Route(f"{model}/infer", infer, methods=["POST"]),
+            Route(f"{model}/config", described.configuration),
+            Route(f"{model}/stats", described.model_statistics),
+            Route(f"{model}/infer", inferences, methods=["POST"]),
         ]
     handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
         HTTPException: _say_http,
@@ -68,120 +185,86 @@ def application(served: Served, limits: ServeLimits | None = None) -> Starlette:
 
 
 class _Descriptions:
-    """Answers requests about the server and the model."""
+    """Answers requests about the server and its models."""
 
-    def __init__(self, served: Served) -> None:
-        self._served = served
+    def __init__(self, models: Models, metrics: Metrics, stopping: Callable[[], bool]) -> None:
+        self._models = models
+        self._metrics = metrics
+        self._stopping = stopping
 
     async def server(self, _: Request) -> Response:
-        return _json({"name": "coexec", "version": __version__, "extensions": EXTENSIONS})
+        repository = ["model_repository"] if self._models.can_load else []
+        extensions = [*EXTENSIONS, *repository]
+        return _json({"name": "coexec", "version": __version__, "extensions": extensions})
 
     async def live(self, _: Request) -> Response:
         return _json({"live": True})
 
     async def ready(self, _: Request) -> Response:
         # The specification names the key "live" here, too; other servers and clients use "ready".
-        return self._readiness({"live": True})
+        ready = self._models.ready and not self._stopping()
+        return _readiness({"live": True}, ready)
 
     async def model(self, request: Request) -> Response:
-        _check_path(request, self._served)
-        return _json(metadata(self._served))
+        return _json(metadata(served_of(request, self._models)))
 
     async def model_ready(self, request: Request) -> Response:
-        _check_path(request, self._served)
-        return self._readiness({"name": self._served.name})
+        served = served_of(request, self._models)
+        return _readiness({"name": served.name}, served.ready)
 
-    def _readiness(self, facts: dict[str, Any]) -> Response:
-        ready = self._served.ready
-        status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
-        return _json(facts | {"ready": ready}, status)
+    async def configuration(self, request: Request) -> Response:
+        return _json(configuration(served_of(request, self._models)))
 
+    async def model_statistics(self, request: Request) -> Response:
+        served = served_of(request, self._models)
+        return _json({"model_stats": [self._metrics.statistics(served.name, served.version)]})
 
-class _Inferences:
-    """Answers POST .../infer. It is an ASGI application, to release memory when the answer has been
-    sent."""
-
-    def __init__(self, served: Served, limits: ServeLimits) -> None:
-        self._served = served
-        self._limits = limits
-        self._budget = MemoryBudget(limits.held_bytes)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        _check_path(request, self._served)
-        with self._budget.request() as holding:
-            try:
-                head, binary = await self._answer(request, holding)
-            except asyncio.CancelledError:  # the server ends, and its time limit is over
-                raise ClosedError(
-                    "the server ends before this request could be answered; send it to another"
-                ) from None
-            holding.add(sum(map(len, binary)) + len(head))
-            await _Answer(head, binary, self._limits.transfer_s)(scope, receive, send)
-
-    async def _answer(self, request: Request, holding: Holding) -> tuple[bytes, list[bytes]]:
-        if not self._served.ready:
-            raise ClosedError(f"the model {self._served.name!r} is not ready; try again later")
-        body = await read_body(request, self._limits, holding)
-        length = request.headers.get(_JSON_LENGTH)
-        inference = read_request(body, length, self._served, self._limits.body_bytes)
-        try:
-            outputs = await asyncio.wrap_future(self._served.submit(inference.feeds))
-        except CoexecError:
-            raise
-        except Exception as error:  # a model's own operators may raise any exception
-            raise ExecutionError(
-                f"the model {self._served.name!r} failed: {first_line(error)}"
-            ) from error
-        return write_answer(inference, self._served, outputs)
-
-
-class _Answer(Response):
-    """An answer with its binary data, sent in parts."""
-
-    def __init__(self, head: bytes, binary: Sequence[bytes], limit_s: float) -> None:
-        size = sum(map(len, binary))
-        headers = {"Content-Length": str(len(head) + size)}
-        if binary:
-            headers[_JSON_LENGTH] = str(len(head))
-        super().__init__(headers=headers)
-        self.headers["Content-Type"] = "application/octet-stream" if binary else _JSON
-        # A small answer is one message, and so one packet if it fits.
-        whole = [head, *binary] if size > _PART_BYTES else [b"".join((head, *binary))]
-        self._parts = [
-            p[at : at + _PART_BYTES] for p in whole for at in range(0, len(p), _PART_BYTES)
-        ]
-        self._limit_s = limit_s
-
-    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        last = len(self._parts) - 1
-        try:
-            async with asyncio.timeout(self._limit_s):
-                await send(start)
-                for i, part in enumerate(self._parts):
-                    await send({"type": "http.response.body", "body": part, "more_body": i < last})
-        except (TimeoutError, asyncio.CancelledError):
-            return  # the server closes the connection, because the answer is not complete
-
-
-def _check_path(request: Request, served: Served) -> None:
-    """Answer 404 for a model or version that is not served."""
-    name, version = request.path_params["name"], request.path_params.get("version")
-    if name != served.name:
-        raise HTTPException(404, f"there is no model {name!r} here; there is {served.name!r}")
-    if version not in (None, served.version):
-        raise HTTPException(
-            404, f"model {name!r} has no version {version!r}; it has {served.version!r}"
+    async def statistics(self, _: Request) -> Response:
+        loaded = self._models.loaded()
+        return _json(
+            {"model_stats": [self._metrics.statistics(each.name, each.version) for each in loaded]}
         )
 
+    async def metrics(self, _: Request) -> Response:
+        text = self._metrics.text(self._models.names())
+        return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-_JSON = "application/json"
+
+class _Repository:
+    """Answers requests that list, load and unload models."""
+
+    def __init__(self, models: Models, limits: ServeLimits, budget: MemoryBudget) -> None:
+        self._models = models
+        self._limits = limits
+        self._budget = budget
+
+    async def index(self, request: Request) -> Response:
+        only_ready = read_index_request(await self._body(request))
+        return _json(self._models.index(only_ready))
+
+    async def load(self, request: Request) -> Response:
+        read_load_request(await self._body(request))
+        await self._models.load(request.path_params["name"])
+        return _json({})
+
+    async def unload(self, request: Request) -> Response:
+        read_load_request(await self._body(request))
+        await self._models.unload(request.path_params["name"])
+        return _json({})
+
+    async def _body(self, request: Request) -> bytearray:
+        with self._budget.request() as holding:
+            return await read_body(request, self._limits, holding)
+
+
+def _readiness(facts: dict[str, Any], ready: bool) -> Response:
+    status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+    return _json(facts | {"ready": ready}, status)
 
 
 def _json(content: Any, status: int = HTTPStatus.OK, headers: Any = None) -> Response:
     # ASCII, because names from clients may hold halves of surrogate pairs, which UTF-8 cannot hold
-    return Response(json.dumps(content), status, headers, _JSON)
+    return Response(json.dumps(content), status, headers, "application/json")
 
 
 async def _say(_: Request, error: CoexecError) -> Response:
@@ -203,4 +286,4 @@ async def _say_http(request: Request, error: HTTPException) -> Response:
 
 
 async def _say_nothing(_: Request, __: ClientDisconnect) -> Response:
-    return Response(status_code=HTTPStatus.BAD_REQUEST)  # not sent: the client has disconnected
+    return Response(status_code=_DISCONNECTED)  # not sent: the client has disconnected

@@ -28,6 +28,10 @@ class ServeLimits:
     """Largest size of the bodies and answers of all running requests."""
     transfer_s: float = 60.0
     """Seconds in which a body has to arrive, and in which an answer has to be received."""
+    queue: int = 100
+    """Most requests of a model that wait for a credit."""
+    wait_s: float = 60.0
+    """Seconds that a request may wait for a credit. A request may ask for less."""
 
 
 class MemoryBudget:

@@ -8,14 +8,14 @@ length of the object.
 Every invalid request raises `InputError`, before memory for its tensors is allocated.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from coexec.arrays import Array
 from coexec.errors import InputError
+from coexec.serve.documents import parse_fast, parse_strictly, write
 from coexec.serve.served import Served, ServedTensor
 from coexec.serve.tensors import datatype_of, from_binary, from_json, to_binary, to_json
 
@@ -24,14 +24,18 @@ __all__ = [
     "JSON_BYTES",
     "Inference",
     "Wanted",
+    "configuration",
     "metadata",
+    "read_index_request",
+    "read_load_request",
     "read_request",
     "write_answer",
 ]
 
-EXTENSIONS = ("binary_tensor_data",)
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")
 JSON_BYTES = 32 * 2**20
 """Longest JSON of a request. Python may need thirty times as much memory for it."""
+_PLATFORM = "onnx_onnxv1"
 _MOST_AXES = 32
 _SHOWN = 80
 """Most characters of a client's text that are repeated in an error."""
@@ -57,6 +61,8 @@ class Inference:
     id: str | None
     feeds: Mapping[str, Array]
     outputs: Sequence[Wanted]
+    timeout_s: float | None = None
+    """Seconds that the request may wait; None: as long as the server allows."""
 
 
 def metadata(served: Served) -> dict[str, Any]:
@@ -64,7 +70,7 @@ def metadata(served: Served) -> dict[str, Any]:
     return {
         "name": served.name,
         "versions": [served.version],
-        "platform": "onnx_onnxv1",
+        "platform": _PLATFORM,
         "inputs": [_described(tensor) for tensor in served.inputs],
         "outputs": [_described(tensor) for tensor in served.outputs],
     }
@@ -73,6 +79,57 @@ def metadata(served: Served) -> dict[str, Any]:
 def _described(tensor: ServedTensor) -> dict[str, Any]:
     datatype = datatype_of(tensor.dtype)
     return {"name": tensor.name, "datatype": datatype, "shape": list(tensor.shape or ())}
+
+
+def configuration(served: Served) -> dict[str, Any]:
+    """The answer to a request for the model's configuration: the fields of Triton's ``ModelConfig``
+    that have a meaning here."""
+    return {
+        "name": served.name,
+        "platform": _PLATFORM,
+        "backend": "coexec",
+        "max_batch_size": 0,  # shapes are those of the model, with its axis of the batch
+        "input": [_configured(tensor) for tensor in served.inputs],
+        "output": [_configured(tensor) for tensor in served.outputs],
+    }
+
+
+def _configured(tensor: ServedTensor) -> dict[str, Any]:
+    datatype = datatype_of(tensor.dtype)
+    kind = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+    return {"name": tensor.name, "data_type": kind, "dims": list(tensor.shape or ())}
+
+
+def read_index_request(body: bytes | bytearray) -> bool:
+    """Whether a request for the index of the repository wants ready models only.
+
+    Raises:
+        InputError: the request is not well-formed.
+    """
+    return _field(_document(body), "ready", bool, "the request", False)
+
+
+def read_load_request(body: bytes | bytearray) -> None:
+    """Check a request that loads or unloads a model.
+
+    Raises:
+        InputError: the request is not well-formed, or brings a configuration or files: models come
+            from the server's own disk only.
+    """
+    for name in _parameters(_document(body), "the request"):
+        if name == "config" or name.startswith("file:"):
+            raise InputError(
+                f"the parameter {_shown(name)} is refused: models and their settings come from the "
+                f"server's own disk; leave it out"
+            )
+
+
+def _document(body: bytes | bytearray) -> dict[str, Any]:
+    """The JSON object of a request, which may be empty."""
+    document = parse_strictly(memoryview(body)) if body else {}
+    if not isinstance(document, dict):
+        raise InputError("the request is no JSON object")
+    return document
 
 
 def read_request(
@@ -89,7 +146,16 @@ def read_request(
         InputError: the request is not well-formed, or does not fit this model.
     """
     text, binary = _split(memoryview(body), header_length)
-    request = _parse(text)
+    if (request := parse_fast(text)) is not None:
+        try:
+            return _read(request, binary, served, limit_bytes)
+        except (InputError, RecursionError):
+            pass  # the error of the strict parser counts
+    return _read(parse_strictly(text), binary, served, limit_bytes)
+
+
+def _read(request: Any, binary: memoryview, served: Served, limit_bytes: int) -> Inference:
+    """The request of a JSON value and the binary data that follows it."""
     if not isinstance(request, dict):
         raise InputError("the request is no JSON object; give one with the key 'inputs'")
     parameters = _parameters(request, "the request")
@@ -99,6 +165,7 @@ def read_request(
         _field(request, "id", str, "the request", None),
         feeds,
         _read_outputs(request, served, by_default),
+        _read_timeout(parameters),
     )
 
 
@@ -124,35 +191,6 @@ def _split(body: memoryview, header_length: str | None) -> tuple[memoryview, mem
             f"tensors as binary data"
         )
     return body[:length], body[length:]
-
-
-def _parse(text: memoryview) -> Any:
-    try:
-        return json.loads(str(text, "utf-8"), parse_constant=_refuse, object_pairs_hook=_unique)
-    except InputError:
-        raise
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"the request is no JSON: byte {error.start} is not UTF-8; say with "
-            f"Inference-Header-Content-Length where binary data begins"
-        ) from None
-    except ValueError as error:
-        raise InputError(f"the request is no JSON: {error}") from None
-    except RecursionError:
-        raise InputError(
-            "the request is nested too deeply; a tensor has a level for each axis"
-        ) from None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise InputError(f"JSON has no {constant}; send the tensor as binary data")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise InputError("a JSON object of the request has a key twice; remove one")
-    return fields
 
 
 def _shown(value: Any) -> str:
@@ -304,6 +342,18 @@ def _read_outputs(request: Mapping[str, Any], served: Served, by_default: bool) 
     return outputs or [Wanted(name, by_default) for name in names]
 
 
+def _read_timeout(parameters: Mapping[str, Any]) -> float | None:
+    """The parameter ``timeout`` of the schedule policy extension, which is in microseconds; 0 means
+    the default of the server."""
+    timeout_us = _field(parameters, "timeout", int, "the parameters of the request", 0)
+    if not 0 <= timeout_us < 2**63:
+        raise InputError(
+            f"'timeout' of the parameters of the request is {_shown(timeout_us)}; give "
+            f"microseconds from 0"
+        )
+    return timeout_us / 1e6 if timeout_us else None
+
+
 def write_answer(
     request: Inference, served: Served, outputs: Mapping[str, Array]
 ) -> tuple[bytes, list[bytes]]:
@@ -329,4 +379,4 @@ def write_answer(
     answer: dict[str, Any] = {"model_name": served.name, "model_version": served.version}
     if request.id is not None:
         answer["id"] = request.id
-    return json.dumps(answer | {"outputs": listed}, allow_nan=False).encode(), binary
+    return write(answer | {"outputs": listed}), binary

@@ -1,26 +1,27 @@
-"""An HTTP server for a `Served`. It opens a port and answers requests until a signal ends it."""
+"""An HTTP server for an `Application`. It opens a port and answers requests until a signal."""
 
 import contextlib
 import errno
 import ipaddress
+import math
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 from urllib.parse import quote
 
 import uvicorn
 
 from coexec.errors import UsageError, first_line
-from coexec.serve.app import application
-from coexec.serve.intake import ServeLimits
-from coexec.serve.served import Served
+from coexec.serve.app import Application
 
-__all__ = ["is_loopback", "listen", "serve", "url_of", "uvicorn_server"]
+__all__ = ["STOP_S", "Server", "is_loopback", "listen", "serve", "url_of"]
 
 _MOST_CONNECTIONS = 512
 """Fewer than the 1024 files that a process may open by default; the model has open files, too."""
-_LAST_ANSWERS_S = 60
-"""Seconds that running requests may take after the signal that ends the server."""
+STOP_S = 60.0
+"""Seconds that the requests under way may take after the signal that ends the server."""
 _HOSTS = "127.0.0.1 answers this machine alone, 0.0.0.0 others, too"
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 
@@ -62,37 +63,72 @@ def is_loopback(listener: socket.socket) -> bool:
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def url_of(listener: socket.socket, served: Served) -> str:
-    """The URL of the model."""
+def url_of(listener: socket.socket, name: str | None = None) -> str:
+    """The URL of the model ``name``; None: of the server."""
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
-    return f"http://{host}:{port}/v2/models/{quote(served.name)}"
+    return f"http://{host}:{port}/v2" + ("" if name is None else f"/models/{quote(name)}")
 
 
 def serve(
-    served: Served,
+    app: Application,
     listener: socket.socket,
-    limits: ServeLimits | None = None,
     begun: Callable[[], None] = lambda: None,
+    stop_s: float = STOP_S,
 ) -> None:
-    """Answer requests until SIGINT or SIGTERM arrives. Then finish the running requests and return.
+    """Answer requests until SIGINT or SIGTERM arrives. Then finish the requests under way, also
+    those that wait, and return.
 
-    To be called by the main thread. A second SIGINT ends the server without waiting for running
-    requests.
+    To be called by the main thread. Meanwhile new connections are accepted, and new requests
+    refused, so that a load balancer learns that the server is not ready. A second signal closes the
+    port at once, and a third SIGINT ends the server without waiting for requests.
 
     Args:
         begun: called once, when the server is ready for requests and signals.
+        stop_s: seconds for the requests under way. The others are refused then.
     """
-    server = uvicorn_server(served, limits)
+    server = Server(app, stop_s)
     with _ended_by_signals(server):
         begun()
         server.run([listener])
 
 
-def uvicorn_server(served: Served, limits: ServeLimits | None = None) -> uvicorn.Server:
+class Server(uvicorn.Server):
     """The server that `serve` runs. It may also run in another thread; ``should_exit`` ends it."""
-    config = uvicorn.Config(
-        application(served, limits),
+
+    def __init__(self, app: Application, stop_s: float = STOP_S) -> None:
+        super().__init__(_config(app, stop_s))
+        self._app = app
+        self._stop_s = stop_s
+        self._end_s = math.inf
+
+    def stop(self, *_: object) -> None:
+        """End when the requests under way have been answered. May be called by a signal handler."""
+        if self._app.stopping:
+            self.should_exit = True
+        self._app.stopping = True
+        self._end_s = min(self._end_s, time.monotonic() + self._stop_s)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called by uvicorn for a signal."""
+        if self.should_exit:
+            super().handle_exit(sig, frame)
+        else:
+            self.stop()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called by uvicorn every 0.1 s. Returns whether the server ends now."""
+        if self._app.stopping:
+            late = time.monotonic() > self._end_s
+            if late:
+                self.config.timeout_graceful_shutdown = 1  # the time is over
+            self.should_exit = self.should_exit or late or not self._app.under_way
+        return await super().on_tick(counter)
+
+
+def _config(app: Application, stop_s: float) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -101,22 +137,17 @@ def uvicorn_server(served: Served, limits: ServeLimits | None = None) -> uvicorn
         proxy_headers=False,
         server_header=False,
         limit_concurrency=_MOST_CONNECTIONS,
-        timeout_graceful_shutdown=_LAST_ANSWERS_S,
+        timeout_graceful_shutdown=math.ceil(stop_s),
     )
-    return uvicorn.Server(config)
 
 
 @contextlib.contextmanager
-def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
+def _ended_by_signals(server: Server) -> Iterator[None]:
     """Context in which signals end only the server, also before and after uvicorn handles them.
 
     uvicorn raises the signals again when it has ended. By default that would end the process.
     """
-
-    def end(*_: object) -> None:
-        server.should_exit = True
-
-    before = {number: signal.signal(number, end) for number in _SIGNALS}
+    before = {number: signal.signal(number, server.stop) for number in _SIGNALS}
     try:
         yield
     finally:

@@ -1,16 +1,16 @@
 """An `InferenceSession` as a model to serve."""
 
 import logging
-import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
+from functools import partial
 
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.engines.detect import usable_cores
-from coexec.errors import BusyError, ClosedError, ModelError, UsageError
+from coexec.errors import ClosedError, ModelError, UsageError
 from coexec.serve.served import ServedTensor
+from coexec.serve.workers import Workers
 from coexec.session import InferenceSession, NodeArg
 from coexec.session.feeds import dtype_of
 
@@ -20,11 +20,8 @@ _log = logging.getLogger("coexec")
 
 
 class SessionServed:
-    """Answers requests with a session, at most as many at the same time as there are credits.
-
-    A request takes a credit when it is submitted and returns it when its outputs are complete.
-    There are as many threads as usable cores; further requests wait for a thread.
-    """
+    """Answers requests with a session, at most as many at the same time as its workers have
+    credits."""
 
     def __init__(
         self,
@@ -33,12 +30,14 @@ class SessionServed:
         *,
         version: str = "1",
         credits: int | None = None,
+        workers: Workers | None = None,
     ) -> None:
         """Serve ``session``. `close` also closes the session.
 
         Args:
             name: the model's name in paths.
-            credits: most requests at the same time; by default two for each usable core.
+            credits: most requests at the same time; by default one for each usable core.
+            workers: shared with other sessions, in place of ``credits``; the caller closes them.
 
         Raises:
             UsageError: the name or the number of credits is invalid.
@@ -49,18 +48,15 @@ class SessionServed:
                 f"the name {name!r} cannot be a part of a URL; give one or more "
                 f"printable characters without '/'"
             )
-        threads = len(usable_cores())
-        if credits is not None and credits < 1:
-            raise UsageError(f"credits={credits} answer no request; give at least 1")
         self.name = name
         self.version = version
-        self.credits = 2 * threads if credits is None else credits
         self.inputs = tuple(_input(arg) for arg in session.get_inputs())
         self.outputs = _offered(session)
         self._names = [tensor.name for tensor in self.outputs]
         self._session = session
-        self._left = threading.BoundedSemaphore(self.credits)
-        self._pool = ThreadPoolExecutor(min(threads, self.credits), "coexec serve")
+        self._workers = Workers(credits) if workers is None else workers
+        self._owns_workers = workers is None
+        self._running: set[Future[Mapping[str, Array]]] = set()
         self._closed = False
 
     @property
@@ -72,15 +68,9 @@ class SessionServed:
         """Begin a request, see `Served.submit`."""
         if self._closed:
             raise ClosedError("the session is closed; start the server again")
-        if not self._left.acquire(blocking=False):
-            raise BusyError(f"no credit is left: {self.credits} requests are under way; try again")
-        try:
-            future = self._pool.submit(self._run, feeds)
-        except BaseException:
-            self._left.release()
-            raise
-        # The first callback returns the credit. So a client with an answer can send a new request.
-        future.add_done_callback(lambda _: self._left.release())
+        future = self._workers.begin(partial(self._run, feeds))
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
         return future
 
     def _run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -89,7 +79,9 @@ class SessionServed:
     def close(self) -> None:
         """Finish the running requests, then close the session."""
         self._closed = True
-        self._pool.shutdown()
+        wait(list(self._running))
+        if self._owns_workers:
+            self._workers.close()
         self._session.close()
 
 

@@ -185,18 +185,22 @@ def to_binary(array: Array) -> bytes:
     )
 
 
-def to_json(name: str, array: Array) -> list[Any]:
-    """The elements of a tensor as a flat list of JSON values.
+def to_json(name: str, array: Array) -> Array | list[Any]:
+    """The elements of a tensor as a flat array of numbers, or a flat list of texts.
 
     Raises:
         InputError: the tensor has NaN or infinity, which JSON does not have.
     """
+    if array.dtype.kind == "O":
+        texts: list[Any] = array.reshape(-1).tolist()
+        return texts
     if is_float(array.dtype):
         if not np.isfinite(array).all():
             raise InputError(
                 f"output {name!r} holds NaN or infinity, which JSON does not have; "
                 f"ask for it with the parameter binary_data"
             )
-        array = array.astype(np.float64)
-    elements: list[Any] = array.reshape(-1).tolist()
-    return elements
+        if array.dtype.itemsize < 4:
+            array = array.astype(np.float32)  # which has all their values
+    native = array.dtype.newbyteorder("=")
+    return np.ascontiguousarray(array.reshape(-1), native)

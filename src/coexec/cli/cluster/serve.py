@@ -37,6 +37,9 @@ def command(
     max_request: Annotated[
         str, typer.Option(help="Size that a request may have, decompressed.")
     ] = "256MiB",
+    queue: Annotated[
+        int, typer.Option(help="Requests that may wait; more get the status 429.")
+    ] = 100,
     cluster: ClusterOpt = None,
     address: AddressOpt = None,
     nodes: NodesOpt = None,
@@ -51,25 +54,24 @@ def command(
     SIGTERM.
 
     There is no authentication and no encryption: any client that reaches the port is answered.
-    More requests at a time than there are credits get the status 429.
+    Requests beyond the credits wait in a queue.
     """
     from coexec.cli.cluster.common import checked_model, entered
     from coexec.cli.cluster.view import logged
-    from coexec.cli.console import err, out
+    from coexec.cli.console import out
     from coexec.cli.output import print_json
-    from coexec.cli.serving import check_serving, served_name
+    from coexec.cli.serving import check_serving, serve_limits, served_name, warn_open
     from coexec.pipeline.cluster.settings import ClusterSettings, read_settings
-    from coexec.units import parse_bytes
 
     check_serving()
     from coexec.pipeline.cluster.served import ClusterServed
-    from coexec.serve.intake import ServeLimits
+    from coexec.serve.app import Application
+    from coexec.serve.models import Models
     from coexec.serve.server import is_loopback, listen, serve, url_of
 
     config = options.settings()
     cluster_settings = ClusterSettings() if cluster is None else read_settings(cluster)
-    body_bytes = parse_bytes(max_request)
-    limits = ServeLimits(body_bytes, held_bytes=max(4 * body_bytes, ServeLimits.held_bytes))
+    limits = serve_limits(max_request, queue, deadline)
     checked_model(model, config, planner, credits, deadline)
     with (
         listen(host, port) as listener,
@@ -87,11 +89,8 @@ def command(
     ):
         served = ClusterServed(session, served_name(model) if name is None else name)
         if not is_loopback(listener):
-            err.print(
-                f"coexec: warning: other machines are answered at {host}, without "
-                f"authentication or encryption; a proxy can add both"
-            )
-        url, machines = url_of(listener, served), session.plan.machines
+            warn_open(host)
+        url, machines = url_of(listener, served.name), session.plan.machines
 
         def tell() -> None:
             if json:
@@ -102,4 +101,4 @@ def command(
                 )
             sys.stdout.flush()
 
-        serve(served, listener, limits, tell)
+        serve(Application(Models([served]), limits), listener, tell)

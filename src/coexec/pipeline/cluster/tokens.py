@@ -1,17 +1,16 @@
 """The token of a user's clusters: anyone who has it can run any program on all their machines."""
 
 import os
-import re
 import secrets
 from pathlib import Path
 
 import platformdirs
 
 from coexec.errors import UsageError
+from coexec.serve import tokens as serve_tokens
 
 __all__ = ["cluster_folder", "make_token", "read_token", "token_file"]
 
-_TOKEN = re.compile(r"[!-~]+")
 _REMEDY = (
     "`coexec cluster start` makes one: copy that file from the head's machine, and name it "
     "with --token-file if it lies elsewhere"
@@ -56,20 +55,4 @@ def read_token(path: Path | None = None) -> str:
     Raises:
         UsageError: the file does not exist, cannot be read, or does not hold a token.
     """
-    path = path or token_file()
-    try:
-        text = path.read_text("ascii").strip()
-    except FileNotFoundError:
-        raise UsageError(f"there is no token in {str(path)!r}; {_REMEDY}") from None
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the token file {str(path)!r}: {error.strerror}; {_REMEDY}"
-        ) from None
-    except UnicodeDecodeError:
-        text = ""
-    if not _TOKEN.fullmatch(text):
-        raise UsageError(
-            f"what {str(path)!r} holds is no token, which is one line of letters and "
-            f"digits; {_REMEDY}"
-        )
-    return text
+    return serve_tokens.read_token(path or token_file(), _REMEDY)

@@ -1,0 +1,46 @@
+"""Tokens in files, and in the header ``Authorization``."""
+
+import hmac
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from coexec.errors import UsageError
+
+__all__ = ["authorized", "read_token"]
+
+_TOKEN = re.compile(r"[!-~]+")
+
+
+def read_token(path: Path, remedy: str) -> str:
+    """The token in a file, without the white space around it.
+
+    Args:
+        remedy: ends the messages of errors.
+
+    Raises:
+        UsageError: the file does not exist, cannot be read, or does not hold a token.
+    """
+    try:
+        text = path.read_text("ascii").strip()
+    except FileNotFoundError:
+        raise UsageError(f"there is no token in {str(path)!r}; {remedy}") from None
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the token file {str(path)!r}: {error.strerror}; {remedy}"
+        ) from None
+    except UnicodeDecodeError:
+        text = ""
+    if not _TOKEN.fullmatch(text):
+        raise UsageError(
+            f"what {str(path)!r} holds is no token, which is one line of letters and "
+            f"digits; {remedy}"
+        )
+    return text
+
+
+def authorized(headers: Iterable[tuple[bytes, bytes]], token: str) -> bool:
+    """Whether the header ``Authorization`` is ``Bearer TOKEN``, compared in constant time."""
+    values = [value for name, value in headers if name == b"authorization"]
+    scheme, _, sent = (values[0] if len(values) == 1 else b"").partition(b" ")
+    return hmac.compare_digest(sent.strip(), token.encode()) and scheme.lower() == b"bearer"

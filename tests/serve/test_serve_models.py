@@ -1,0 +1,222 @@
+"""Several models in a server: their names, loading and unloading, as tritonclient sees them."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tritonclient.http as triton
+from onnx import helper
+from tritonclient.utils import InferenceServerException
+
+from coexec.cache import Cache
+from coexec.engines.detect import usable_cores
+from coexec.errors import ModelError
+from coexec.serve.loading import SessionSource
+from coexec.serve.models import Models
+from coexec.serve.workers import Workers
+from tests.helpers.patience import ENOUGH_S, until
+from tests.helpers.servers import Echo, Stuck, ask, fed, infer, serving
+from tests.helpers.small_models import from_nodes, tensor_info
+
+
+class Closable(Stuck):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.closed = threading.Event()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class Shelf:
+    """A source of models; the one named "broken" cannot be opened."""
+
+    def __init__(self) -> None:
+        self.opened: list[Closable] = []
+
+    def names(self) -> tuple[str, ...]:
+        return "a", "b", "broken"
+
+    def open(self, name: str) -> Closable:
+        if name == "broken":
+            raise ModelError("it is no model; take another")
+        self.opened.append(Closable(name))
+        return self.opened[-1]
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+@pytest.fixture
+def server(shelf: Shelf) -> Iterator[str]:
+    models = Models(source=shelf)
+    models.open(["a"])
+    with serving(models) as address:
+        yield address
+
+
+def states(client: triton.InferenceServerClient) -> dict[str, str]:
+    return {row["name"]: row["state"] for row in client.get_model_repository_index()}
+
+
+def test_models_are_loaded_and_unloaded_by_name(server: str, shelf: Shelf) -> None:
+    client = triton.InferenceServerClient(server)
+    assert "model_repository" in client.get_server_metadata()["extensions"]
+    assert states(client) == {"a": "READY", "b": "UNAVAILABLE", "broken": "UNAVAILABLE"}
+    client.load_model("b")
+    assert client.is_model_ready("b") and states(client)["b"] == "READY"
+    client.unload_model("a")
+    assert not client.is_model_ready("a") and states(client)["a"] == "UNAVAILABLE"
+    assert shelf.opened[0].closed.is_set() and not shelf.opened[1].closed.is_set()
+    client.load_model("a")
+    assert client.is_model_ready("a") and len(shelf.opened) == 3
+
+
+def test_the_index_may_list_ready_models_only(server: str) -> None:
+    status, _, body = ask(server, "POST", "/v2/repository/index", b'{"ready": true}')
+    assert status == 200 and b'"a"' in body and b'"b"' not in body
+
+
+def test_an_unloaded_model_says_how_to_load_it(server: str) -> None:
+    status, answer = infer(server, fed([1, 2], [1, 2]), name="b")
+    assert status == 503
+    assert answer["error"] == (
+        "the model 'b' is unavailable: not loaded; POST /v2/repository/models/NAME/load loads it"
+    )
+
+
+@pytest.mark.parametrize("name", ["c", "..", "%2e%2e%2fa", "%2fetc%2fpasswd", "zoo:squeezenet"])
+def test_only_models_of_the_server_are_loaded(server: str, name: str, shelf: Shelf) -> None:
+    status, _, body = ask(server, "POST", f"/v2/repository/models/{name}/load")
+    assert status in (400, 404) and b"error" in body
+    assert len(shelf.opened) == 1
+
+
+def test_a_model_that_cannot_be_opened_says_why(server: str) -> None:
+    client = triton.InferenceServerClient(server)
+    with pytest.raises(InferenceServerException, match="'broken' cannot be loaded: it is no model"):
+        client.load_model("broken")
+    [row] = [r for r in client.get_model_repository_index() if r["name"] == "broken"]
+    assert (row["state"], row["reason"]) == ("UNAVAILABLE", "it is no model; take another")
+
+
+def test_a_client_cannot_bring_a_model(server: str) -> None:
+    client = triton.InferenceServerClient(server)
+    with pytest.raises(InferenceServerException, match="the server's own disk"):
+        client.load_model("b", config="{}", files={"file:1/model.onnx": b"x"})
+
+
+def test_requests_under_way_are_answered_before_a_model_is_closed(
+    server: str, shelf: Shelf
+) -> None:
+    [model] = shelf.opened
+    path = "/v2/repository/models/a/unload"
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(infer, server, fed([i, 0], [1, 2]), name="a") for i in range(3)]
+        model.until(2)  # and one waits
+        client = triton.InferenceServerClient(server)
+        unloading = pool.submit(ask, server, "POST", path)
+        until(lambda: states(client)["a"] == "UNLOADING")
+        assert infer(server, fed([1, 2], [1, 2]), name="a")[0] == 503
+        assert not model.closed.is_set()
+        until(lambda: model.answer() or all(each.done() for each in asked))
+        assert [each.result()[0] for each in asked] == [200, 200, 200]
+        assert unloading.result()[0] == 200 and model.closed.is_set()
+
+
+def test_the_old_model_answers_until_the_new_one_is_loaded(server: str, shelf: Shelf) -> None:
+    triton.InferenceServerClient(server).load_model("a")
+    old, new = shelf.opened
+    assert old.closed.is_set() and not new.closed.is_set()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(infer, server, fed([1, 2], [1, 2]), name="a")
+        new.until(1)
+        new.answer()
+        assert asked.result()[0] == 200
+
+
+def test_a_server_of_given_models_loads_nothing() -> None:
+    with serving(Echo()) as address:
+        assert "model_repository" not in ask(address, "GET", "/v2")[2].decode()
+        for verb in "load", "unload":
+            status, _, body = ask(address, "POST", f"/v2/repository/models/echo/{verb}")
+            assert status == 400 and b"loads and unloads no models" in body
+        assert infer(address, fed([1, 2], [1, 2]))[0] == 200
+
+
+def test_a_busy_model_does_not_refuse_requests_of_another(server: str, shelf: Shelf) -> None:
+    """Each model has a queue of its own."""
+    client = triton.InferenceServerClient(server)
+    client.load_model("b")
+    a, b = shelf.opened
+    with ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(infer, server, fed([1, 2], [1, 2]), name="a") for _ in range(10)]
+        a.until(2)
+        other = pool.submit(infer, server, fed([1, 2], [1, 2]), name="b")
+        b.until(1)
+        b.answer()
+        assert other.result()[0] == 200
+        until(lambda: a.answer() or all(each.done() for each in asked))
+
+
+def added(folder: Path, name: str, number: float) -> None:
+    """A model that adds a number, as the file ``name``.onnx."""
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value_float=float(number)),
+        helper.make_node("Add", ["x", "c"], ["y"]),
+    ]
+    model = from_nodes(nodes, [tensor_info("x", ["n"])], [tensor_info("y", ["n"])])
+    onnx.save(model, str(folder / f"{name}.onnx"))
+
+
+def test_sessions_of_a_folder_share_workers(tmp_path: Path, cache: Cache) -> None:
+    added(tmp_path, "one", 1)
+    workers = Workers(1)
+    keywords: dict[str, Any] = {
+        "devices": [f"cpu:{usable_cores()[0]}"],
+        "planner": "single",
+        "cache": cache,
+    }
+    source = SessionSource({}, workers, keywords, tmp_path)
+    models = Models(source=source)
+    models.open(["one"])
+    with serving(models) as address:
+        added(tmp_path, "two", 2)  # it comes later
+        (tmp_path / "damaged.onnx").write_bytes(b"damaged")
+        client = triton.InferenceServerClient(address)
+        assert states(client) == {"one": "READY", "damaged": "UNAVAILABLE", "two": "UNAVAILABLE"}
+        client.load_model("two")
+        with pytest.raises(InferenceServerException, match="'damaged' cannot be loaded"):
+            client.load_model("damaged")
+
+        def answers(name: str) -> list[float]:
+            tensor = triton.InferInput("x", [2], "FP32")
+            tensor.set_data_from_numpy(np.zeros(2, np.float32))
+            mine = triton.InferenceServerClient(address)
+            return [float(mine.infer(name, [tensor]).as_numpy("y")[0]) for _ in range(20)]
+
+        with ThreadPoolExecutor(4) as pool:
+            asked = {pool.submit(answers, n): n for n in ("one", "two", "one", "two")}
+        for future, name in asked.items():
+            assert future.result(ENOUGH_S) == [{"one": 1.0, "two": 2.0}[name]] * 20
+    models.close()
+    workers.close()
+
+
+def test_a_future_of_a_closed_model_is_finished_first(tmp_path: Path, cache: Cache) -> None:
+    added(tmp_path, "one", 1)
+    workers = Workers(1)
+    model = SessionSource({}, workers, {"cache": cache, "planner": "single"}, tmp_path).open("one")
+    future: Future[Any] = model.submit({"x": np.zeros(3, np.float32)})
+    model.close()
+    np.testing.assert_array_equal(future.result(0)["y"], np.ones(3))
+    assert workers.begin(lambda: 7).result(ENOUGH_S) == 7  # shared workers stay
+    workers.close()
