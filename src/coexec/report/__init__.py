@@ -1,1 +1,1 @@
-"""One self-contained page about a model: what was chosen, why, and how long it takes."""
+"""One self-contained page about a model: the chosen plan, the reasons, and the times."""

@@ -1,9 +1,10 @@
-"""The answer of a report: what was chosen, what it gains, and why; a sentence each."""
+"""The answer of a report: the choice, its gain, and the reason; a sentence each."""
 
 from collections import Counter
 
 from coexec.report.contents import Contents, RivalRow
 from coexec.rules import RULES
+from coexec.selection.decision import FIGURES
 from coexec.selection.prepared import Prepared
 from coexec.units import format_seconds
 
@@ -12,7 +13,11 @@ __all__ = ["answer_of"]
 
 def answer_of(contents: Contents, prepared: Prepared) -> tuple[str, ...]:
     """Three sentences from what the steps of a report found."""
-    return _chosen(contents, prepared), _gain(contents), _why(contents, prepared)
+    return _chosen(contents, prepared), _gain(contents, prepared), _why(contents, prepared)
+
+
+def _is_ort_session(prepared: Prepared) -> bool:
+    return prepared.decision is not None and prepared.decision.taken.is_ort_session
 
 
 def _chosen(contents: Contents, prepared: Prepared) -> str:
@@ -20,7 +25,7 @@ def _chosen(contents: Contents, prepared: Prepared) -> str:
     where = (
         " and ".join(places) if len(places) < 3 else f"{', '.join(places[:-1])} and {places[-1]}"
     )
-    if prepared.decision is not None and prepared.decision.taken.is_ort_session:
+    if _is_ort_session(prepared):
         return f"coexec keeps ONNX Runtime's own session for {contents.title}, on {where}."
     if prepared.plan.as_given:
         return f"coexec runs the whole of {contents.title} on {where}."
@@ -31,16 +36,17 @@ def _chosen(contents: Contents, prepared: Prepared) -> str:
     )
 
 
-def _gain(contents: Contents) -> str:
+def _gain(contents: Contents, prepared: Prepared) -> str:
     plan = next((row for row in contents.rivals if row.is_plan), None)
     base = next((row for row in contents.rivals if row.is_base), None)
     if plan is None or base is None:
         predicted_s = contents.predicted.makespan_s if contents.predicted else 0.0
         return f"A request takes {format_seconds(predicted_s)}, simulated; nothing was measured."
-    ours_s, theirs_s = _by_its_figure(plan, base)
-    figures = (
-        f"{format_seconds(theirs_s)} to {format_seconds(ours_s)}, medians of requests in turns"
-    )
+    figure, ours_s, theirs_s = _worse_figure(plan, base)
+    both = f"{format_seconds(theirs_s)} to {format_seconds(ours_s)}"
+    figures = f"{both}, medians of requests {figure}"
+    if _is_ort_session(prepared):
+        return f"That gains nothing, and two sessions differ by chance: {figures}."
     if plan.ratio >= 1 / RULES.clear_gain:
         return f"It is {plan.ratio:.2f} times as fast as {base.name}: {figures}."
     if plan.ratio > RULES.clear_gain:
@@ -48,16 +54,18 @@ def _gain(contents: Contents) -> str:
     return f"It is slower than {base.name}, {plan.ratio:.2f} of its speed: {figures}."
 
 
-def _by_its_figure(plan: RivalRow, base: RivalRow) -> tuple[float, float]:
-    """Seconds of plan and base, by the figure that is worse for the plan."""
-    pairs = ((plan.paced_s, base.paced_s), (plan.loop_s, base.loop_s))
-    return max(pairs, key=lambda pair: pair[0] / pair[1])
+def _worse_figure(plan: RivalRow, base: RivalRow) -> tuple[str, float, float]:
+    """The figure by which the plan is worse beside the base, in words, and the seconds of both."""
+    figures = (
+        (FIGURES["paced"], plan.paced_s, base.paced_s),
+        (FIGURES["loop"], plan.loop_s, base.loop_s),
+    )
+    return max(figures, key=lambda each: each[1] / each[2])
 
 
 def _why(contents: Contents, prepared: Prepared) -> str:
     if prepared.decision is not None:
-        reason = prepared.decision.verdict or prepared.decision.taken.reason
-        return reason[:1].upper() + reason[1:].rstrip(".") + "."
+        return (prepared.decision.verdict or prepared.decision.taken.reason).rstrip(".") + "."
     seconds_by_group: Counter[str] = Counter()
     for row in contents.tasks:
         seconds_by_group[row.group] += row.predicted_s  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""What a report shows, as plain data: seconds, bytes and names. The page is drawn from it alone."""
+"""The contents of a report as plain data: seconds, bytes and names. The page is drawn from them."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -8,11 +8,11 @@ __all__ = [
     "Alternative",
     "Block",
     "Contents",
+    "Gantt",
     "MemoryRow",
     "Node",
     "RivalRow",
     "TaskRow",
-    "Timeline",
     "TransferRow",
 ]
 
@@ -35,7 +35,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Gantt:
     """The spans of one request."""
 
     makespan_s: float
@@ -74,7 +74,7 @@ class TaskRow:
     task: str
     kind: str
     shape: str
-    """Of the output region."""
+    """Shape of the output region."""
     macs: int
     place: str
     group: str
@@ -137,12 +137,12 @@ class MemoryRow:
 
 @dataclass(frozen=True)
 class Contents:
-    """All that a report shows. What a step could not find is empty."""
+    """The contents of a report. Parts of a step that failed or did not run are empty."""
 
     model: str
     title: str
     answer: tuple[str, ...]
-    """Three sentences: what was chosen, what it gains, and why."""
+    """Three sentences: the choice, its gain, and the reason."""
     failure: str | None = None
     """Why the report is not complete."""
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -152,8 +152,8 @@ class Contents:
     """The candidates of planner "auto"."""
     rivals: tuple[RivalRow, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
-    predicted: Timeline | None = None
-    measured: Timeline | None = None
+    predicted: Gantt | None = None
+    measured: Gantt | None = None
     tasks: tuple[TaskRow, ...] = ()
     nodes: tuple[Node, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()

@@ -26,11 +26,11 @@ from coexec.report.bound import bound_of
 from coexec.report.contents import (
     Block,
     Contents,
+    Gantt,
     MemoryRow,
     Node,
     RivalRow,
     TaskRow,
-    Timeline,
     TransferRow,
 )
 from coexec.report.in_place import measured_in_place
@@ -194,7 +194,7 @@ def _facts(prepared: Prepared) -> dict[str, str]:
     }
 
 
-def _timeline(trace: Trace) -> Timeline:
+def _timeline(trace: Trace) -> Gantt:
     critical = {id(span) for span in critical_path(trace)}
     blocks = (
         Block(
@@ -212,7 +212,7 @@ def _timeline(trace: Trace) -> Timeline:
         for span in trace.spans
     )
     shares = {device: trace.utilisation(device) for device in trace.devices}
-    return Timeline(trace.makespan_s, shares, tuple(blocks))
+    return Gantt(trace.makespan_s, shares, tuple(blocks))
 
 
 def _tasks_of(path: Any, segments: tuple[Segment, ...]) -> set[tuple[str, Any]]:

@@ -169,16 +169,17 @@ function drawRivals() {
   const choose = element("div", { class: "bar" });
   const draw = figure => {
     const longest = Math.max(...data.rivals.map(row => row[figure]));
-    const svg = drawn("svg", { width: 720, height: 26 * data.rivals.length, role: "img",
+    const room = roomIn(node), label = Math.min(230, room / 2.4);
+    const svg = drawn("svg", { width: room, height: 26 * data.rivals.length, role: "img",
       "aria-label": `Median time, ${figures[figure]}` });
     data.rivals.forEach((row, index) => {
-      const width = 360 * row[figure] / longest;
-      const bar = drawn("rect", { x: 230, y: 26 * index + 4, width, height: 17,
+      const width = (room - label - 70) * row[figure] / longest;
+      const bar = drawn("rect", { x: label, y: 26 * index + 4, width, height: 17,
         fill: row.is_plan ? "#d55e00" : row.is_base ? "#999999" : "#56b4e9" });
       explained(bar, `${row.name}\n${time(row[figure])} a request, ${figures[figure]}\n` +
         `${row.ratio.toFixed(2)} times the speed of ONNX Runtime`);
-      svg.append(drawn("text", { x: 222, y: 26 * index + 17, "text-anchor": "end" }, shortened(row.name, 34)),
-        bar, drawn("text", { x: 236 + width, y: 26 * index + 17 }, time(row[figure])));
+      svg.append(drawn("text", { x: label - 8, y: 26 * index + 17, "text-anchor": "end" },
+        shortened(row.name, label / 6.5)), bar, drawn("text", { x: label + 6 + width, y: 26 * index + 17 }, time(row[figure])));
     });
     chart.replaceChildren(element("div", { class: "wide" }, svg));
     for (const each of choose.children) each.setAttribute("aria-pressed", each.dataset.figure === figure);
@@ -401,18 +402,19 @@ function drawAlternatives() {
       "Plans of all planners for the same devices and costs, simulated.");
     const rows = data.planners.filter(row => row.predicted_s !== null);
     const longest = Math.max(...rows.map(row => row.predicted_s), data.bound_s || 0);
-    const svg = drawn("svg", { width: 640, height: 24 * rows.length + 18, role: "img",
+    const room = roomIn(node), label = 110;
+    const svg = drawn("svg", { width: room, height: 24 * rows.length + 18, role: "img",
       "aria-label": "Simulated time by planner" });
     [...rows].sort((a, b) => a.predicted_s - b.predicted_s).forEach((row, index) => {
-      const width = 380 * row.predicted_s / longest;
-      const bar = drawn("rect", { x: 120, y: 24 * index + 3, width, height: 16,
+      const width = (room - label - 70) * row.predicted_s / longest;
+      const bar = drawn("rect", { x: label, y: 24 * index + 3, width, height: 16,
         fill: row.name === data.facts.planner ? "#d55e00" : "#56b4e9" });
       explained(bar, `${row.name}: ${time(row.predicted_s)}, planned in ${time(row.planning_s)}`);
-      svg.append(drawn("text", { x: 112, y: 24 * index + 15, "text-anchor": "end" }, row.name), bar,
-        drawn("text", { x: 126 + width, y: 24 * index + 15 }, time(row.predicted_s)));
+      svg.append(drawn("text", { x: label - 8, y: 24 * index + 15, "text-anchor": "end" }, row.name), bar,
+        drawn("text", { x: label + 6 + width, y: 24 * index + 15 }, time(row.predicted_s)));
     });
     if (data.bound_s) {
-      const at = 120 + 380 * data.bound_s / longest;
+      const at = label + (room - label - 70) * data.bound_s / longest;
       svg.append(drawn("line", { x1: at, x2: at, y1: 0, y2: 24 * rows.length, stroke: "var(--strong)",
         "stroke-dasharray": "4 3" }), drawn("text", { x: at + 3, y: 24 * rows.length + 12 }, "lower bound"));
     }
@@ -434,13 +436,15 @@ function drawDistribution() {
     "Each dot is a request; the box spans the middle half, the line is the median.");
   const figures = Object.keys(rows[0].samples_s).filter(figure => rows.some(row => row.samples_s[figure].length));
   const most = Math.max(...rows.flatMap(row => figures.flatMap(figure => quantile(row.samples_s[figure], .99))));
-  const svg = drawn("svg", { width: 760, height: 24 * rows.length * figures.length + 24, role: "img",
+  const room = roomIn(node), label = Math.min(290, room / 2);
+  const svg = drawn("svg", { width: room, height: 24 * rows.length * figures.length + 24, role: "img",
     "aria-label": "Times of all requests" });
-  const x = seconds => 290 + 440 * Math.min(1, seconds / most);
+  const x = seconds => label + (room - label - 20) * Math.min(1, seconds / most);
   let y = 4;
   for (const row of rows) for (const figure of figures) {
     const samples = row.samples_s[figure];
-    svg.append(drawn("text", { x: 282, y: y + 14, "text-anchor": "end" }, `${shortened(row.name, 30)}, ${figure}`));
+    svg.append(drawn("text", { x: label - 8, y: y + 14, "text-anchor": "end" },
+      `${shortened(row.name, label / 6.5 - 7)}, ${figure}`));
     for (const sample of samples)
       svg.append(drawn("circle", { cx: x(sample), cy: y + 10, r: 2, fill: "#56b4e9", opacity: .5 }));
     const [low, middle, high] = [.25, .5, .75].map(share => quantile(samples, share));
@@ -451,8 +455,8 @@ function drawDistribution() {
     svg.append(frame, drawn("line", { x1: x(middle), x2: x(middle), y1: y, y2: y + 20, stroke: "var(--strong)" }));
     y += 24;
   }
-  svg.append(drawn("text", { class: "faint", x: 290, y: y + 12 }, "0"),
-    drawn("text", { class: "faint", x: 730, y: y + 12, "text-anchor": "end" }, time(most)));
+  svg.append(drawn("text", { class: "faint", x: label, y: y + 12 }, "0"),
+    drawn("text", { class: "faint", x: room - 20, y: y + 12, "text-anchor": "end" }, time(most)));
   node.append(element("div", { class: "wide" }, svg));
 }
 
@@ -517,7 +521,8 @@ function drawFacts() {
   node.append(element("div", { class: "wide" }, list));
 }
 
-const shortened = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
+const roomIn = node => Math.max(260, Math.min(760, node.clientWidth - 24));
+const shortened = (text, most) => text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text;
 
 drawHead();
 drawRivals();
