@@ -6,11 +6,11 @@ from typing import Any
 
 __all__ = [
     "Alternative",
-    "Block",
     "Contents",
-    "Gantt",
+    "DrawnSpan",
+    "DrawnTask",
+    "DrawnTrace",
     "MemoryRow",
-    "Node",
     "RivalRow",
     "TaskRow",
     "TransferRow",
@@ -18,7 +18,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Block:
+class DrawnSpan:
     """A span of a timeline."""
 
     device: str
@@ -35,13 +35,13 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Gantt:
+class DrawnTrace:
     """The spans of one request."""
 
     makespan_s: float
     utilisation: Mapping[str, float]
     """By device, the share of the makespan that it was busy."""
-    blocks: tuple[Block, ...]
+    blocks: tuple[DrawnSpan, ...]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class TaskRow:
 
 
 @dataclass(frozen=True)
-class Node:
+class DrawnTask:
     """A task in the drawing of the graph."""
 
     name: str
@@ -152,10 +152,10 @@ class Contents:
     """The candidates of planner "auto"."""
     rivals: tuple[RivalRow, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
-    predicted: Gantt | None = None
-    measured: Gantt | None = None
+    predicted: DrawnTrace | None = None
+    measured: DrawnTrace | None = None
     tasks: tuple[TaskRow, ...] = ()
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[DrawnTask, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
     """Indices of nodes: maker and reader."""
     planners: tuple[Alternative, ...] = ()

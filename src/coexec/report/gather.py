@@ -24,11 +24,11 @@ from coexec.report.alternatives import by_planners, without_devices
 from coexec.report.answer import answer_of
 from coexec.report.bound import bound_of
 from coexec.report.contents import (
-    Block,
     Contents,
-    Gantt,
+    DrawnSpan,
+    DrawnTask,
+    DrawnTrace,
     MemoryRow,
-    Node,
     RivalRow,
     TaskRow,
     TransferRow,
@@ -194,10 +194,10 @@ def _facts(prepared: Prepared) -> dict[str, str]:
     }
 
 
-def _timeline(trace: Trace) -> Gantt:
+def _timeline(trace: Trace) -> DrawnTrace:
     critical = {id(span) for span in critical_path(trace)}
     blocks = (
-        Block(
+        DrawnSpan(
             span.device,
             span.kind,
             span.name,
@@ -212,7 +212,7 @@ def _timeline(trace: Trace) -> Gantt:
         for span in trace.spans
     )
     shares = {device: trace.utilisation(device) for device in trace.devices}
-    return Gantt(trace.makespan_s, shares, tuple(blocks))
+    return DrawnTrace(trace.makespan_s, shares, tuple(blocks))
 
 
 def _tasks_of(path: Any, segments: tuple[Segment, ...]) -> set[tuple[str, Any]]:
@@ -259,7 +259,7 @@ def _finite(seconds: float) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-def _nodes(prepared: Prepared, critical: set[tuple[str, Any]]) -> Iterator[Node]:
+def _nodes(prepared: Prepared, critical: set[tuple[str, Any]]) -> Iterator[DrawnTask]:
     graph, position_of = prepared.graph, positions(prepared.graph)
     pieces_of = placed_pieces(prepared.schedule, prepared.cost)
     on_path = {name for name, _ in critical}
@@ -272,7 +272,7 @@ def _nodes(prepared: Prepared, critical: set[tuple[str, Any]]) -> Iterator[Node]
             shares[str(piece.place)] = shares.get(str(piece.place), 0.0) + share
         seconds = max((piece.predicted_s for piece in pieces), default=0.0)
         row, column = position_of[task.name]
-        yield Node(task.name, task.kind, row, column, shares, seconds, task.name in on_path)
+        yield DrawnTask(task.name, task.kind, row, column, shares, seconds, task.name in on_path)
 
 
 def _edges(graph: Graph) -> Iterator[tuple[int, int]]:
