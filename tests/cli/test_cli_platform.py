@@ -4,6 +4,7 @@ import json
 from inspect import signature
 from pathlib import Path
 
+import onnx.parser
 import pytest
 
 from coexec.cli import bench, explain, main, plan, run, simulate
@@ -60,6 +61,27 @@ def test_what_there_is_not(
     expected = 3 if "no device" in message else 2
     assert call(tmp_path, verb, "zoo:squeezenet", *options) == expected
     assert message in capfd.readouterr().err.replace("\n", " ")
+
+
+def test_an_opaque_task_is_refused_in_one_message(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[4,8] x) => (float[4,8] y) {
+          places = NonZero(x)
+          count = Shape(places)
+          number = Cast<to = 1>(count)
+          total = ReduceSum<keepdims = 0>(number)
+          y = Add(x, total)
+        }"""
+    )
+    path = tmp_path / "counting.onnx"
+    onnx.save(model, path)
+    assert call(tmp_path, "plan", str(path), "--platform", "kirin_990") == 3
+    message = capfd.readouterr().err.replace("\n", " ")
+    assert "runs on none of cpu:6-7, gpu:0, because the shape of 'places'" in message
+    assert "only ONNX Runtime runs such a task" in message and "Traceback" not in message
 
 
 def test_all_verbs_have_the_same_default_planner() -> None:

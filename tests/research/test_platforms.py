@@ -8,6 +8,7 @@ from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
+import onnx.parser
 import pytest
 
 from coexec.costs.platform import PlatformCosts
@@ -202,6 +203,24 @@ def test_pieces_and_transfers(name: str) -> None:
         assert times_s[0] + link.sync_latency_s > 0 or link.source == link.target
         # HOPE's engine lets the CPU convert layouts, MACE the GPU, whichever way the tensor goes.
         assert getattr(link, link.busy).startswith("cpu:" if name in HOPE else "gpu:")
+
+
+@every_platform
+def test_an_output_that_nothing_reads(name: str) -> None:
+    """The graph has no tensor for it. Here this is the first output, by which costs are counted."""
+    platform = load(name)
+    graph = load_model(
+        onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["": 17]>
+            g (float[5,1,8] x, float[1,64,8] w, float[1,64,16] r) => (float[1,1,16] last) {
+              unread, last = LSTM<hidden_size = 16>(x, w, r)
+            }"""
+        )
+    ).graph
+    (task,) = graph.tasks
+    assert "unread" not in graph.tensors
+    for place in platform.system.places:
+        assert 0 < platform.cost.piece_s(graph, task, graph.output_of(task).whole, place) < math.inf
 
 
 def test_a_slower_clock_slows_computing_and_not_memory() -> None:

@@ -145,7 +145,8 @@ def operator_s(
     ``channels`` is the share of the output channels that are computed, 0 to 1: a convolution reads
     only the weights of these channels.
     """
-    output = tensors[op.outputs[0]]
+    # The graph lacks outputs that nothing reads: of an LSTM, all states but the last may be unread.
+    output = next(tensors[n] for n in op.outputs if n in tensors)
     inputs = [tensors[n] for n in op.inputs if n and n in tensors and not tensors[n].constant]
     if op.op_type in _VIEWS:
         return rates.operator_s

@@ -194,10 +194,13 @@ def _infeasible(graph: Graph, task: Task, system: System) -> InfeasibleError:
             f"inputs and outputs, but {memories}; add a device with more memory, or take a "
             f"smaller input"
         )
-    return InfeasibleError(
-        f"task {task.name!r} ({task.kind}) runs on none of "
-        f"{', '.join(system.names)}; add a device that runs it, such as cpu:0"
-    )
+    nowhere = f"task {task.name!r} ({task.kind}) runs on none of {', '.join(system.names)}"
+    if task.opaque:
+        return InfeasibleError(
+            f"{nowhere}, because {task.opaque}: only ONNX Runtime runs such a task; plan for a CPU "
+            f"of this machine, such as --devices cpu:0, without a simulated platform"
+        )
+    return InfeasibleError(f"{nowhere}; add a device that runs it, such as cpu:0")
 
 
 def _holds(system: System, place: Place, size_bytes: int) -> bool:

@@ -82,6 +82,7 @@ IMAGE = (1, 3, 8, 8)
         (reason("ScatterND", [(2, 3), (1, 1), (1, 3)]), "indices that are computed"),
         (reason("Less", [(2, 3)] * 2, dtypes=("int32", "bool")), "int32: not known"),
         (reason("LRN", [IMAGE], bias=1.5), "bias"),
+        (reason("LayerNormalization", [(2, 3), (3,)], outputs=3), "InvStdDev"),
         (reason("ArgMax", [(2, 3)], dtypes=("float32", "int64"), select_last_index=1), "NaN"),
         (reason("GRU", [(1, 2, 3), (1, 6, 3), (1, 6, 2)], clip=0.5), "clip"),
         (reason("InstanceNormalization", [(2, 3), (3,), (3,)]), "rank 2"),

@@ -325,6 +325,9 @@ _RULES: Mapping[str, Callable[[Operator, _Tensors], str | None]] = {
     "SpaceToDepth": lambda op, tensors: (
         "in CRD order" if op.text("mode", "DCR") != "DCR" else None
     ),
+    "LayerNormalization": lambda op, tensors: (
+        "with InvStdDev: it would return the deviation" if any(op.outputs[2:]) else None
+    ),
     "LRN": lambda op, tensors: (
         None if op.number("bias", 1.0).is_integer() else "with a bias that is no integer"
     ),
