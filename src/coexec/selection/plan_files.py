@@ -76,7 +76,7 @@ def _text_in_model(path: str) -> str:
     if not texts:
         raise PlanError(
             f"there is no plan in the model {path!r}: its metadata have no key {PLAN_KEY!r}; "
-            f"write it with coexec plan MODEL --output {path}"
+            f"write a model with a plan with coexec plan MODEL --output NAME.onnx"
         )
     return texts[-1]
 

@@ -319,7 +319,7 @@ def test_a_clusters_verbs_need_its_packages(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     for words in (["start"], ["join", "h:1"], ["stop"], ["status"], ["run", model, "--nodes", "2"]):
-        assert "pip install starlette uvicorn psutil ray" in refused(capfd, *words)
+        assert "uvicorn psutil ray" in refused(capfd, *words)
     assert main(["cluster", "plan", model, *MADE_UP]) == 0  # planning needs none
 
 
