@@ -79,3 +79,12 @@ def test_homes_are_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
         Survey(broken={"x": "in /srv/people/ada/lib: /home/eve/x.py, /srv/people/adam", "y": "/"})
     )
     assert found.broken == {"x": "in ~/lib: ~/x.py, /srv/people/adam", "y": "/"}
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_cache_that_is_a_file_is_a_line_of_the_page(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["doctor", "--cache", str(tmp_path / "file")]) == 0
+    assert "could not be determined" in capfd.readouterr().out

@@ -56,6 +56,7 @@ def test_a_phone_is_simulated_and_nothing_runs(
     assert "simulated" in json.loads(capfd.readouterr().out)["answer"][1]
     data = data_of(model.with_suffix(".html"))
     assert data["rivals"] == [] and data["measured"] is None and data["nodes"]
+    assert "kirin_990" in data["facts"]["processor"]
 
 
 def test_a_failed_run_leaves_a_page_with_what_happened_until_then(

@@ -22,6 +22,7 @@ from coexec.cli.installed import (
 )
 from coexec.cli.processors import engine_table, remarks
 from coexec.engines.survey import Survey, survey
+from coexec.errors import CoexecError
 from coexec.profiling.facts import MACHINE, Fact, MachineFiles, determined
 from coexec.profiling.fitness import Finding, findings, observed
 from coexec.runtime.loops import loop_reason
@@ -57,7 +58,7 @@ def examined(cache_folder: Path | None, machine: MachineFiles | None = None) -> 
     known = {*packages, *(name for extra in further for name in extra.versions)}
     try:
         cache, why_no_cache = cache_state(Cache(cache_folder)), ""
-    except OSError as error:
+    except (CoexecError, OSError) as error:
         cache, why_no_cache = None, str(error)
     found = Examination(
         [determined(name, partial(read, machine)) for name, read in MACHINE.items()],

@@ -38,7 +38,7 @@ def command(
     options: SettingOptions,
     output: ReportOpt = None,
     platform: PlatformOpt = None,
-    repeats: Annotated[int, typer.Option(help="Rounds of the race; 0: nothing runs.")] = 10,
+    repeats: Annotated[int, typer.Option(help="Rounds of the race; 0: no race.")] = 10,
     planners_s: PlannersOpt = 20.0,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -72,8 +72,9 @@ def command(
         prepared = (
             prepare(source, config) if platform is None else on_platform(source, platform, config)
         )
+        shown_platform = "" if platform is None else f"{platform}, simulated"
         try:
-            contents = gather(prepared, model, repeats, tell, planners_s)
+            contents = gather(prepared, model, repeats, tell, planners_s, shown_platform)
         except ReportFailure as found:
             contents, failure = found.contents, found.error
     write_file(file, page_of(contents))

@@ -73,6 +73,7 @@ def gather(
     rounds: int,
     tell: ReportProgress,
     planners_s: float = PLANNERS_S,
+    platform: str = "",
 ) -> Contents:
     """The contents of a report about a plan.
 
@@ -80,11 +81,12 @@ def gather(
         source: the model as the user named it.
         rounds: rounds of the race with ONNX Runtime and each device alone; 0: nothing runs.
         planners_s: seconds for the plans of all planners; 0: none.
+        platform: name of the simulated processor; "" for this machine.
 
     Raises:
         ReportFailure: a step failed.
     """
-    gathering = _Gathering(prepared, source)
+    gathering = _Gathering(prepared, source, platform)
     steps: list[tuple[str, Callable[[], None]]] = [("reading the plan", gathering.plan)]
     if rounds and not isinstance(prepared.origin, Simulated):
         steps += [
@@ -106,9 +108,9 @@ def gather(
 class _Gathering:
     """The contents so far."""
 
-    def __init__(self, prepared: Prepared, source: str) -> None:
+    def __init__(self, prepared: Prepared, source: str, platform: str) -> None:
         self._prepared = prepared
-        self.contents = Contents(source, prepared.graph.name, (), facts=_facts(prepared))
+        self.contents = Contents(source, prepared.graph.name, (), facts=_facts(prepared, platform))
 
     def _add(self, **parts: Any) -> None:
         self.contents = replace(self.contents, **parts)
@@ -177,8 +179,7 @@ class _Gathering:
         self._add(answer=answer_of(self.contents, self._prepared))
 
 
-def _facts(prepared: Prepared) -> dict[str, str]:
-    is_simulated = isinstance(prepared.origin, Simulated)
+def _facts(prepared: Prepared, platform: str) -> dict[str, str]:
     versions = {
         place.device: f"{engine.name} {engine.version}".strip()
         for device in prepared.system.devices
@@ -188,7 +189,7 @@ def _facts(prepared: Prepared) -> dict[str, str]:
     }
     return {
         "made": time.strftime("%Y-%m-%d %H:%M"),
-        "processor": "simulated" if is_simulated else detect.processor_name(),
+        "processor": platform or detect.processor_name(),
         "planner": prepared.plan.provenance.planner,
         **{f"engine on {device}": text for device, text in versions.items()},
     }

@@ -397,7 +397,9 @@ function drawAlternatives() {
     { title: "planning took", of: row => row.planning_s, text: time },
     { title: "status", of: row => row.status },
   ];
-  if (data.planners.length) {
+  if (!data.planners.length)
+    section("planners", "Planners", "Not applicable: one device was planned for, or no time was given.");
+  else {
     const node = section("planners", "Planners",
       "Plans of all planners for the same devices and costs, simulated.");
     const rows = data.planners.filter(row => row.predicted_s !== null);
@@ -422,7 +424,9 @@ function drawAlternatives() {
     if (data.bound) node.append(element("p", { class: "quiet" }, `Lower bound: ${data.bound}.`));
     node.append(table([{ title: "planner", of: row => row.name }, ...columns], data.planners));
   }
-  if (data.without.length) {
+  if (!data.without.length)
+    section("without", "Without a device", "Not applicable: the plan uses one device.");
+  else {
     const node = section("without", "Without a device",
       "The plan that the same planner would make if the device were not there, simulated.");
     node.append(table([{ title: "without", of: row => row.name }, ...columns], data.without));
