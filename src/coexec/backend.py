@@ -272,16 +272,21 @@ class CoexecBackend(Backend):
 
         Args:
             outputs_info: type and shape of each output; None: they are inferred.
+            inputs: a sequence in the order of the node's inputs, a dict by name, or an array if it
+                has one input.
             kwargs: ``opset_version``, and as for `prepare`.
         """
         opset = kwargs.pop("opset_version", None)
         names = [name for name in node.input if name]
-        arrays = [np.asarray(value) for value in inputs]
-        if len(arrays) != len(names):
+        if isinstance(inputs, Mapping):
+            inputs = [inputs[name] for name in names if name in inputs]
+        values = inputs if isinstance(inputs, list | tuple) else [inputs]
+        if len(values) != len(names):
             raise InputError(
-                f"{node.op_type} has {len(names)} inputs, and {len(arrays)} arrays are given"
+                f"{node.op_type} has {len(names)} inputs, and {len(values)} arrays are given"
             )
-        model = _model_of(node, dict(zip(names, arrays, strict=True)), outputs_info, opset)
+        arrays = {n: _contiguous(np.asarray(v)) for n, v in zip(names, values, strict=True)}
+        model = _model_of(node, arrays, outputs_info, opset)
         return cls.run_model(model, arrays, device, **kwargs)
 
 

@@ -52,6 +52,8 @@ def _folders(controller: str, root: Path) -> Iterator[Path]:
     mounted = root / "sys/fs/cgroup"
     groups = {"": "/"}  # a container may show no groups, only the folder of its own
     for line in _read(root / "proc/self/cgroup").splitlines():
+        if line.count(":") < 2:
+            continue
         _, controllers, path = line.split(":", 2)
         groups |= dict.fromkeys(controllers.split(","), path)
     for name, base in ((controller, mounted / controller), ("", mounted)):

@@ -78,3 +78,18 @@ def test_a_node_that_a_body_reads_has_the_task_of_its_owner() -> None:
     outputs = [tensor_info("y", [4]), tensor_info("z", [4])]
     tasks = by_node(from_nodes(nodes, inputs, outputs))
     assert all(tasks.values()) and len(set(tasks.values())) > 1
+
+
+def test_a_name_of_a_body_may_be_a_name_of_the_outer_graph() -> None:
+    body = helper.make_graph(
+        [helper.make_node("Add", ["r", "r"], ["t"], "inner")], "body", [], [tensor_info("t", [4])]
+    )
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], "relu"),
+        helper.make_node("If", ["flag"], ["y"], "if", then_branch=body, else_branch=body),
+        helper.make_node("Abs", ["y"], ["t"], "abs"),
+    ]
+    model = from_nodes(
+        nodes, [tensor_info("x", [4]), tensor_info("flag", [], 9)], [tensor_info("t", [4])]
+    )
+    assert by_node(model)["abs"] is not None

@@ -58,6 +58,15 @@ def test_one_operator(cache: Cache) -> None:
     np.testing.assert_array_equal(c, X + X)
 
 
+def test_one_operator_with_an_array_or_with_the_same_input_twice(cache: Cache) -> None:
+    relu_node = helper.make_node("Relu", ["x"], ["y"])
+    (y,) = backend.run_node(relu_node, X, CORE, opset_version=17, cache=cache)
+    np.testing.assert_array_equal(y, np.maximum(X, 0))
+    twice = helper.make_node("Add", ["x", "x"], ["y"])
+    (y,) = backend.run_node(twice, [X, X], CORE, opset_version=17, cache=cache)
+    np.testing.assert_array_equal(y, X + X)
+
+
 def test_the_engine_lacks_a_kernel(cache: Cache, gpu: str) -> None:
     """Another engine computes the operator, and the reason is kept."""
     nodes = [

@@ -9,7 +9,7 @@ The nodes, the weights and the answers of the model stay as they are. Added are:
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ __all__ = ["PlannedModel", "planned_model", "proto_of"]
 
 _CONFIGURATION = "coexec"
 """Name of the device configuration."""
+_TASK, _PLACE, _PREDICTED_MS = "coexec.task", "coexec.place", "coexec.predicted_ms"
+_NODE_KEYS = (_TASK, _PLACE, _PREDICTED_MS)
 _DEVICES_SINCE = 11
 """IR version that has device configurations."""
 _MOST_BYTES = (1 << 31) - (1 << 16)
@@ -152,6 +154,7 @@ def _replace_configuration(model: onnx.ModelProto, devices: list[str]) -> None:
     model.configuration.extend(kept)
     model.configuration.add(name=_CONFIGURATION, num_devices=len(devices), device=devices)
     for node in model.graph.node:
+        _remove(node, _NODE_KEYS)
         others = [c for c in node.device_configurations if c.configuration_id != _CONFIGURATION]
         del node.device_configurations[:]
         node.device_configurations.extend(others)
@@ -162,9 +165,9 @@ def _texts(task: str, pieces: Sequence[PlacedPiece], whole: Region) -> Mapping[s
     times = (f"{1e3 * piece.predicted_s:.6g}" for piece in pieces)
     places = (str(p.place) if p.region == whole else f"{p.place} {p.region}" for p in pieces)
     return {
-        "coexec.task": task,
-        "coexec.place": "; ".join(places),
-        "coexec.predicted_ms": "; ".join(times),
+        _TASK: task,
+        _PLACE: "; ".join(places),
+        _PREDICTED_MS: "; ".join(times),
     }
 
 
@@ -212,10 +215,15 @@ def _share(whole: Region, axis: int, start: int, size: int) -> Region:
     return Region(tuple(begin), tuple(end))
 
 
-def _set(message: Any, texts: Mapping[str, str]) -> None:
-    """Set metadata of a model or node, in place of values that its keys have."""
-    kept = [entry for entry in message.metadata_props if entry.key not in texts]
+def _remove(message: Any, keys: Collection[str]) -> None:
+    """Remove metadata of a model or node."""
+    kept = [entry for entry in message.metadata_props if entry.key not in keys]
     del message.metadata_props[:]
     message.metadata_props.extend(kept)
+
+
+def _set(message: Any, texts: Mapping[str, str]) -> None:
+    """Set metadata of a model or node, in place of values that its keys have."""
+    _remove(message, texts)
     for key, value in texts.items():
         message.metadata_props.add(key=key, value=value)

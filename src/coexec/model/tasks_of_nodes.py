@@ -53,10 +53,12 @@ def _readers(nodes: "Sequence[onnx.NodeProto]") -> dict[int, set[int]]:
 
 
 def _reads(node: "onnx.NodeProto") -> Iterator[str]:
-    """Names that a node and the bodies in it read."""
+    """Names that a node reads, and those of the outer graph that the bodies in it read."""
     yield from node.input
     for attribute in node.attribute:
         for body in (attribute.g, *attribute.graphs):
-            yield from (value.name for value in body.output)
-            for inner in body.node:
-                yield from _reads(inner)
+            own = {value.name for value in (*body.input, *body.initializer)}
+            own.update(name for inner in body.node for name in inner.output)
+            read = [value.name for value in body.output]
+            read += [name for inner in body.node for name in _reads(inner)]
+            yield from (name for name in read if name not in own)

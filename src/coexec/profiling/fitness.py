@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Literal
 
 from coexec.control_groups import cpu_limit
@@ -265,10 +266,18 @@ def _battery(machine: MachineFiles, seen: Disturbances) -> _Answer:
     statuses = [
         (supply / "status").read_text().strip().lower()
         for supply in sorted(folder.iterdir() if folder.is_dir() else ())
-        if (supply / "type").read_text().strip() == "Battery"
+        if (supply / "type").read_text().strip() == "Battery" and not _is_of_device(supply)
     ]
     found = ", ".join(statuses) or "none"
     return found, "plug the machine in" if "discharging" in statuses else ""
+
+
+def _is_of_device(supply: Path) -> bool:
+    """Whether a battery feeds a device beside the machine, such as a mouse."""
+    try:
+        return (supply / "scope").read_text().strip() == "Device"
+    except OSError:
+        return False
 
 
 def _quota(machine: MachineFiles, seen: Disturbances) -> _Answer:

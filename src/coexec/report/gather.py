@@ -181,7 +181,7 @@ class _Gathering:
 
 def _facts(prepared: Prepared, platform: str) -> dict[str, str]:
     versions = {
-        place.device: f"{engine.name} {engine.version}".strip()
+        str(place): f"{engine.name} {engine.version}".strip()
         for device in prepared.system.devices
         for engine in device.engines
         for place in device.places
@@ -191,7 +191,7 @@ def _facts(prepared: Prepared, platform: str) -> dict[str, str]:
         "made": time.strftime("%Y-%m-%d %H:%M"),
         "processor": platform or detect.processor_name(),
         "planner": prepared.plan.provenance.planner,
-        **{f"engine on {device}": text for device, text in versions.items()},
+        **{f"engine of {place}": text for place, text in versions.items()},
     }
 
 

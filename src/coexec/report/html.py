@@ -8,6 +8,7 @@ none of them draws a schedule and a graph of a thousand tasks without code of on
 import html
 import json
 import math
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -25,9 +26,14 @@ def page_of(contents: Contents) -> str:
     source = files("coexec.report") / "page"
     parts = {name: (source / f"page.{name}").read_text("utf-8") for name in ("html", "css", "js")}
     data = json.dumps(_plain(contents.to_json()), allow_nan=False, ensure_ascii=True)
-    page = parts["html"].replace("@TITLE@", html.escape(f"{contents.title}: coexec report"))
-    page = page.replace("@STYLE@", parts["css"]).replace("@SCRIPT@", parts["js"])
-    return page.replace("@DATA@", data.replace("<", "\\u003c"))
+    texts = {
+        "@TITLE@": html.escape(f"{contents.title}: coexec report"),
+        "@STYLE@": parts["css"],
+        "@SCRIPT@": parts["js"],
+        "@DATA@": data.replace("<", "\\u003c"),
+    }
+    # In one pass: a name from the model may be "@DATA@".
+    return re.sub("|".join(texts), lambda found: texts[found[0]], parts["html"])
 
 
 def _plain(value: Any) -> Any:

@@ -5,6 +5,7 @@ The process is new, because this process also has the memory of profiling and of
 
 import re
 import resource
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -96,7 +97,8 @@ def _own_bytes() -> int:
         status = Path("/proc/self/status").read_text()
         return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1])  # type: ignore[index]
     except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def _serve() -> None:

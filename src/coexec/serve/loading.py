@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from coexec.errors import InputError
 from coexec.exports import is_export
 from coexec.serve.session import SessionServed
 from coexec.serve.workers import Workers
@@ -45,7 +46,10 @@ class SessionSource:
         Raises:
             CoexecError: it cannot be opened.
         """
-        session = InferenceSession(self._sources()[name], **self._keywords)
+        source = self._sources().get(name)
+        if source is None:
+            raise InputError(f"the file of the model {name!r} is gone; put it back")
+        session = InferenceSession(source, **self._keywords)
         try:
             return SessionServed(session, name, workers=self._workers)
         except BaseException:

@@ -77,7 +77,8 @@ class Models:
     @property
     def ready(self) -> bool:
         """Whether all loaded models answer requests."""
-        return all(entry.served.ready for entry in self._entries.values() if entry.served)
+        loaded = [entry for entry in self._entries.values() if entry.served]
+        return all(entry.served.ready for entry in loaded if entry.state != "UNLOADING")
 
     def names(self) -> tuple[str, ...]:
         """Names of the models that are or were loaded, and of those that can be loaded."""
