@@ -77,8 +77,8 @@ class Models:
     @property
     def ready(self) -> bool:
         """Whether all loaded models answer requests."""
-        loaded = [entry for entry in self._entries.values() if entry.served]
-        return all(entry.served.ready for entry in loaded if entry.state != "UNLOADING")
+        entries = [entry for entry in self._entries.values() if entry.state != "UNLOADING"]
+        return all(entry.served.ready for entry in entries if entry.served)
 
     def names(self) -> tuple[str, ...]:
         """Names of the models that are or were loaded, and of those that can be loaded."""
