@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coexec.codec import CodecError, decode, encode
+from coexec.codec import CodecError, decode, encode, without_nan
 from coexec.hardware.hardware import Device
 from tests.helpers.examples import scaled
 
@@ -140,3 +140,11 @@ def test_a_value_that_would_not_be_read_back_is_not_written(value: Any) -> None:
 def test_a_type_without_a_form_in_json_is_refused(form: Any) -> None:
     with pytest.raises(TypeError, match="does not support"):
         decode(form, {})
+
+
+def test_numbers_that_json_does_not_have_become_null() -> None:
+    nan, infinity = float("nan"), float("inf")
+    assert without_nan({1: [nan, (-infinity, 0.5)], "a": "x"}) == {
+        "1": [None, [None, 0.5]],
+        "a": "x",
+    }

@@ -16,6 +16,7 @@ field of another type is an error as soon as a value has to be encoded or decode
 import base64
 import dataclasses
 import enum
+import math
 import reprlib
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from functools import cache, partial
 from itertools import cycle
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-__all__ = ["CodecError", "decode", "encode"]
+__all__ = ["CodecError", "decode", "encode", "without_nan"]
 
 _T = TypeVar("_T")
 _Decoder = Callable[[Any], Any]
@@ -226,3 +227,15 @@ def _list(forms: Sequence[Any], length: int | None, collect: Callable[[Any], Any
         return collect(values)
 
     return decode_list
+
+
+def without_nan(value: Any) -> Any:
+    """``value`` with None in place of infinity and NaN, which JSON does not have; keys of mappings
+    become texts."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(each) for each in value]
+    return value

@@ -48,12 +48,11 @@ def command(
     from coexec.cli.console import out
     from coexec.cli.decisions import print_decision
     from coexec.cli.output import print_json, write_node_data
-    from coexec.cli.planned import energy_facts, energy_line, on_platform
+    from coexec.cli.planned import energy_facts, energy_line, prepared_on
     from coexec.cli.progress import progress
     from coexec.cli.reasons import group_table, task_table
     from coexec.errors import UsageError
     from coexec.report.in_place import measured_in_place
-    from coexec.selection.prepare import prepare
     from coexec.timing.explain import explain
     from coexec.timing.simulate import simulate
     from coexec.units import format_seconds
@@ -62,9 +61,7 @@ def command(
         raise UsageError(f"--top {top}: list 1 task or more")
     with progress(f"loading {model}") as tell:
         config = options.settings(progress=tell)
-        prepared = (
-            prepare(model, config) if platform is None else (on_platform(model, platform, config))
-        )
+        prepared = prepared_on(platform, model, config)
         cost, system = prepared.cost, prepared.system
     chosen, schedule = prepared.plan, prepared.schedule
     pinned = prepared.work.pinned_tasks(cost, system) if platform is None else ()

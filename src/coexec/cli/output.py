@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coexec.cache import write_whole
+from coexec.codec import without_nan
 from coexec.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -112,14 +113,4 @@ def write_node_data(
 def print_json(data: Mapping[str, Any]) -> None:
     """Print one JSON document on standard output, with the version of its schema. Infinity and NaN
     become null, because JSON does not have them."""
-    print(json.dumps(_plain({"schema": SCHEMA, **data}), indent=1, default=str))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value
+    print(json.dumps(without_nan({"schema": SCHEMA, **data}), indent=1, default=str))

@@ -57,21 +57,18 @@ def command(
     from coexec.cli.console import out
     from coexec.cli.decisions import print_decision
     from coexec.cli.output import check_plan_file, print_json, write_plan
-    from coexec.cli.planned import energy_facts, energy_line, on_platform
+    from coexec.cli.planned import energy_facts, energy_line, prepared_on
     from coexec.cli.program_rows import program_rows
     from coexec.cli.progress import progress
     from coexec.plan.program import device_programs, text, verify_programs
     from coexec.report.bound import alone_s, bound_of
-    from coexec.selection.prepare import prepare
     from coexec.timing.simulate import simulate
     from coexec.units import format_seconds
 
     check_plan_file(output, model)
     with progress(f"loading {model}") as tell:
         settings = options.settings(progress=tell)
-        prepared = (
-            prepare(model, settings) if platform is None else on_platform(model, platform, settings)
-        )
+        prepared = prepared_on(platform, model, settings)
         trace = simulate(prepared.schedule, prepared.cost, prepared.system)
     graph, plan = prepared.graph, prepared.plan
     schedule, system = prepared.schedule, prepared.system

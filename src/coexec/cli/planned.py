@@ -9,6 +9,7 @@ from coexec.hardware.hardware import System
 from coexec.research_loader import load_research
 from coexec.selection.plan_files import versions_here
 from coexec.selection.planning_context import PlanningContext, make_plan
+from coexec.selection.prepare import prepare
 from coexec.selection.prepared import Prepared, Simulated
 from coexec.settings import AUTO, Settings
 from coexec.timing.energy import device_energy_j
@@ -16,7 +17,7 @@ from coexec.timing.simulate import simulate
 from coexec.timing.trace import Trace
 from coexec.units import format_joules
 
-__all__ = ["energy_facts", "energy_line", "on_platform"]
+__all__ = ["energy_facts", "energy_line", "prepared_on"]
 
 _QUICK = ("hope_greedy", "heft", "single")
 """Planners that "auto" tries if no plan can run."""
@@ -41,7 +42,21 @@ def energy_line(trace: Trace, system: System, requests: int = 1) -> str | None:
     return f"{format_joules(facts['energy_j'])} ({', '.join(each)})"
 
 
-def on_platform(model: str, platform: str, settings: Settings) -> Prepared:
+def prepared_on(platform: str | None, model: str, settings: Settings) -> Prepared:
+    """The plan that the settings request, for this machine or for a simulated platform.
+
+    Args:
+        platform: name of the simulated platform; None: this machine.
+
+    Raises:
+        CoexecError: the plan cannot be made or used.
+    """
+    if platform is None:
+        return prepare(model, settings)
+    return _simulated_on(platform, model, settings)
+
+
+def _simulated_on(platform: str, model: str, settings: Settings) -> Prepared:
     """The plan in the settings, or else a new plan, on a simulated platform.
 
     Nothing is measured and nothing runs: for "auto", quick planners make plans, and the plan with

@@ -51,13 +51,12 @@ def command(
     """
     from coexec.cli.console import out
     from coexec.cli.output import check_files, print_json, write_file
-    from coexec.cli.planned import on_platform
+    from coexec.cli.planned import prepared_on
     from coexec.cli.progress import announce, progress
     from coexec.errors import UsageError
     from coexec.exports.opening import resolve_export
     from coexec.report.gather import ReportFailure, gather
     from coexec.report.html import page_of
-    from coexec.selection.prepare import prepare
 
     if repeats < 0:
         raise UsageError(f"--repeats {repeats}: 0 rounds or more")
@@ -69,9 +68,7 @@ def command(
     with progress(f"loading {model}") as tell:
         config = options.settings(progress=tell)
         source, config = resolve_export(model, config)
-        prepared = (
-            prepare(source, config) if platform is None else on_platform(source, platform, config)
-        )
+        prepared = prepared_on(platform, source, config)
         shown_platform = "" if platform is None else f"{platform}, simulated"
         try:
             contents = gather(prepared, model, repeats, tell, planners_s, shown_platform)

@@ -40,10 +40,9 @@ def command(
     from coexec.cli.console import out
     from coexec.cli.gantt import draw
     from coexec.cli.output import print_json, write_file
-    from coexec.cli.planned import energy_facts, energy_line, on_platform
+    from coexec.cli.planned import energy_facts, energy_line, prepared_on
     from coexec.cli.progress import progress
     from coexec.errors import UsageError
-    from coexec.selection.prepare import prepare
     from coexec.timing.simulate import simulate
     from coexec.units import format_seconds
 
@@ -51,9 +50,7 @@ def command(
         raise UsageError(f"--requests {requests}: simulate at least 1")
     with progress(f"loading {model}") as tell:
         config = options.settings(progress=tell)
-        prepared = (
-            prepare(model, config) if platform is None else (on_platform(model, platform, config))
-        )
+        prepared = prepared_on(platform, model, config)
         system = prepared.system
     simulation = simulate(prepared.schedule, prepared.cost, system, requests)
     if trace is not None:

@@ -5,9 +5,8 @@ what failed, so that a run that ends badly can be looked at, too.
 """
 
 import math
-import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -51,7 +50,7 @@ from coexec.timing.critical_path import critical_path
 from coexec.timing.explain import GROUPS, explain
 from coexec.timing.placed_pieces import placed_pieces
 from coexec.timing.simulate import simulate
-from coexec.timing.trace import Trace
+from coexec.timing.trace import Span, Trace
 
 __all__ = ["ReportFailure", "gather"]
 
@@ -122,11 +121,12 @@ class _Gathering:
         trace = simulate(schedule, cost, system)
         decision = prepared.decision
         bound = bound_of(prepared)
-        critical = _tasks_of(critical_path(trace), schedule.segments)
+        path = critical_path(trace)
+        critical = _tasks_of(path, schedule.segments)
         self._add(
             places=tuple(str(place) for place in system.places),
             considered=() if decision is None else tuple(decision.to_json()["candidates"]),
-            predicted=_timeline(trace),
+            predicted=_timeline(trace, path),
             tasks=tuple(_task_rows(prepared, critical)),
             nodes=tuple(_nodes(prepared, critical)),
             edges=tuple(_edges(prepared.graph)),
@@ -168,7 +168,7 @@ class _Gathering:
             recorded_run(runner, feeds, recorder)
         finally:
             if (trace := recorder.trace()).spans:
-                self._add(measured=_timeline(trace))
+                self._add(measured=_timeline(trace, critical_path(trace)))
 
     def alternatives(self, planners_s: float) -> None:
         """What other planners would do, and the plan without each of its devices."""
@@ -195,8 +195,8 @@ def _facts(prepared: Prepared, platform: str) -> dict[str, str]:
     }
 
 
-def _timeline(trace: Trace) -> DrawnTrace:
-    critical = {id(span) for span in critical_path(trace)}
+def _timeline(trace: Trace, path: Iterable[Span]) -> DrawnTrace:
+    critical = {id(span) for span in path}
     blocks = (
         DrawnSpan(
             span.device,
@@ -216,7 +216,7 @@ def _timeline(trace: Trace) -> DrawnTrace:
     return DrawnTrace(trace.makespan_s, shares, tuple(blocks))
 
 
-def _tasks_of(path: Any, segments: tuple[Segment, ...]) -> set[tuple[str, Any]]:
+def _tasks_of(path: Iterable[Span], segments: tuple[Segment, ...]) -> set[tuple[str, Any]]:
     """The pieces of the segments on a path, as names and regions."""
     indices = {span.segment for span in path if span.kind == "compute"}
     return {(piece.task, piece.region) for i in indices for piece in segments[i].pieces}
@@ -307,7 +307,6 @@ def _memory(prepared: Prepared) -> Iterator[MemoryRow]:
 
 
 def _rivals(standings: Standings, plan: Row) -> Iterator[RivalRow]:
-    base_s = {f: _median_s(standings, standings.base, f) for f in REQUESTS}
     for row in standings.rows:
         facts = standings.facts(row)
         ran = standings.same_as.get(row.name, row.name)
@@ -318,14 +317,10 @@ def _rivals(standings: Standings, plan: Row) -> Iterator[RivalRow]:
             row.predicted_s,
             facts["paced_s"],
             facts["loop_s"],
-            min(base_s[f] / facts[f"{f}_s"] for f in ("paced", "loop")),
+            1 / max(facts["paced_ratio"], facts["loop_ratio"]),
             samples,
             row.init_s,
             row.peak_bytes,
             row.is_base,
             row is plan,
         )
-
-
-def _median_s(standings: Standings, name: str, figure: Any) -> float:
-    return statistics.median(standings.outcome.samples_s(name, figure))

@@ -7,11 +7,10 @@ none of them draws a schedule and a graph of a thousand tasks without code of on
 
 import html
 import json
-import math
 import re
 from importlib.resources import files
-from typing import Any
 
+from coexec.codec import without_nan
 from coexec.report.contents import Contents
 
 __all__ = ["page_of"]
@@ -25,7 +24,7 @@ def page_of(contents: Contents) -> str:
     """
     source = files("coexec.report") / "page"
     parts = {name: (source / f"page.{name}").read_text("utf-8") for name in ("html", "css", "js")}
-    data = json.dumps(_plain(contents.to_json()), allow_nan=False, ensure_ascii=True)
+    data = json.dumps(without_nan(contents.to_json()), allow_nan=False, ensure_ascii=True)
     texts = {
         "@TITLE@": html.escape(f"{contents.title}: coexec report"),
         "@STYLE@": parts["css"],
@@ -34,14 +33,3 @@ def page_of(contents: Contents) -> str:
     }
     # In one pass: a name from the model may be "@DATA@".
     return re.sub("|".join(texts), lambda found: texts[found[0]], parts["html"])
-
-
-def _plain(value: Any) -> Any:
-    """``value`` with None in place of infinity and NaN, which JSON does not have."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value
