@@ -20,7 +20,7 @@ from coexec.errors import DegradedWarning, DeviceError, ExecutionError
 from coexec.runtime.runner import Runner
 from coexec.selection import comparison as comparison_module
 from coexec.selection.chooser import Chooser
-from coexec.selection.comparison import Agreement, compared, is_exact
+from coexec.selection.comparison import Agreement, compared, is_exact, usual_values
 from coexec.selection.kept_requests import ENOUGH, KeptRequests
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import Lap, Outcome
@@ -128,6 +128,20 @@ def test_nan_may_spread_from_nan_alone() -> None:
         )
     ]
     assert alike == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [(6e-9, None), (1e-3, r"differs by 0\.004 of its largest value for ordinary inputs")],
+)
+def test_an_answer_of_zero_is_judged_on_the_scale_of_ordinary_answers(
+    found: float, text: str | None
+) -> None:
+    """A detector answers 0 where nothing is, and some engines' exponential gives nearly 0."""
+    rules = Agreement(allowed=1e-4, usual=usual_values({"y": np.array([0.0, -0.25], np.float32)}))
+    outputs, zero = {"y": np.array([0, found], np.float32)}, {"y": np.zeros(2, np.float32)}
+    why = dict(rules.why_unlike(outputs, zero, {})).get("y")
+    assert (why is None) if text is None else re.search(text, str(why))
 
 
 @in_modules

@@ -1,6 +1,7 @@
 """Compare outputs with ONNX Runtime's, for `--check` and `coexec check`."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -10,7 +11,7 @@ from coexec.errors import CheckError, InputError, UsageError, first_line
 from coexec.model.difference import is_rounding, worst_difference
 from coexec.model.inputs import probes
 from coexec.model.probe_names import ProbeName
-from coexec.selection.comparison import rules_of
+from coexec.selection.comparison import rules_of, usual_values
 from coexec.selection.opened_model import OpenedModel
 from coexec.selection.planning_context import PlanningContext
 
@@ -40,6 +41,9 @@ def differences(
     expected, rules = work.given.reference(feeds), rules_of(work)
     worst = {name: worst_difference(outputs[name], expected[name]) for name in outputs}
     faults = dict(rules.why_unlike(outputs, expected, feeds))
+    if faults:
+        rules = replace(rules, usual=usual_values(accepted(work.given)[1]))
+        faults = dict(rules.why_unlike(outputs, expected, feeds))
     return {n: each if n in faults else min(each, rules.allowed) for n, each in worst.items()}
 
 

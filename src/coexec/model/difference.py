@@ -20,6 +20,7 @@ __all__ = [
     "is_half",
     "is_narrow",
     "is_rounding",
+    "largest",
     "tolerance_of",
     "unlike",
     "worst_difference",
@@ -113,14 +114,18 @@ def is_rounding(worst: float, own: float) -> bool:
     return own <= HALF_TOLERANCE and worst <= _AMPLIFIED * own
 
 
-def unlike(actual: Any, expected: Any, allowed: float, *, spreads: bool = False) -> str | None:
+def unlike(
+    actual: Any, expected: Any, allowed: float, *, spreads: bool = False, usual: float = 0.0
+) -> str | None:
     """How an output differs from the expected one, infinity and NaN included; None: it does not.
 
     Differences up to the smallest normal number do not count, because some engines round smaller
     numbers to zero.
 
     Args:
-        allowed: difference of finite numbers, relative to the largest expected one.
+        allowed: difference of finite numbers, relative to the largest expected one or to ``usual``.
+        usual: `largest` of this output for ordinary inputs. An output that is 0 or nearly 0 for the
+            compared inputs, such as the probability of something absent, is judged on this scale.
         spreads: a number may have become NaN, as beside a NaN in the tiles of Winograd's
             convolution. NaN never becomes a number.
     """
@@ -149,13 +154,22 @@ def unlike(actual: Any, expected: Any, allowed: float, *, spreads: bool = False)
     least = float(np.finfo(np.float32).tiny)
     finite = b[np.isfinite(b)]
     difference = float(np.abs(a[comparable] - b[comparable]).max())
-    scale = float(np.abs(finite).max())
+    scale = max(largest(finite), usual)
     if difference <= allowed * scale + least:
         return None
+    value = "largest value" if scale > usual else "largest value for ordinary inputs"
     return (
-        f"differs by {difference / max(scale, least):.2g} of its largest value, {allowed:.0e} "
-        f"is allowed"
+        f"differs by {difference / max(scale, least):.2g} of its {value}, {allowed:.0e} is allowed"
     )
+
+
+def largest(value: Any) -> float:
+    """Largest absolute value of the finite numbers in an array of floats; 0.0 if there is none, and
+    for everything else."""
+    if not isinstance(value, np.ndarray) or not is_float(value.dtype):
+        return 0.0
+    numbers = value.astype(np.float64)
+    return float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0))
 
 
 def all_finite(tensors: Mapping[str, Any]) -> bool:

@@ -18,7 +18,7 @@ compared with ONNX Runtime's answers to real requests (`coexec.selection.plan_se
 import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -27,7 +27,14 @@ import numpy as np
 from coexec.arrays import Array
 from coexec.cache import Entry
 from coexec.errors import CoexecError, ModelError, first_line
-from coexec.model.difference import SPREADING, all_finite, is_rounding, unlike, worst_difference
+from coexec.model.difference import (
+    SPREADING,
+    all_finite,
+    is_rounding,
+    largest,
+    unlike,
+    worst_difference,
+)
 from coexec.plan.plan import Plan
 from coexec.runtime.runner import Runner
 from coexec.selection.planning_context import PlanningContext
@@ -43,6 +50,7 @@ __all__ = [
     "refuse",
     "result_of",
     "rules_of",
+    "usual_values",
 ]
 
 _KIND: Final = "comparisons"
@@ -79,6 +87,8 @@ class Agreement:
     """Whether NaN may reach more elements than with ONNX Runtime: in the tiles of Winograd's
     convolutions, and in maxima, minima and recurrent operators, where ONNX Runtime loses some NaN
     (docs/gpu.md). This applies to requests with NaN or infinity in an input or an answer."""
+    usual: Mapping[str, float] = field(default_factory=dict)
+    """By name of an output, the largest value in ONNX Runtime's answer to ordinary inputs."""
 
     @property
     def reason(self) -> str | None:
@@ -116,9 +126,16 @@ class Agreement:
         """
         spreads = self.spreads and not (all_finite(feeds) and all_finite(expected))
         for name, value in expected.items():
-            text = unlike(outputs[name], value, self.allowed, spreads=spreads)
+            text = self.why_other(name, outputs[name], value, spreads=spreads)
             if text is not None:
                 yield name, text
+
+    def why_other(
+        self, name: str, actual: Any, expected: Any, *, spreads: bool = False
+    ) -> str | None:
+        """How one output differs from the expected value; None if it does not."""
+        usual = self.usual.get(name, 0.0)
+        return unlike(actual, expected, self.allowed, spreads=spreads, usual=usual)
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,7 +341,7 @@ def _keep(prepared: Prepared, result: Agreement) -> Agreement:
 
 
 def _compare(work: PlanningContext, runner: Runner, reference: ReferenceAnswers) -> Agreement:
-    rules = rules_of(work)
+    rules = replace(rules_of(work), usual=usual_values(reference.answers[0].outputs))
     alike, undecided = 0, ""
     for answer in reference.answers:
         try:
@@ -337,7 +354,7 @@ def _compare(work: PlanningContext, runner: Runner, reference: ReferenceAnswers)
             )
         differences = dict(rules.why_unlike(outputs, answer.outputs, answer.feeds))
         if differences:
-            name, text = _beyond_rounding(differences, outputs, answer, reference, rules.allowed)
+            name, text = _beyond_rounding(differences, outputs, answer, reference, rules)
             if name:
                 return replace(rules, differs=f"with {answer.what}, output {name!r} {text}")
             if text:
@@ -352,7 +369,7 @@ def _beyond_rounding(
     outputs: Mapping[str, Array],
     answer: _Expected,
     reference: ReferenceAnswers,
-    allowed: float,
+    rules: Agreement,
 ) -> tuple[str, str]:
     """The first output that differs by more than ONNX Runtime's own rounding explains, and how.
 
@@ -367,7 +384,7 @@ def _beyond_rounding(
         return next(iter(differences.items()))
     for name, text in differences.items():
         expected = answer.outputs[name]
-        own = unlike(plain[name], expected, allowed)
+        own = rules.why_other(name, plain[name], expected)
         if own is not None:
             worst = worst_difference(outputs[name], expected)
             if not is_rounding(worst, worst_difference(plain[name], expected)):
@@ -375,20 +392,30 @@ def _beyond_rounding(
                     f"ONNX Runtime's own answers with and without its optimisations "
                     f"differ, as output {name!r} {own}"
                 )
-        elif moved is None or not _is_choice(outputs[name], moved[name], expected, allowed):
+        elif (
+            moved is None
+            or rules.why_other(name, moved[name], expected) is None
+            or _loses_numbers(outputs[name], expected)
+        ):
             return name, text
         else:
             return "", f"a change in the last digits of the inputs changes output {name!r}"
     return "", ""
 
 
-def _is_choice(actual: Any, moved: Any, expected: Any, allowed: float) -> bool:
-    """Whether a difference comes from another choice among equal values. A new infinity or NaN
-    never does."""
-    fractions = isinstance(expected, np.ndarray) and expected.dtype.kind == "f"
-    if fractions and np.isfinite(expected).all() and not np.isfinite(actual).all():
-        return False
-    return unlike(moved, expected, allowed) is not None
+def _loses_numbers(actual: Any, expected: Any) -> bool:
+    """Whether there is infinity or NaN where all expected values are numbers. Another choice among
+    equal values never leads to it."""
+    return all_finite({"": expected}) and not all_finite({"": actual})
+
+
+def usual_values(ordinary: Mapping[str, Any]) -> dict[str, float]:
+    """By name, the largest value of each output.
+
+    Args:
+        ordinary: ONNX Runtime's answers to ordinary inputs.
+    """
+    return {name: largest(value) for name, value in ordinary.items()}
 
 
 def rules_of(work: PlanningContext) -> Agreement:
