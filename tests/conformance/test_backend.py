@@ -2,6 +2,7 @@
 fails that ONNX Runtime's own session passes."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -9,12 +10,16 @@ from coexec.backend import Assign, device_names
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
 from coexec.engines.registry import processors
+from coexec.errors import InfeasibleError
+from coexec.selection.planning_context import PlanningContext
 from tests.helpers.suite import Suite, TestOutcome, alternate, by_heft, counts
 
 EVERY = {"onnxruntime": 1, "opencl": 10, "openvino": 4}
 """By engine, of how many tests one is run: OpenCL compiles kernels, for a second a test."""
 PARTS = 8
 """Tests of this file that all tests of ONNX are dealt to, for several processes."""
+LEAST = 0.8
+"""Of all tests of a part, those that pass. ONNX Runtime 1.32 passes 0.88 to 0.96 of each part."""
 WAYS = (alternate, by_heft)
 """Plans on two devices."""
 SAMPLE = [
@@ -53,6 +58,17 @@ def failed(outcomes: Iterable[TestOutcome]) -> dict[str, str]:
     return {each.name: each.why for each in outcomes if each.outcome == "failed"}
 
 
+@pytest.mark.parametrize(("name", "outcome"), [("test_add", "failed"), ("test_adam", "excluded")])
+def test_only_what_onnx_runtime_fails_by_itself_is_left_out(
+    name: str, outcome: str, cache: Cache
+) -> None:
+    def failing(work: PlanningContext) -> Any:
+        raise InfeasibleError("no plan")
+
+    found = on_core("onnxruntime", cache)._replace(assign=failing).outcome(name)
+    assert found.outcome == outcome and found.why
+
+
 @pytest.mark.parametrize("engine", EVERY)
 def test_few(engine: str, cache: Cache) -> None:
     found = list(on_core(engine, cache).outcomes(parts=400))
@@ -77,9 +93,8 @@ def test_sample(name: str, cache: Cache) -> None:
 @pytest.mark.parametrize(("engine", "every"), EVERY.items())
 def test_many(engine: str, every: int, part: int, cache: Cache) -> None:
     found = list(on_core(engine, cache).outcomes(part * every, PARTS * every))
-    assert not failed(found)
+    assert not failed(found) and counts(found)["excluded"] <= (1 - LEAST) * len(found)
     assert all(each.why for each in found if each.outcome != "whole")
-    print(dict(counts(found)))
 
 
 @pytest.mark.conformance
@@ -87,5 +102,4 @@ def test_many(engine: str, every: int, part: int, cache: Cache) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_all_on_two_devices(way: Assign, part: int, cache: Cache) -> None:
     found = list(on_two_cores(way, cache).outcomes(part, PARTS))
-    assert not failed(found)
-    print(dict(counts(found)))
+    assert not failed(found) and counts(found)["whole"] >= LEAST * len(found)

@@ -1,5 +1,9 @@
-"""The ONNX project's backend tests with any plan on any devices, by ONNX's own runner."""
+"""The ONNX project's backend tests with any plan on any devices, by ONNX's own runner.
 
+python -m tests.helpers.suite cpu:0/openvino 4    # each fourth test; a row of docs/reliability.md
+"""
+
+import sys
 import unittest
 import warnings
 from collections import Counter
@@ -15,7 +19,7 @@ from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
-from coexec.backend import Assign, CoexecRep, first_able
+from coexec.backend import Assign, CoexecRep, device_names, first_able
 from coexec.cache import Cache
 from coexec.errors import first_line
 from coexec.graph.graph import Piece
@@ -175,3 +179,19 @@ def _failure(name: str, preparing: Callable[[onnx.ModelProto], BackendRep]) -> s
     except (Exception, unittest.SkipTest) as error:
         return f"{type(error).__name__}: {first_line(error)}"
     return None
+
+
+def _row(device: str, found: Collection[TestOutcome]) -> str:
+    number = counts(found)
+    kinds = ("whole", "in part", "elsewhere", "excluded", "failed")
+    cells = [device, str(len(found)), *(str(number[kind]) for kind in kinds)]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    device, parts = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    outcomes = list(Suite(device_names(device), Cache()).outcomes(parts=parts))
+    print(_row(device, outcomes))
+    for each in outcomes:
+        if each.outcome == "failed":
+            print(f"{each.name}: {each.why}")
