@@ -12,6 +12,8 @@ import numpy.typing as npt
 __all__ = ["Array", "address_of", "dtype_of_ort", "is_float", "joined_axes", "numpy_type"]
 
 Array = npt.NDArray[Any]
+_OF_ORT = {"float": "float32", "double": "float64", "float8e8m0": "float8_e8m0fnu"}
+"""Names of ONNX Runtime that are others in numpy and ml_dtypes."""
 
 
 def numpy_type(name: str) -> np.dtype[Any]:
@@ -26,7 +28,7 @@ def numpy_type(name: str) -> np.dtype[Any]:
 
 def dtype_of_ort(name: str) -> str:
     """The name of a type from ONNX Runtime's name of the element type: "float" is "float32"."""
-    return {"float": "float32", "double": "float64"}.get(name, name)
+    return _OF_ORT.get(name, name)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:

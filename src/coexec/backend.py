@@ -12,7 +12,7 @@ planner is used: this interface serves tests of conformance and programs that ar
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +43,8 @@ _SUITE = ("rtol", "atol")
 """Keywords that the suite of ONNX passes to every function."""
 
 Shape = tuple[int, ...]
+Assign = Callable[[PlanningContext], tuple[Plan, Mapping[str, str]]]
+"""Makes a plan. Also returns reasons by task, as `first_able` does."""
 
 
 def device_names(device: str) -> list[str]:
@@ -115,9 +117,9 @@ def _nowhere(task: str, refusals: Mapping[Place, str]) -> CoexecError:
 class _Started:
     """A plan for inputs of certain shapes."""
 
-    def __init__(self, model: onnx.ModelProto, settings: Settings) -> None:
+    def __init__(self, model: onnx.ModelProto, settings: Settings, assign: Assign) -> None:
         self._work = PlanningContext(model, settings)
-        plan, self.elsewhere = first_able(self._work)
+        plan, self.elsewhere = assign(self._work)
         self.tasks = len(self._work.graph.tasks)
         self._runner: Runner = self._work.start(self._work.prepared(self._work.whole(plan)))
 
@@ -133,8 +135,10 @@ class _Started:
 class CoexecRep(BackendRep):
     """A model that is ready to run. Inputs of new shapes are planned for when they come."""
 
-    def __init__(self, model: onnx.ModelProto, settings: Settings) -> None:
-        self._model, self._settings = model, settings
+    def __init__(
+        self, model: onnx.ModelProto, settings: Settings, assign: Assign = first_able
+    ) -> None:
+        self._model, self._settings, self._assign = model, settings, assign
         stored = {each.name for each in model.graph.initializer}
         self._inputs = [each for each in model.graph.input if each.name not in stored]
         self._outputs = [each.name for each in model.graph.output]
@@ -189,7 +193,8 @@ class CoexecRep(BackendRep):
     def _for(self, shapes: Mapping[str, Shape]) -> _Started:
         key = tuple(sorted(shapes.items()))
         if key not in self._started:
-            self._started[key] = _Started(self._model, replace(self._settings, shapes=shapes))
+            settings = replace(self._settings, shapes=shapes)
+            self._started[key] = _Started(self._model, settings, self._assign)
         return self._started[key]
 
     def close(self) -> None:

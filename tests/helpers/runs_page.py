@@ -23,7 +23,7 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.registry import open_devices, processors
 from coexec.errors import CoexecError, first_line
 from coexec.model.load import load
-from tests.helpers.node_cases import node_cases
+from tests.helpers.suite import node_cases
 
 __all__ = ["ENGINES", "PAGE", "OperatorRow", "engines_here", "page_rows", "rows"]
 
@@ -79,7 +79,7 @@ def rows(
         only: operators; None: all.
     """
     reasons: dict[str, dict[str, list[str | None]]] = {}
-    for case in node_cases().values():
+    for case in node_cases():
         nodes = case.model.graph.node
         operator = nodes[0].op_type if len(nodes) == 1 else ""
         if operator and (only is None or operator in only):

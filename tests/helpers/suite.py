@@ -1,21 +1,39 @@
-"""The ONNX project's backend tests on `coexec.backend`: the outcome and the engine's reasons."""
+"""The ONNX project's backend tests with any plan on any devices, by ONNX's own runner.
 
+python -m tests.helpers.suite cpu:0/openvino 4    # each fourth test; a row of docs/reliability.md
+"""
+
+import sys
 import unittest
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache as once
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx.backend.base import Backend, BackendRep
+from onnx.backend.test.case.test_case import TestCase
+from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
-from coexec.backend import CoexecBackend, CoexecRep
+from coexec.backend import Assign, CoexecRep, device_names, first_able
 from coexec.cache import Cache
 from coexec.errors import first_line
+from coexec.graph.graph import Piece
+from coexec.model.values import run_session
+from coexec.plan.plan import Plan, Provenance
+from coexec.profiling.profiler import Effort
+from coexec.selection.planning_context import PlanningContext
+from coexec.settings import Settings
 
-__all__ = ["CATEGORIES", "TestOutcome", "counts", "outcomes"]
+__all__ = ["CATEGORIES", "Suite", "TestOutcome", "alternate", "by_heft", "counts", "node_cases"]
 
 CATEGORIES = ("Node", "Simple", "PyTorchConverted", "PyTorchOperator")
+_ONCE = Effort(warm_up=0, least=1, most=1)
+"""One run for each measurement, because plans need not be good here."""
 
 
 class TestOutcome(NamedTuple):
@@ -25,36 +43,97 @@ class TestOutcome(NamedTuple):
 
     name: str
     outcome: Literal["whole", "in part", "elsewhere", "excluded", "failed"]
-    """Passed: all tasks on the engine, some, or none, with ONNX Runtime for the others.
-    "excluded": neither the engine nor ONNX Runtime passes it."""
+    """Passed: all tasks on the first engine, some, or none. "excluded": ONNX Runtime's own session
+    does not pass it either."""
     why: str = ""
     """The engine's first reason; of "excluded" tests ONNX Runtime's, too."""
 
 
-def outcomes(device: str, cache: Cache, every: int = 1) -> Iterator[TestOutcome]:
-    """Run the tests on a device of coexec's.
-
-    Args:
-        every: run each n-th test only.
-    """
-    for test, name in _tests()[::every]:
-        yield _outcome(test, name, device, cache)
-
-
-def counts(found: "list[TestOutcome]") -> Counter[str]:
+def counts(found: Collection[TestOutcome]) -> Counter[str]:
     return Counter(each.outcome for each in found)
 
 
-class _Device:
-    """The device of the running test, and what `prepare` has returned."""
+def alternate(work: PlanningContext) -> tuple[Plan, Mapping[str, str]]:
+    """The tasks on the devices in turn: every tensor between two tasks crosses devices."""
+    places = [device.first.place for device in work.devices]
+    rows: dict[str, list[Piece]] = {}
+    engines = {}
+    for number, task in enumerate(work.graph.tasks):
+        place, piece = places[number % len(places)], work.graph.whole_piece(task)
+        rows.setdefault(place.device, []).append(piece)
+        engines[piece] = place.engine
+    order = {device: tuple(pieces) for device, pieces in rows.items()}
+    return Plan(work.graph.fingerprint, order, engines, Provenance("alternate")), {}
 
-    device: str
+
+def by_heft(work: PlanningContext) -> tuple[Plan, Mapping[str, str]]:
+    """The plan of a planner, from measured costs."""
+    return work.plan("heft"), {}
+
+
+class Suite(NamedTuple):
+    """The tests on devices of coexec's."""
+
+    devices: Sequence[str]
     cache: Cache
-    rep: CoexecRep | None = None
+    assign: Assign = first_able
+
+    def outcomes(self, part: int = 0, parts: int = 1) -> Iterator[TestOutcome]:
+        """Run each ``parts``-th test, from number ``part`` on."""
+        for name in list(_tests())[part::parts]:
+            yield self.outcome(name)
+
+    def outcome(self, name: str) -> TestOutcome:
+        """Run the test of a name, such as ``"test_add"``."""
+        reps: list[CoexecRep] = []
+
+        def prepared(model: onnx.ModelProto) -> BackendRep:
+            settings = Settings(self.devices, cache=self.cache, effort=_ONCE)
+            reps.append(CoexecRep(model, settings, self.assign))
+            return reps[0]
+
+        failure = _failure(name, prepared)
+        elsewhere = dict(reps[0].elsewhere) if reps else {}
+        count = reps[0].task_count if reps else 0
+        for rep in reps:
+            rep.close()
+        why = next(iter(elsewhere.values()), "")
+        if failure is None:
+            return TestOutcome(name, _share(len(elsewhere), count), why)
+        # Another engine that computes all tasks differs by itself.
+        is_own = bool(reps) and not why and not self.devices[0].endswith("/onnxruntime")
+        alone = None if is_own else _failure(name, _OnnxRuntime)
+        if alone is None:
+            return TestOutcome(name, "failed", failure)
+        return TestOutcome(name, "excluded", f"{why or failure}; ONNX Runtime: {alone}")
 
 
-class _OnDevice(CoexecBackend):
-    """All tests are for "CPU"; here they run on the device of the running test."""
+def _share(elsewhere: int, count: int) -> Literal["whole", "in part", "elsewhere"]:
+    return "whole" if not elsewhere else "in part" if elsewhere < count else "elsewhere"
+
+
+class _OnnxRuntime(BackendRep):
+    """ONNX Runtime's own session of a model."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        options = ort.SessionOptions()
+        options.log_severity_level = 4  # every error is raised too
+        options.intra_op_num_threads = 1
+        self._session = ort.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+
+    def run(self, inputs: Sequence[Any], **kwargs: Any) -> tuple[Any, ...]:
+        fed = (each.name for each in self._session.get_inputs())
+        arrays = (np.require(v, requirements="C") if hasattr(v, "dtype") else v for v in inputs)
+        names = [each.name for each in self._session.get_outputs()]
+        return tuple(run_session(self._session, names, dict(zip(fed, arrays, strict=False))))
+
+
+class _Running(Backend):
+    """The backend of all tests. `_failure` sets the function that prepares the model."""
+
+    preparing: Callable[[onnx.ModelProto], BackendRep]
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
@@ -65,51 +144,54 @@ class _OnDevice(CoexecBackend):
         return True  # `prepare` has the reason
 
     @classmethod
-    def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> CoexecRep:
-        _Device.rep = super().prepare(model, _Device.device, cache=_Device.cache, **kwargs)
-        return _Device.rep
+    def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> BackendRep:
+        return cls.preparing(model)
 
 
 @once
-def _tests() -> list[tuple[unittest.TestCase, str]]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ONNX computes infinities on purpose
-        cases = Runner(_OnDevice, __name__).test_cases
-    found = []
+def _tests() -> Mapping[str, unittest.TestCase]:
+    """All tests by name."""
+    node_cases()
+    cases = Runner(_Running, __name__).test_cases
+    found = {}
     for category in CATEGORIES:
         case = cases[f"OnnxBackend{category}ModelTest"]
         for name in sorted(dir(case)):
             if name.startswith("test_") and name.endswith("_cpu"):
-                found.append((case(name), name))
+                found[name.removesuffix("_cpu")] = case(name)
     return found
 
 
-def _failure(test: unittest.TestCase, device: str, cache: Cache) -> str | None:
-    _Device.device, _Device.cache, _Device.rep = device, cache, None
+@once
+def node_cases() -> Sequence[TestCase]:
+    """The tests of operators, with their models and arrays."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ONNX computes infinities on purpose
+        return load_model_tests(kind="node")
+
+
+def _failure(name: str, preparing: Callable[[onnx.ModelProto], BackendRep]) -> str | None:
+    _Running.preparing = staticmethod(preparing)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            test.debug()
+            _tests()[name].debug()
     except (Exception, unittest.SkipTest) as error:
         return f"{type(error).__name__}: {first_line(error)}"
     return None
 
 
-def _outcome(test: unittest.TestCase, name: str, device: str, cache: Cache) -> TestOutcome:
-    failure = _failure(test, device, cache)
-    rep = _Device.rep
-    elsewhere = dict(rep.elsewhere) if rep else {}
-    count = rep.task_count if rep else 0
-    why = next(iter(elsewhere.values()), "")
-    if rep:
-        rep.close()
-    if failure is None:
-        share = "whole" if not elsewhere else "in part" if len(elsewhere) < count else "elsewhere"
-        return TestOutcome(name, share, why)  # type: ignore[arg-type]
-    alone = _failure(test, device.partition("/")[0] + "/onnxruntime", cache)
-    if _Device.rep:
-        _Device.rep.close()
-    is_its_own = not why and not device.endswith("/onnxruntime") and rep is not None
-    if alone is None or is_its_own:
-        return TestOutcome(name, "failed", failure)
-    return TestOutcome(name, "excluded", f"{why or failure}; ONNX Runtime: {alone}")
+def _row(device: str, found: Collection[TestOutcome]) -> str:
+    number = counts(found)
+    kinds = ("whole", "in part", "elsewhere", "excluded", "failed")
+    cells = [device, str(len(found)), *(str(number[kind]) for kind in kinds)]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    device, parts = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    outcomes = list(Suite(device_names(device), Cache()).outcomes(parts=parts))
+    print(_row(device, outcomes))
+    for each in outcomes:
+        if each.outcome == "failed":
+            print(f"{each.name}: {each.why}")

@@ -15,7 +15,7 @@ import coexec
 from coexec.engines.detect import usable_cores
 from coexec.errors import ModelWarning
 from coexec.model.check import worst_difference
-from coexec.model.infer import complete
+from coexec.model.infer import complete, infer
 from tests.helpers.small_models import from_nodes, tensor_info
 
 TWO = [f"cpu:{core}" for core in usable_cores()[:2]]
@@ -123,6 +123,22 @@ def test_what_is_still_unknown_onnx_runtime_is_asked_for() -> None:
     assert values["z"].dtype == ir.DataType.FLOAT
     assert values["s"].type == ir.SequenceType(ir.TensorType(ir.DataType.FLOAT))
     assert [v.name for v in model.graph.outputs] == ["y", "z"]
+
+
+@pytest.mark.parametrize("name", ["s", "t"])
+def test_a_sequence_without_a_declared_type_is_no_tensor(name: str) -> None:
+    """The type of its elements is not the type of the sequence, nor of a copy of it."""
+    nodes = [
+        node("SplitToSequence", ["x"], ["s"], "split", axis=0),
+        node("Identity", ["s"], ["t"], "copy"),
+        node("SequenceLength", ["t"], ["y"], "length"),
+    ]
+    proto = from_nodes(nodes, [tensor_info("x", [2, 3])], [onnx.ValueInfoProto(name="y")], {})
+    model = ir.from_proto(proto)
+    infer(model)
+    values = {v.name: v for each in model.graph for v in each.outputs}
+    assert values[name].type == ir.SequenceType(ir.TensorType(ir.DataType.FLOAT))
+    assert values["y"].type == ir.TensorType(ir.DataType.INT64)
 
 
 def test_a_wrong_declaration_does_not_count(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, numpy_helper
 from onnx.backend.test.case.test_case import TestCase
-from onnx.backend.test.loader import load_model_tests
 
 import coexec
 from coexec.engines.detect import usable_cores
 from coexec.errors import ModelWarning
+from tests.helpers.suite import node_cases
 
 TWO = [f"cpu:{core}" for core in usable_cores()[:2]]
 
@@ -38,9 +38,7 @@ RUN = [
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, TestCase]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ONNX computes infinities on purpose
-        return {case.name.removeprefix("test_"): case for case in load_model_tests(kind="node")}
+    return {case.name.removeprefix("test_"): case for case in node_cases()}
 
 
 def array(value: Any) -> np.ndarray:

@@ -12,14 +12,15 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from coexec.errors import ModelError
 from coexec.model.computed import doubtful_shapes
 from coexec.model.opaque import bodies, live, reads
-from coexec.model.reference_session import plain_session, value_info
-from coexec.model.types import LEFT_ALONE, hidden, without_maps
+from coexec.model.reference_session import plain_session, value_info, without_weights
+from coexec.model.types import LEFT_ALONE, declared_values, hidden, without_maps
 
 __all__ = ["complete", "has_open", "infer", "left_alone"]
 
@@ -69,7 +70,41 @@ def _infer_from(model: ir.Model, nodes: Sequence[ir.Node]) -> None:
     # chain of Concats can have 2**36 of them. Folding gives the same results, and checks sizes
     # first.
     with without_maps(model), left_alone(model):
+        for value, kind in _types_of_others(model, nodes).items():
+            value.type = kind
         passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(model)
+
+
+def _is_no_tensor(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.SequenceType | ir.OptionalType)
+
+
+def _makes_no_tensor(node: ir.Node) -> bool:
+    """Whether the operator has an output that is never a tensor, such as a sequence."""
+    if not onnx.defs.has(node.op_type, node.domain):
+        return False
+    outputs = onnx.defs.get_schema(node.op_type, node.domain).outputs
+    return any(not any(kind.startswith("tensor(") for kind in out.types) for out in outputs)
+
+
+def _types_of_others(
+    model: ir.Model, nodes: Sequence[ir.Node]
+) -> dict[ir.Value, ir.TypeProtocol | None]:
+    """The types of the values without a type that are no tensors.
+
+    `ShapeInferencePass` sets the type of the elements only: a sequence would become a tensor.
+    """
+    untyped = {v.name: v for node in nodes for v in node.outputs if v.type is None}
+    if not untyped or not (
+        any(map(_is_no_tensor, model.graph.inputs)) or any(map(_makes_no_tensor, nodes))
+    ):
+        return {}
+    proto, _ = without_weights(model)
+    inferred = onnx.shape_inference.infer_shapes(proto)
+    infos = (
+        ir.serde.deserialize_value_info_proto(i, None) for i in declared_values(inferred.graph)
+    )
+    return {untyped[v.name]: v.type for v in infos if v.name in untyped and _is_no_tensor(v)}
 
 
 def _corrected(node: ir.Node) -> Sequence[ir.Shape | None]:

@@ -14,7 +14,8 @@ from coexec.model.types import show_maps, type_proto
 from coexec.model.values import FOREIGN, ort_value
 from coexec.ort import OrtSession, reason_of
 
-__all__ = ["is_plain", "own_session", "plain_session", "value_info", "weighted_session"]
+__all__ = ["is_plain", "own_session", "plain_session", "value_info", "weighted_session",
+           "without_weights"]  # fmt: skip
 
 _EMBEDDED_BYTES = 1024
 """Weights below this size are part of the serialized model."""
@@ -63,7 +64,7 @@ def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) 
     try:
         if isinstance(model, onnx.ModelProto):
             model = ir.from_proto(model)
-        proto, weights = _without_weights(model)
+        proto, weights = without_weights(model)
         content = proto.SerializeToString()
     except Exception as error:
         raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
@@ -86,7 +87,7 @@ def _with_weights(
     return session
 
 
-def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]]:
+def without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The model with placeholders for its large weights, and the values of these weights."""
     hollow = model.clone()
     weights: dict[str, Array] = {}

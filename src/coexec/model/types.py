@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 __all__ = [
     "LEFT_ALONE",
+    "declared_values",
     "hidden",
     "hide_maps",
     "show_maps",
@@ -79,11 +80,11 @@ def type_proto(text: str) -> onnx.TypeProto | None:
 
 def hide_maps(proto: onnx.ModelProto) -> onnx.ModelProto:
     """``proto``, or a copy with the types of maps as metadata: onnx_ir reads no model with maps."""
-    if not any("map(" in type_text(info.type) for info in _values(proto.graph)):
+    if not any("map(" in type_text(info.type) for info in declared_values(proto.graph)):
         return proto
     hidden = onnx.ModelProto()
     hidden.CopyFrom(proto)
-    for info in _values(hidden.graph):
+    for info in declared_values(hidden.graph):
         text = type_text(info.type)
         if "map(" in text:
             info.ClearField("type")
@@ -93,7 +94,7 @@ def hide_maps(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def show_maps(proto: onnx.ModelProto) -> None:
     """Undo `hide_maps`, in place."""
-    for info in _values(proto.graph):
+    for info in declared_values(proto.graph):
         for item in info.metadata_props:
             if item.key == _HIDDEN:
                 info.type.CopyFrom(type_proto(item.value))
@@ -136,10 +137,10 @@ def _reads_map(node: ir.Node) -> bool:
     return any(v is not None and _HIDDEN in v.metadata_props for v in node.inputs)
 
 
-def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+def declared_values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
     """Declared values, also of bodies."""
     yield from (*graph.input, *graph.output, *graph.value_info)
     for node in graph.node:
         for attribute in node.attribute:
             for body in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                yield from _values(body)
+                yield from declared_values(body)

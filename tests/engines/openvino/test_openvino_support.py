@@ -98,11 +98,17 @@ IMAGE = (1, 3, 8, 8)
             "skip elements",
         ),
         (reason("SpaceToDepth", [IMAGE], mode="CRD"), "CRD"),
+        (reason("QuantizeLinear", [(2, 3), (), ()], constants={1: (0.1,)}), "may be odd"),
     ],
 )
 def test_what_it_would_compute_otherwise_is_refused(found: str | None, expected: str) -> None:
     assert found is not None and found.startswith("OpenVINO") and expected in found
     assert "\n" not in found
+
+
+def test_a_zero_point_that_is_constant_or_absent_is_accepted() -> None:
+    assert reason("QuantizeLinear", [(2, 3), (), ()], constants={1: (0.1,), 2: (3,)}) is None
+    assert reason("QuantizeLinear", [(2, 3), ()]) is None
 
 
 def test_a_last_window_in_the_padding_is_refused_and_no_other() -> None:

@@ -82,6 +82,8 @@ _INDICES: Mapping[str, int] = {
 }  # fmt: skip
 """By operator, the number of the input that holds indices into another tensor. 32 bits are enough
 for indices."""
+_ZERO_POINTS: Mapping[str, int] = {"QLinearConv": 7, "QLinearMatMul": 7, "QuantizeLinear": 2}
+"""By operator, the number of the input that is the zero point of the output."""
 _CHECKED = frozenset({"Gather"})
 """Operators whose indices are checked during a run (`indices`), or may have any value. With an
 index out of range, the others would read or write outside of the tensor."""
@@ -256,6 +258,16 @@ def _pad(op: Operator, tensors: _Tensors) -> str | None:
     return None
 
 
+def _quantized(op: Operator, tensors: _Tensors) -> str | None:
+    """The reason for a zero point that is computed. OpenVINO adds it before it rounds. If it is
+    odd, half of a step is rounded to the other neighbour. A constant one is accepted, because int8
+    is much quicker than another engine (docs/openvino.md)."""
+    position = _ZERO_POINTS[op.op_type]
+    given = [name for name in op.inputs[position : position + 1] if name]
+    is_computed = any(not tensors[name].constant for name in given)
+    return "with a zero point that is computed: it may be odd" if is_computed else None
+
+
 def _recurrent(op: Operator, tensors: _Tensors) -> str | None:
     if op.int("layout", 0) or op.int("input_forget", 0):
         return "with layout=1 or input_forget=1"
@@ -312,6 +324,7 @@ _RULES: Mapping[str, Callable[[Operator, _Tensors], str | None]] = {
         "of rank 2: ONNX Runtime refuses it" if len(tensors[op.inputs[0]].shape) < 3 else None
     ),
     **dict.fromkeys(("ScatterElements", "ScatterND"), _scattered),
+    **dict.fromkeys(_ZERO_POINTS, _quantized),
     "Cast": _cast,
     "Celu": _celu,
     "Clip": _clip,
