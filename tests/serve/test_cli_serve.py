@@ -179,6 +179,15 @@ def test_other_machines_are_answered_with_a_token_only(
     assert f"there is no token in {str(missing)!r}; write one" in capsys.readouterr().err
 
 
+def test_a_cluster_has_the_same_rule(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ray", reason="coexec cluster needs Ray")
+    words = ["--shape", "x=4", "--port", "0", "--host", "0.0.0.0"]
+    assert main(["cluster", "serve", str(model), *words]) == 2
+    err = capsys.readouterr().err
+    assert "--host 0.0.0.0 answers other machines, and there is no token; write one" in err
+    assert "--client-token-file, or say --without-token" in err and err.count("\n") == 1
+
+
 def test_a_token_answers_other_machines(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("secret\n")
@@ -251,6 +260,21 @@ def test_requests_are_logged_on_standard_error(model: Path, form: str) -> None:
         )
         assert inference.endswith(" ms doubling")
         assert "GET /v2/models/a%0Ab 404 " in other and other.endswith(" ms -")
+
+
+def test_onnxruntime_writes_nothing_between_the_lines_of_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "square.onnx"
+    nodes = [helper.make_node("MatMul", ["x", "x"], ["y"])]
+    sizes = ["a", "b"]
+    onnx.save(from_nodes(nodes, [tensor_info("x", sizes)], [tensor_info("y", sizes)]), str(path))
+    with started(path, "--access-log", "text", "--planner", "single") as (process, line):
+        address = urlsplit(line.split()[4].rstrip(",")).netloc
+        assert infer(address, fed([1, 2], [1, 2]), name="square")[0] == 400
+        process.send_signal(signal.SIGINT)
+        _, _, err = ended(process)
+    assert [each.split()[1:4] for each in err.splitlines()] == [
+        ["POST", "/v2/models/square/infer", "400"]
+    ]
 
 
 def test_several_models_are_served_by_name(model: Path, tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from tritonclient.utils import InferenceServerException
 
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
-from coexec.errors import ModelError, UsageError
+from coexec.errors import ExecutionError, ModelError, UsageError
 from coexec.exports.manifest import MANIFEST
 from coexec.serve.loading import SessionSource
 from coexec.serve.models import Models
 from coexec.serve.workers import Workers
+from coexec.session import InferenceSession
 from tests.helpers.patience import ENOUGH_S, until
 from tests.helpers.servers import Echo, Stuck, ask, fed, infer, serving
 from tests.helpers.small_models import from_nodes, tensor_info
@@ -294,7 +295,9 @@ def test_a_folder_and_a_file_of_one_name_are_refused(tmp_path: Path) -> None:
     added(tmp_path, "one", 1)
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / MANIFEST).write_text("{}")
-    with pytest.raises(UsageError, match=r"/one' and '.*/one\.onnx' have the same name 'one'"):
+    with pytest.raises(
+        UsageError, match=r"has 'one' and 'one\.onnx', which have the same name 'one'"
+    ):
         folder_of(tmp_path, {}, {}).open("one")
 
 
@@ -318,3 +321,19 @@ def test_sizes_that_the_model_does_not_take_are_the_clients_error(
     models.close()
     assert status == 400
     assert "does not take these sizes: input 'x' has [2, 3]; send other sizes" in answer["error"]
+
+
+def test_a_failure_of_the_engine_is_no_error_of_the_client(
+    tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added(tmp_path, "one", 1)
+    models = Models(source=folder_of(tmp_path, {"planner": "single", "cache": cache}, {}))
+    models.open(["one"])
+
+    def run(*_: Any) -> None:
+        raise ExecutionError("running Add node. Name:'shape' Status Message: no memory is left")
+
+    monkeypatch.setattr(InferenceSession, "run", run)
+    with serving(models) as address:
+        assert infer(address, fed([1, 2], [2]), name="one")[0] == 500
+    models.close()

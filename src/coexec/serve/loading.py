@@ -57,8 +57,11 @@ class SessionSource:
         if not sources:
             raise InputError(f"the file of the model {name!r} is gone; put it back")
         if len(sources) > 1:
-            listed = " and ".join(map(repr, sources))
-            raise UsageError(f"{listed} have the same name {name!r}; rename or remove one")
+            listed = " and ".join(repr(Path(source).name) for source in sources)
+            raise UsageError(
+                f"the repository has {listed}, which have the same name {name!r}; rename or remove "
+                f"one"
+            )
         keywords = dict(self._keywords)
         if name not in self._named:
             keywords.pop("plan", None)

@@ -13,7 +13,7 @@ from coexec.errors import UsageError
 __all__ = ["Served", "ServedTensor", "check_name"]
 
 _RESERVED = "stats"
-"""The path /v2/models/stats is that of the statistics of all models, as in Triton."""
+"""The path /v2/models/stats gives the statistics of all models, as in Triton."""
 
 
 def check_name(name: str) -> None:

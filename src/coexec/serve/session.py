@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.errors import ClosedError, ExecutionError, InputError, ModelError
+from coexec.errors import ClosedError, CoexecError, ExecutionError, InputError, ModelError
 from coexec.serve.served import ServedTensor, check_name
 from coexec.serve.workers import Workers
 from coexec.session import InferenceSession, NodeArg
@@ -78,7 +78,7 @@ class SessionServed:
     def _run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         try:
             outputs = self._session.run(self._names, feeds)
-        except ExecutionError as error:
+        except (ExecutionError, InputError) as error:
             raise _size_error(self.inputs, feeds, error) or error from error
         return dict(zip(self._names, outputs, strict=True))
 
@@ -92,7 +92,7 @@ class SessionServed:
 
 
 def _size_error(
-    inputs: Sequence[ServedTensor], feeds: Mapping[str, Array], error: ExecutionError
+    inputs: Sequence[ServedTensor], feeds: Mapping[str, Array], error: CoexecError
 ) -> InputError | None:
     """The error for feeds whose open sizes the model does not take; None for another failure."""
     open_inputs = [tensor for tensor in inputs if tensor.shape is None or -1 in tensor.shape]
