@@ -19,6 +19,7 @@ import pytest
 from onnx import helper
 
 from coexec.cli import main
+from coexec.cli.serving import client_token
 from coexec.serve import server
 from coexec.serve.server import is_loopback, listen, url_of
 from tests.helpers.patience import ENOUGH_S, until
@@ -85,9 +86,9 @@ def test_a_request_under_way_is_answered_before_the_end(model: Path) -> None:
         assert process.stdout is not None
         while not rest.endswith("\n}\n"):
             rest += process.stdout.readline()
-        told = json.loads(line + rest)
-        assert told["name"] == "m" and told["credits"] == 5
-        parts = urlsplit(told["url"])
+        facts = json.loads(line + rest)
+        assert facts["name"] == "m" and facts["credits"] == 5
+        parts = urlsplit(facts["url"])
         body = json.dumps(fed([1, 2], [2])).encode()
         connection = http.client.HTTPConnection(parts.netloc, timeout=ENOUGH_S)
         connection.putrequest("POST", f"{parts.path}/infer")
@@ -137,6 +138,7 @@ def test_a_port_in_use_is_one_line(model: Path, capsys: pytest.CaptureFixture[st
         (["--deadline", "0"], "--deadline 0 is no time; give seconds above 0"),
         (["--deadline", "nan"], "--deadline nan is no time"),
         (["--stop-time", "-1"], "--stop-time -1 is no time"),
+        (["--name", "stats"], "no model can have the name 'stats'"),
         (["--name", "a/b"], "the name 'a/b' cannot be a part of a URL"),
         (["--max-request", "much"], "'much' is not a size"),
         (["--max-request", "0"], "--max-request 0 lets no request in; give for example 256MiB"),
@@ -177,9 +179,19 @@ def test_other_machines_are_answered_with_a_token_only(
     assert f"there is no token in {str(missing)!r}; write one" in capsys.readouterr().err
 
 
+def test_a_cluster_has_the_same_rule(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ray", reason="coexec cluster needs Ray")
+    words = ["--shape", "x=4", "--port", "0", "--host", "0.0.0.0"]
+    assert main(["cluster", "serve", str(model), *words]) == 2
+    err = capsys.readouterr().err
+    assert "--host 0.0.0.0 answers other machines, and there is no token; write one" in err
+    assert "--client-token-file, or say --without-token" in err and err.count("\n") == 1
+
+
 def test_a_token_answers_other_machines(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("secret\n")
+    file.chmod(0o600)
     with started(model, "--host", "0.0.0.0", "--token-file", str(file)) as (process, line):
         assert "http://0.0.0.0:" in line
         address = urlsplit(line.split()[4].rstrip(",")).netloc.replace("0.0.0.0", "127.0.0.1")
@@ -188,6 +200,22 @@ def test_a_token_answers_other_machines(model: Path, tmp_path: Path) -> None:
         assert ask(address, "GET", "/v2/models/doubling", headers=right)[0] == 200
         process.send_signal(signal.SIGINT)
         assert ended(process) == (0, "", "")
+
+
+def test_a_token_that_every_user_can_read_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    with listen("127.0.0.1", 0) as listener:
+        file.chmod(0o640)
+        assert client_token(file, False, "127.0.0.1", listener) == "secret"
+        assert capsys.readouterr().err == ""
+        file.chmod(0o644)
+        assert client_token(file, False, "127.0.0.1", listener) == "secret"
+    assert f"every user of this machine can read the token in {str(file)!r}" in (
+        capsys.readouterr().err
+    )
 
 
 def test_without_a_token_other_machines_are_warned_of(model: Path) -> None:
@@ -232,6 +260,21 @@ def test_requests_are_logged_on_standard_error(model: Path, form: str) -> None:
         )
         assert inference.endswith(" ms doubling")
         assert "GET /v2/models/a%0Ab 404 " in other and other.endswith(" ms -")
+
+
+def test_onnxruntime_writes_nothing_between_the_lines_of_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "square.onnx"
+    nodes = [helper.make_node("MatMul", ["x", "x"], ["y"])]
+    sizes = ["a", "b"]
+    onnx.save(from_nodes(nodes, [tensor_info("x", sizes)], [tensor_info("y", sizes)]), str(path))
+    with started(path, "--access-log", "text", "--planner", "single") as (process, line):
+        address = urlsplit(line.split()[4].rstrip(",")).netloc
+        assert infer(address, fed([1, 2], [1, 2]), name="square")[0] == 400
+        process.send_signal(signal.SIGINT)
+        _, _, err = ended(process)
+    assert [each.split()[1:4] for each in err.splitlines()] == [
+        ["POST", "/v2/models/square/infer", "400"]
+    ]
 
 
 def test_several_models_are_served_by_name(model: Path, tmp_path: Path) -> None:

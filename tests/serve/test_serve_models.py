@@ -1,5 +1,7 @@
 """Several models in a server: their names, loading and unloading, as tritonclient sees them."""
 
+import json
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,10 +17,12 @@ from tritonclient.utils import InferenceServerException
 
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
-from coexec.errors import ModelError
+from coexec.errors import ExecutionError, ModelError, UsageError
+from coexec.exports.manifest import MANIFEST
 from coexec.serve.loading import SessionSource
 from coexec.serve.models import Models
 from coexec.serve.workers import Workers
+from coexec.session import InferenceSession
 from tests.helpers.patience import ENOUGH_S, until
 from tests.helpers.servers import Echo, Stuck, ask, fed, infer, serving
 from tests.helpers.small_models import from_nodes, tensor_info
@@ -35,17 +39,19 @@ class Closable(Stuck):
 
 
 class Shelf:
-    """A source of models; the one named "broken" cannot be opened."""
+    """A source of models; those named "broken" and "faulty" cannot be opened."""
 
     def __init__(self) -> None:
         self.opened: list[Closable] = []
 
     def names(self) -> tuple[str, ...]:
-        return "a", "b", "broken"
+        return "a", "b", "broken", "faulty"
 
     def open(self, name: str) -> Closable:
         if name == "broken":
             raise ModelError("it is no model; take another")
+        if name == "faulty":
+            raise ZeroDivisionError("division by zero")
         self.opened.append(Closable(name))
         return self.opened[-1]
 
@@ -70,7 +76,12 @@ def states(client: triton.InferenceServerClient) -> dict[str, str]:
 def test_models_are_loaded_and_unloaded_by_name(server: str, shelf: Shelf) -> None:
     client = triton.InferenceServerClient(server)
     assert "model_repository" in client.get_server_metadata()["extensions"]
-    assert states(client) == {"a": "READY", "b": "UNAVAILABLE", "broken": "UNAVAILABLE"}
+    assert states(client) == {
+        "a": "READY",
+        "b": "UNAVAILABLE",
+        "broken": "UNAVAILABLE",
+        "faulty": "UNAVAILABLE",
+    }
     client.load_model("b")
     assert client.is_model_ready("b") and states(client)["b"] == "READY"
     client.unload_model("a")
@@ -106,6 +117,26 @@ def test_a_model_that_cannot_be_opened_says_why(server: str) -> None:
         client.load_model("broken")
     [row] = [r for r in client.get_model_repository_index() if r["name"] == "broken"]
     assert (row["state"], row["reason"]) == ("UNAVAILABLE", "it is no model; take another")
+
+
+def test_a_model_is_unavailable_after_any_error(server: str) -> None:
+    status, _, body = ask(server, "POST", "/v2/repository/models/faulty/load")
+    assert status == 500 and b"'faulty' cannot be loaded: division by zero" in body
+    client = triton.InferenceServerClient(server)
+    [row] = [r for r in client.get_model_repository_index() if r["name"] == "faulty"]
+    assert (row["state"], row["reason"]) == ("UNAVAILABLE", "division by zero")
+
+
+@pytest.mark.parametrize("origin", ["http://elsewhere.example", "null", "http://["])
+@pytest.mark.parametrize("verb", ["load", "unload"])
+def test_web_pages_of_others_change_nothing(
+    server: str, shelf: Shelf, verb: str, origin: str
+) -> None:
+    path = f"/v2/repository/models/a/{verb}"
+    status, _, body = ask(server, "POST", path, headers={"Origin": origin})
+    assert status == 403 and b"may not load or unload models" in body
+    assert len(shelf.opened) == 1 and not shelf.opened[0].closed.is_set()
+    assert ask(server, "POST", path, headers={"Origin": f"http://{server}"})[0] == 200
 
 
 def test_a_client_cannot_bring_a_model(server: str) -> None:
@@ -220,3 +251,89 @@ def test_a_future_of_a_closed_model_is_finished_first(tmp_path: Path, cache: Cac
     np.testing.assert_array_equal(future.result(0)["y"], np.ones(3))
     assert workers.begin(lambda: 7).result(ENOUGH_S) == 7  # shared workers stay
     workers.close()
+
+
+def folder_of(tmp_path: Path, keywords: dict[str, Any], named: dict[str, str]) -> SessionSource:
+    return SessionSource(named, Workers(1), keywords, tmp_path)
+
+
+def test_a_plan_is_not_for_the_models_of_the_folder(tmp_path: Path, cache: Cache) -> None:
+    added(tmp_path, "one", 1)
+    added(tmp_path, "two", 2)
+    keywords = {"plan": str(tmp_path / "none.json"), "planner": "single", "cache": cache}
+    source = folder_of(tmp_path, keywords, {"one": str(tmp_path / "one.onnx")})
+    source.open("two").close()
+    with pytest.raises(Exception, match=r"none\.json"):
+        source.open("one")
+
+
+def test_names_that_paths_cannot_have_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    added(tmp_path, "one", 1)
+    (tmp_path / os.fsdecode(b"\xff.onnx")).write_bytes(b"")
+    models = Models(source=folder_of(tmp_path, {}, {}))
+    with serving(models) as address:
+        assert ask(address, "GET", "/metrics")[0] == 200
+        status, _, body = ask(address, "POST", "/v2/repository/index")
+    assert status == 200 and [row["name"] for row in json.loads(body)] == ["one"]
+    assert [r.message for r in caplog.records if "is not printable UTF-8" in r.message][1:] == []
+
+
+def test_a_folder_that_cannot_be_read_has_no_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Path) -> Iterator[Path]:
+        raise PermissionError(13, "Permission denied")
+
+    source = folder_of(tmp_path, {}, {"one": "one.onnx"})
+    monkeypatch.setattr(Path, "iterdir", refused)
+    assert source.names() == ("one",)
+
+
+def test_a_folder_and_a_file_of_one_name_are_refused(tmp_path: Path) -> None:
+    added(tmp_path, "one", 1)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / MANIFEST).write_text("{}")
+    with pytest.raises(
+        UsageError, match=r"has 'one' and 'one\.onnx', which have the same name 'one'"
+    ):
+        folder_of(tmp_path, {}, {}).open("one")
+
+
+def test_the_name_of_the_statistics_is_refused(tmp_path: Path) -> None:
+    added(tmp_path, "stats", 1)
+    with pytest.raises(UsageError, match="no model can have the name 'stats'"):
+        folder_of(tmp_path, {}, {}).open("stats")
+
+
+def test_sizes_that_the_model_does_not_take_are_the_clients_error(
+    tmp_path: Path, cache: Cache
+) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "x"], ["y"])]
+    model = from_nodes(nodes, [tensor_info("x", ["a", "b"])], [tensor_info("y", ["a", "b"])])
+    onnx.save(model, str(tmp_path / "square.onnx"))
+    models = Models(source=folder_of(tmp_path, {"planner": "single", "cache": cache}, {}))
+    models.open(["square"])
+    with serving(models) as address:
+        assert infer(address, fed([1, 2, 3, 4], [2, 2]), name="square")[0] == 200
+        status, answer = infer(address, fed([1, 2, 3, 4, 5, 6], [2, 3]), name="square")
+    models.close()
+    assert status == 400
+    assert "does not take these sizes: input 'x' has [2, 3]; send other sizes" in answer["error"]
+
+
+def test_a_failure_of_the_engine_is_no_error_of_the_client(
+    tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added(tmp_path, "one", 1)
+    models = Models(source=folder_of(tmp_path, {"planner": "single", "cache": cache}, {}))
+    models.open(["one"])
+
+    def run(*_: Any) -> None:
+        raise ExecutionError("running Add node. Name:'shape' Status Message: no memory is left")
+
+    monkeypatch.setattr(InferenceSession, "run", run)
+    with serving(models) as address:
+        assert infer(address, fed([1, 2], [2]), name="one")[0] == 500
+    models.close()

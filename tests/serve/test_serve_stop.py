@@ -1,6 +1,7 @@
 """The end of a server: its last answers, its refusals, and its time limit."""
 
 import json
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -67,3 +68,42 @@ def test_a_second_signal_does_not_wait_for_load_balancers() -> None:
         assert server.should_exit
         served.answer()
         assert asked.result()[0] == 200
+
+
+class Slow:
+    """A source whose model is open when the test says so."""
+
+    def __init__(self) -> None:
+        self.may_open = threading.Event()
+        self.closed = threading.Event()
+        self.opening = threading.Event()
+
+    def names(self) -> tuple[str, ...]:
+        return ("echo",)
+
+    def open(self, name: str) -> "SlowModel":
+        self.opening.set()
+        assert self.may_open.wait(ENOUGH_S)
+        return SlowModel(self.closed)
+
+
+class SlowModel(Stuck):
+    def __init__(self, closed: threading.Event) -> None:
+        super().__init__()
+        self.close = closed.set
+
+
+def test_a_load_does_not_delay_the_end_and_its_model_is_closed() -> None:
+    source = Slow()
+    server = Server(Application(Models(source=source)), stop_s=0.2)
+    with ThreadPoolExecutor(1) as pool:
+        with running(server) as address:
+            path = "/v2/repository/models/echo/load"
+            asked = pool.submit(ask, address, "POST", path)
+            assert source.opening.wait(ENOUGH_S)
+            server.stop()
+            status, _, body = asked.result(ENOUGH_S)
+            assert status == 503 and b"the server ends before" in body
+        assert not source.may_open.is_set()  # the server has ended before the model was open
+        source.may_open.set()
+        assert source.closed.wait(ENOUGH_S)

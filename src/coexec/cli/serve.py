@@ -1,6 +1,5 @@
 """`coexec serve`: serve models to clients of the Open Inference Protocol v2."""
 
-import contextlib
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -96,31 +95,29 @@ def command(
         access_logged,
         check_number,
         check_serving,
-        checked_token,
+        client_token,
         named_models,
+        opened_models,
+        print_addresses,
         serve_limits,
-        tell_address,
+        silent_onnxruntime,
     )
 
     check_serving()
     from coexec.serve.app import Application
-    from coexec.serve.loading import SessionSource
-    from coexec.serve.models import Models
     from coexec.serve.server import listen, serve, url_of
-    from coexec.serve.workers import Workers
 
     config = options.settings()
     named = named_models(model or (), name, repository, config.plan is not None)
     limits = serve_limits(max_request, queue, deadline)
     check_number("--stop-time", stop_time)
-    workers = Workers(credits)
     with listen(host, port) as listener:  # fails early: preparing the models may take minutes
-        token = checked_token(token_file, without_token, host, listener)
-        models = Models(source=SessionSource(named, workers, config.keywords, repository))
-        with contextlib.closing(workers), contextlib.closing(models):
-            models.open(named)
-            app = Application(models, limits, token, access_log)
+        token = client_token(token_file, without_token, host, listener)
+        with (
+            silent_onnxruntime(),
+            opened_models(named, repository, config.keywords, credits) as (models, most_requests),
+            access_logged(access_log is not None),
+        ):
             urls = {each: url_of(listener, each) for each in named}
-            begun = partial(tell_address, url_of(listener), urls, workers.credits, json)
-            with access_logged(access_log is not None):
-                serve(app, listener, begun, stop_time)
+            begun = partial(print_addresses, url_of(listener), urls, most_requests, json)
+            serve(Application(models, limits, token, access_log), listener, begun, stop_time)

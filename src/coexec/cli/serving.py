@@ -3,12 +3,14 @@
 import importlib.util
 import logging
 import math
+import os
 import socket
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coexec.cli.console import err, out
 from coexec.cli.output import print_json
@@ -19,28 +21,30 @@ from coexec.units import parse_bytes
 
 if TYPE_CHECKING:
     from coexec.serve.intake import ServeLimits
+    from coexec.serve.models import Models
 
 __all__ = [
     "access_logged",
     "check_number",
     "check_serving",
-    "checked_token",
+    "client_token",
     "named_models",
+    "opened_models",
+    "print_addresses",
     "serve_limits",
     "served_name",
-    "tell_address",
-    "warn_open",
+    "silent_onnxruntime",
 ]
 
 _MODULES = {"prometheus-client": "prometheus_client"}
 """The module of a package, where its name is another one."""
 _REMEDY = (
     "write one with `python -c 'import secrets; print(secrets.token_hex(32))'` into a file that "
-    "only the server's user can read, and name it with --token-file"
+    "only the server's user can read, and name it with {option}"
 )
 
 
-def tell_address(server: str, urls: Mapping[str, str], credits: int, json: bool) -> None:
+def print_addresses(server: str, urls: Mapping[str, str], credits: int, json: bool) -> None:
     """Print names and addresses of the models, and flush, because a program may wait for them."""
     if json:
         first = next(iter(urls), None)
@@ -70,6 +74,8 @@ def named_models(
     """
     if repository is not None and not repository.is_dir():
         raise UsageError(f"--repository {str(repository)!r} is no folder; name one with models")
+    if repository is not None and not os.access(repository, os.R_OK | os.X_OK):
+        raise UsageError(f"--repository {str(repository)!r} cannot be read; change its permissions")
     if not words and repository is None:
         raise UsageError("there is nothing to serve; name a model, or a folder with --repository")
     if len(words) != 1 and (name is not None or planned):
@@ -104,6 +110,33 @@ def served_name(model: str) -> str:
     return path.resolve().name if path.is_dir() else path.stem
 
 
+@contextmanager
+def opened_models(
+    named: Mapping[str, str],
+    repository: Path | None,
+    keywords: Mapping[str, Any],
+    credits: int | None,
+) -> Iterator[tuple["Models", int]]:
+    """Context with the models of a server, and the number of requests that are computed at the same
+    time. The models of ``named`` are loaded.
+
+    Args:
+        keywords: of `InferenceSession`.
+
+    Raises:
+        CoexecError: a model cannot be loaded.
+    """
+    from coexec.serve.loading import SessionSource
+    from coexec.serve.models import Models
+    from coexec.serve.workers import Workers
+
+    workers = Workers(credits)
+    models = Models(source=SessionSource(named, workers, keywords, repository))
+    with closing(workers), closing(models):
+        models.open(named)
+        yield models, workers.credits
+
+
 def serve_limits(max_request: str, queue: int, deadline_s: float) -> "ServeLimits":
     """The limits that options set.
 
@@ -132,10 +165,17 @@ def check_number(option: str, value_s: float) -> None:
         raise UsageError(f"{option} {value_s:g} is no time; give seconds above 0")
 
 
-def checked_token(
-    file: Path | None, without: bool, host: str, listener: socket.socket
+def client_token(
+    file: Path | None,
+    without: bool,
+    host: str,
+    listener: socket.socket,
+    option: str = "--token-file",
 ) -> str | None:
-    """The token that clients have to send.
+    """The token that clients have to send; None: they send none.
+
+    Args:
+        option: names the file.
 
     Raises:
         UsageError: the file has none, or other machines could connect without a token.
@@ -143,20 +183,34 @@ def checked_token(
     from coexec.serve.server import is_loopback
     from coexec.serve.tokens import read_token
 
+    remedy = _REMEDY.format(option=option)
     if file is not None:
-        return read_token(file, _REMEDY)
+        token = read_token(file, remedy)
+        _warn_readable(file)
+        return token
     if not is_loopback(listener):
         if not without:
             raise UsageError(
-                f"--host {host} answers other machines, and there is no token; {_REMEDY}, or say "
+                f"--host {host} answers other machines, and there is no token; {remedy}, or say "
                 f"--without-token"
             )
-        warn_open(host)
+        _warn_open(host)
     return None
 
 
-def warn_open(host: str) -> None:
-    """Say that other machines are answered."""
+def _warn_readable(file: Path) -> None:
+    """Warn if every user of this machine can read the token. This is no error, because containers
+    mount secrets so."""
+    if file.stat().st_mode & stat.S_IROTH:
+        err.print(
+            f"coexec: warning: every user of this machine can read the token in {str(file)!r}; "
+            f"chmod o-r takes this right away",
+            soft_wrap=True,
+        )
+
+
+def _warn_open(host: str) -> None:
+    """Warn that other machines are answered without a token."""
     err.print(
         f"coexec: warning: other machines are answered at {host}, without authentication or "
         f"encryption; a proxy can add both",
@@ -178,6 +232,19 @@ def access_logged(wanted: bool) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.propagate = True
+
+
+@contextmanager
+def silent_onnxruntime() -> Iterator[None]:
+    """Context in which ONNX Runtime writes nothing on standard error. Each of its errors is also
+    raised, and becomes an answer."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4)  # fatal errors only
+    try:
+        yield
+    finally:
+        onnxruntime.set_default_logger_severity(2)  # its default: warnings
 
 
 def check_serving() -> None:

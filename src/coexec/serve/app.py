@@ -9,6 +9,7 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -18,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from coexec.__about__ import __version__
 from coexec.errors import BusyError, ClosedError, CoexecError, DeadlineError, InputError
 from coexec.serve.exchange import Exchange, LogForm, log_exchange
-from coexec.serve.inferences import Inferences, served_of
+from coexec.serve.inferences import Inferences, refused_at_end, requested_model
 from coexec.serve.intake import MemoryBudget, ServeLimits, read_body
 from coexec.serve.metrics import Metrics
 from coexec.serve.models import Models
@@ -30,7 +31,7 @@ from coexec.serve.protocol import (
     read_load_request,
 )
 from coexec.serve.queues import Queues
-from coexec.serve.tokens import authorized
+from coexec.serve.tokens import authorization_error
 
 __all__ = ["Application"]
 
@@ -38,6 +39,8 @@ _RETRY_AFTER_S = 1
 _DISCONNECTED = 499
 """The status that logs of HTTP servers have for a client that did not wait for its answer."""
 _HEALTH = "/v2/health/live", "/v2/health/ready"
+_CHANGES = "/v2/repository/models/"
+"""Requests for paths below change the server."""
 _STATUS: Mapping[type[CoexecError], HTTPStatus] = {
     InputError: HTTPStatus.BAD_REQUEST,
     BusyError: HTTPStatus.TOO_MANY_REQUESTS,
@@ -120,10 +123,17 @@ class Application:
         """The answer to a request that may not be answered otherwise."""
         if scope["path"] in _HEALTH:
             return None
-        if self._token is not None and not authorized(scope["headers"], self._token):
-            message = "the header Authorization has not the right token; send Bearer TOKEN"
+        if self._token is not None and (
+            message := authorization_error(scope["headers"], self._token)
+        ):
             challenge = {"WWW-Authenticate": "Bearer"}
             return _json({"error": message}, HTTPStatus.UNAUTHORIZED, challenge)
+        if scope["path"].startswith(_CHANGES) and (origin := _foreign_origin(scope)):
+            message = (
+                f"a web page of {origin} may not load or unload models of this server; send the "
+                f"request from a program, without the header Origin"
+            )
+            return _json({"error": message}, HTTPStatus.FORBIDDEN)
         if self.stopping and scope["path"] != "/metrics":
             message = "the server ends, and takes no new requests; send it to another"
             closing = {"Connection": "close"}
@@ -150,6 +160,16 @@ class Application:
                 model=model,
             )
             log_exchange(exchange, self._access_log)
+
+
+def _foreign_origin(scope: Scope) -> str | None:
+    """The site of the web page that sends a request, if it is not this server; else None. Browsers
+    send it in the header Origin, also to servers on the loopback address."""
+    headers = Headers(scope=scope)
+    origin = headers.get("origin")
+    if origin is None or origin.partition("://")[2] == headers.get("host"):
+        return None
+    return repr(origin)
 
 
 def _routes(
@@ -206,17 +226,17 @@ class _Descriptions:
         return _readiness({"live": True}, ready)
 
     async def model(self, request: Request) -> Response:
-        return _json(metadata(served_of(request, self._models)))
+        return _json(metadata(requested_model(request, self._models)))
 
     async def model_ready(self, request: Request) -> Response:
-        served = served_of(request, self._models)
+        served = requested_model(request, self._models)
         return _readiness({"name": served.name}, served.ready)
 
     async def configuration(self, request: Request) -> Response:
-        return _json(configuration(served_of(request, self._models)))
+        return _json(configuration(requested_model(request, self._models)))
 
     async def model_statistics(self, request: Request) -> Response:
-        served = served_of(request, self._models)
+        served = requested_model(request, self._models)
         return _json({"model_stats": [self._metrics.statistics(served.name, served.version)]})
 
     async def statistics(self, _: Request) -> Response:
@@ -244,12 +264,14 @@ class _Repository:
 
     async def load(self, request: Request) -> Response:
         read_load_request(await self._body(request))
-        await self._models.load(request.path_params["name"])
+        with refused_at_end():
+            await self._models.load(request.path_params["name"])
         return _json({})
 
     async def unload(self, request: Request) -> Response:
         read_load_request(await self._body(request))
-        await self._models.unload(request.path_params["name"])
+        with refused_at_end():
+            await self._models.unload(request.path_params["name"])
         return _json({})
 
     async def _body(self, request: Request) -> bytearray:

@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -19,7 +20,7 @@ from coexec.serve.protocol import Inference, read_request, write_answer
 from coexec.serve.queues import Queues
 from coexec.serve.served import Served
 
-__all__ = ["Inferences", "served_of"]
+__all__ = ["Inferences", "refused_at_end", "requested_model"]
 
 _T = TypeVar("_T")
 _PART_BYTES = 2**20
@@ -27,7 +28,7 @@ _PART_BYTES = 2**20
 _JSON_LENGTH = "Inference-Header-Content-Length"
 
 
-def served_of(request: Request, models: Models) -> Served:
+def requested_model(request: Request, models: Models) -> Served:
     """The model that the path of a request names.
 
     Raises:
@@ -45,6 +46,21 @@ def served_of(request: Request, models: Models) -> Served:
             404, f"model {name!r} has no version {version!r}; it has {served.version!r}"
         )
     return served
+
+
+@contextmanager
+def refused_at_end() -> Iterator[None]:
+    """Context whose work is cancelled when the server ends and its time limit is over.
+
+    Raises:
+        ClosedError: it was cancelled.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise ClosedError(
+            "the server ends before this request could be answered; send it to another"
+        ) from None
 
 
 class Inferences:
@@ -67,14 +83,10 @@ class Inferences:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        served = served_of(request, self._models)
+        served = requested_model(request, self._models)
         with self._budget.request() as holding, self._models.use(served):
-            try:
+            with refused_at_end():
                 head, binary = await self._answer(request, served, holding)
-            except asyncio.CancelledError:  # the server ends, and its time limit is over
-                raise ClosedError(
-                    "the server ends before this request could be answered; send it to another"
-                ) from None
             holding.add(sum(map(len, binary)) + len(head))
             await _Answer(head, binary, self._limits.transfer_s)(scope, receive, send)
 

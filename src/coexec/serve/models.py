@@ -1,12 +1,14 @@
 """The models of a server by name: those that are loaded, and those that can be loaded."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from coexec.errors import ClosedError, CoexecError, InputError
+from coexec.errors import ClosedError, CoexecError, ExecutionError, InputError, first_line
 from coexec.serve.served import Served
 
 __all__ = ["ClosableServed", "ModelSource", "Models"]
@@ -53,6 +55,40 @@ class _ModelState:
 
 def _opened(served: ClosableServed) -> _ModelState:
     return _ModelState(served, "READY", "", close=served.close)
+
+
+def _begin_opening(source: ModelSource, name: str) -> Future[ClosableServed]:
+    """The future of a model that is being opened.
+
+    The thread is a daemon, because an opening can take minutes, and the server has to end in time.
+    """
+    opening: Future[ClosableServed] = Future()
+    opening.set_running_or_notify_cancel()  # then no caller can cancel it, and the result is kept
+
+    def run() -> None:
+        try:
+            opened = source.open(name)
+        except BaseException as error:
+            opening.set_exception(error)
+        else:
+            opening.set_result(opened)
+
+    threading.Thread(target=run, name="coexec load", daemon=True).start()
+    return opening
+
+
+async def _opening_result(opening: Future[ClosableServed]) -> ClosableServed:
+    """The opened model. If this call is cancelled, the model is closed as soon as it is open."""
+    try:
+        return await asyncio.wrap_future(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_opened)
+        raise
+
+
+def _close_opened(opening: Future[ClosableServed]) -> None:
+    if opening.exception() is None:
+        opening.result().close()
 
 
 class Models:
@@ -141,6 +177,7 @@ class Models:
 
         Raises:
             InputError: it is none that can be loaded, or it cannot be opened.
+            ExecutionError: opening it failed with an error of another package.
         """
         source = self._checked(name)
         async with self._changing:
@@ -148,11 +185,15 @@ class Models:
             if entry.served is None:
                 entry.state, entry.reason = "LOADING", "being opened"
             try:
-                opened = await asyncio.to_thread(source.open, name)
-            except CoexecError as error:
+                opened = await _opening_result(_begin_opening(source, name))
+            except (Exception, asyncio.CancelledError) as error:
+                reason = str(error) if isinstance(error, CoexecError) else first_line(error)
                 if entry.served is None:
-                    entry.state, entry.reason = "UNAVAILABLE", str(error)
-                raise InputError(f"the model {name!r} cannot be loaded: {error}") from error
+                    entry.state, entry.reason = "UNAVAILABLE", reason
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                kind = InputError if isinstance(error, CoexecError) else ExecutionError
+                raise kind(f"the model {name!r} cannot be loaded: {reason}") from error
             self._entries[name] = _opened(opened)
             await entry.closed()
 

@@ -8,8 +8,30 @@ from typing import Any, Protocol
 import numpy as np
 
 from coexec.arrays import Array
+from coexec.errors import UsageError
 
-__all__ = ["Served", "ServedTensor"]
+__all__ = ["Served", "ServedTensor", "check_name"]
+
+_RESERVED = "stats"
+"""The path /v2/models/stats gives the statistics of all models, as in Triton."""
+
+
+def check_name(name: str) -> None:
+    """Check that a model can have this name in paths.
+
+    Raises:
+        UsageError: it is empty, reserved, or has characters that a path cannot have.
+    """
+    if not name or "/" in name or not name.isprintable():
+        raise UsageError(
+            f"the name {name!r} cannot be a part of a URL; give one or more printable characters "
+            f"without '/'"
+        )
+    if name == _RESERVED:
+        raise UsageError(
+            f"no model can have the name {name!r}, because /v2/models/{name} is the path of the "
+            f"statistics; give it another name, as NAME=MODEL or by renaming its file"
+        )
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,16 @@
 """An `InferenceSession` as a model to serve."""
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.errors import ClosedError, ModelError, UsageError
-from coexec.serve.served import ServedTensor
+from coexec.errors import ClosedError, CoexecError, ExecutionError, InputError, ModelError
+from coexec.serve.served import ServedTensor, check_name
 from coexec.serve.workers import Workers
 from coexec.session import InferenceSession, NodeArg
 from coexec.session.feeds import dtype_of
@@ -17,6 +18,11 @@ from coexec.session.feeds import dtype_of
 __all__ = ["SessionServed"]
 
 _log = logging.getLogger("coexec")
+_SIZE_REASON = re.compile(
+    r"Status Message: (.*(?:dimension|shape|broadcast|axis|channels).*)", re.IGNORECASE
+)
+"""ONNX Runtime's message where an operator does not take the sizes of its inputs. Its class is the
+same for all failures of operators."""
 
 
 class SessionServed:
@@ -43,11 +49,7 @@ class SessionServed:
             UsageError: the name or the number of credits is invalid.
             ModelError: the protocol has no type for an input, or no type for all of the outputs.
         """
-        if not name or "/" in name or not name.isprintable():
-            raise UsageError(
-                f"the name {name!r} cannot be a part of a URL; give one or more "
-                f"printable characters without '/'"
-            )
+        check_name(name)
         self.name = name
         self.version = version
         self.inputs = tuple(_input(arg) for arg in session.get_inputs())
@@ -74,7 +76,11 @@ class SessionServed:
         return future
 
     def _run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-        return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
+        try:
+            outputs = self._session.run(self._names, feeds)
+        except (ExecutionError, InputError) as error:
+            raise _size_error(self.inputs, feeds, error) or error from error
+        return dict(zip(self._names, outputs, strict=True))
 
     def close(self) -> None:
         """Finish the running requests, then close the session."""
@@ -83,6 +89,21 @@ class SessionServed:
         if self._owns_workers:
             self._workers.close()
         self._session.close()
+
+
+def _size_error(
+    inputs: Sequence[ServedTensor], feeds: Mapping[str, Array], error: CoexecError
+) -> InputError | None:
+    """The error for feeds whose open sizes the model does not take; None for another failure."""
+    open_inputs = [tensor for tensor in inputs if tensor.shape is None or -1 in tensor.shape]
+    reason = _SIZE_REASON.search(str(error))
+    if not open_inputs or reason is None:
+        return None
+    sizes = ", ".join(f"input {t.name!r} has {list(feeds[t.name].shape)}" for t in open_inputs)
+    return InputError(
+        f"the model does not take these sizes: {sizes}; send other sizes for the axes that are -1 "
+        f"in its metadata (ONNX Runtime: {reason[1]})"
+    )
 
 
 def _input(arg: NodeArg) -> ServedTensor:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coexec.errors import UsageError
 
-__all__ = ["authorized", "read_token"]
+__all__ = ["authorization_error", "read_token"]
 
 _TOKEN = re.compile(r"[!-~]+")
 
@@ -39,8 +39,16 @@ def read_token(path: Path, remedy: str) -> str:
     return text
 
 
-def authorized(headers: Iterable[tuple[bytes, bytes]], token: str) -> bool:
-    """Whether the header ``Authorization`` is ``Bearer TOKEN``, compared in constant time."""
+def authorization_error(headers: Iterable[tuple[bytes, bytes]], token: str) -> str | None:
+    """Why the header ``Authorization`` is not ``Bearer TOKEN``; None if it is. Compares in constant
+    time."""
     values = [value for name, value in headers if name == b"authorization"]
-    scheme, _, sent = (values[0] if len(values) == 1 else b"").partition(b" ")
-    return hmac.compare_digest(sent.strip(), token.encode()) and scheme.lower() == b"bearer"
+    if len(values) != 1:
+        number = "no header Authorization" if not values else "several headers Authorization"
+        return f"the request has {number}; send one: Bearer TOKEN"
+    scheme, _, sent = values[0].partition(b" ")
+    if scheme.lower() != b"bearer":
+        return "the header Authorization has not the scheme Bearer; send Bearer TOKEN"
+    if not hmac.compare_digest(sent.strip(), token.encode()):
+        return "the header Authorization has a wrong token; send the one of the server's token file"
+    return None

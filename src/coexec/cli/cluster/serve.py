@@ -1,6 +1,7 @@
 """`coexec cluster serve`: serve a pipeline to clients of the Open Inference Protocol v2."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -44,6 +45,13 @@ def command(
     address: AddressOpt = None,
     nodes: NodesOpt = None,
     token_file: TokenOpt = None,
+    client_token_file: Annotated[
+        Path | None,
+        typer.Option(help="File with the token that clients send, Authorization: Bearer TOKEN."),
+    ] = None,
+    without_token: Annotated[
+        bool, typer.Option("--without-token", help="Answer other machines without a token, too.")
+    ] = False,
     planner: PipelineOpt = PLANNER,
     credits: CreditsOpt = None,
     deadline: DeadlineOpt = DEADLINE_S,
@@ -53,52 +61,60 @@ def command(
     """Answer requests of the Open Inference Protocol v2 over HTTP by a pipeline, until Ctrl-C or
     SIGTERM.
 
-    There is no authentication and no encryption: any client that reaches the port is answered.
-    Requests beyond the credits wait in a queue.
+    Clients of other machines need a token; nothing is encrypted. Requests beyond the credits wait
+    in a queue.
     """
     from coexec.cli.cluster.common import checked_model, entered
     from coexec.cli.cluster.view import logged
     from coexec.cli.console import out
     from coexec.cli.output import print_json
-    from coexec.cli.serving import check_serving, serve_limits, served_name, warn_open
+    from coexec.cli.serving import (
+        check_serving,
+        client_token,
+        serve_limits,
+        served_name,
+        silent_onnxruntime,
+    )
     from coexec.pipeline.cluster.settings import ClusterSettings, read_settings
 
     check_serving()
     from coexec.pipeline.cluster.served import ClusterServed
     from coexec.serve.app import Application
     from coexec.serve.models import Models
-    from coexec.serve.server import is_loopback, listen, serve, url_of
+    from coexec.serve.server import listen, serve, url_of
 
     config = options.settings()
     cluster_settings = ClusterSettings() if cluster is None else read_settings(cluster)
     limits = serve_limits(max_request, queue, deadline)
     checked_model(model, config, planner, credits, deadline)
-    with (
-        listen(host, port) as listener,
-        entered(cluster_settings, address, nodes, token_file, options.cache) as joined,
-        joined.session(
-            model,
-            planner=planner,
-            planner_options=config.planner_options,
-            shapes=config.shapes,
-            values=config.values,
-            credits=credits,
-            deadline_s=deadline,
-        ) as session,
-        logged(json),
-    ):
-        served = ClusterServed(session, served_name(model) if name is None else name)
-        if not is_loopback(listener):
-            warn_open(host)
-        url, machines = url_of(listener, served.name), session.plan.machines
+    with listen(host, port) as listener:
+        token = client_token(
+            client_token_file, without_token, host, listener, "--client-token-file"
+        )
+        with (
+            silent_onnxruntime(),
+            entered(cluster_settings, address, nodes, token_file, options.cache) as joined,
+            joined.session(
+                model,
+                planner=planner,
+                planner_options=config.planner_options,
+                shapes=config.shapes,
+                values=config.values,
+                credits=credits,
+                deadline_s=deadline,
+            ) as session,
+            logged(json),
+        ):
+            served = ClusterServed(session, served_name(model) if name is None else name)
+            url, machines = url_of(listener, served.name), session.plan.machines
 
-        def tell() -> None:
-            if json:
-                print_json({"name": served.name, "url": url, "machines": machines})
-            else:
-                out.print(
-                    f"{served.name} is served at {url} by {', '.join(machines)}; Ctrl-C ends it"
-                )
-            sys.stdout.flush()
+            def print_address() -> None:
+                if json:
+                    print_json({"name": served.name, "url": url, "machines": machines})
+                else:
+                    out.print(
+                        f"{served.name} is served at {url} by {', '.join(machines)}; Ctrl-C ends it"
+                    )
+                sys.stdout.flush()
 
-        serve(Application(Models([served]), limits), listener, tell)
+            serve(Application(Models([served]), limits, token), listener, print_address)

@@ -7,10 +7,10 @@ import ml_dtypes  # noqa: F401  gives NumPy the names of bfloat16 and 8-bit floa
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.errors import ModelError, UsageError
+from coexec.errors import ModelError
 from coexec.graph.graph import Tensor
 from coexec.pipeline.cluster.session import ClusterSession
-from coexec.serve.served import ServedTensor
+from coexec.serve.served import ServedTensor, check_name
 
 __all__ = ["ClusterServed"]
 
@@ -24,14 +24,10 @@ class ClusterServed:
     def __init__(self, session: ClusterSession, name: str, version: str = "1") -> None:
         """
         Raises:
-            UsageError: the name cannot be a part of a URL.
+            UsageError: a model cannot have the name.
             ModelError: the protocol has no type for an input or output.
         """
-        if not name or "/" in name or not name.isprintable():
-            raise UsageError(
-                f"the name {name!r} cannot be a part of a URL; give one or more "
-                f"printable characters without '/'"
-            )
+        check_name(name)
         self.name, self.version = name, version
         self.inputs, self.outputs = _served(session.inputs), _served(session.outputs)
         self._session = session
