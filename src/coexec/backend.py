@@ -12,6 +12,7 @@ planner is used: this interface serves tests of conformance and programs that ar
 """
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,11 +25,19 @@ from coexec.arguments import check_feeds
 from coexec.engines.names import parse, whole_cpu
 from coexec.engines.opened import engine_at
 from coexec.engines.registry import describe
-from coexec.errors import CoexecError, InfeasibleError, InputError, UsageError, unknown_option
+from coexec.errors import (
+    ClosedError,
+    CoexecError,
+    InfeasibleError,
+    InputError,
+    UsageError,
+    unknown_option,
+)
 from coexec.graph.graph import Piece
 from coexec.hardware.hardware import Place
 from coexec.plan.plan import Plan, Provenance
 from coexec.runtime.runner import Runner
+from coexec.selection.plan_selector import PlanSelector
 from coexec.selection.planning_context import PlanningContext
 from coexec.settings import Settings
 
@@ -135,6 +144,9 @@ class _Started:
 class CoexecRep(BackendRep):
     """A model that is ready to run. Inputs of new shapes are planned for when they come."""
 
+    most_shapes = PlanSelector.most_shapes
+    """Shapes with a plan at the same time. A further one takes the place of the least recent."""
+
     def __init__(
         self, model: onnx.ModelProto, settings: Settings, assign: Assign = first_able
     ) -> None:
@@ -142,7 +154,8 @@ class CoexecRep(BackendRep):
         stored = {each.name for each in model.graph.initializer}
         self._inputs = [each for each in model.graph.input if each.name not in stored]
         self._outputs = [each.name for each in model.graph.output]
-        self._started: dict[tuple[Any, ...], _Started] = {}
+        self._started: OrderedDict[tuple[Any, ...], _Started] = OrderedDict()
+        self._is_closed = False
         self._latest: _Started | None = None
         if not any(map(_is_open, self._inputs)):
             self._latest = self._for({})
@@ -167,8 +180,11 @@ class CoexecRep(BackendRep):
 
         Raises:
             InputError: number, shape or type of the inputs do not fit.
+            ClosedError: `close` was called.
             ExecutionError: an engine failed.
         """
+        if self._is_closed:
+            raise ClosedError("the model is closed; prepare it again")
         feeds = self._by_name(inputs)
         open_inputs = [each.name for each in self._inputs if _is_open(each)]
         shapes = {name: np.shape(feeds[name]) for name in open_inputs if name in feeds}
@@ -195,10 +211,14 @@ class CoexecRep(BackendRep):
         if key not in self._started:
             settings = replace(self._settings, shapes=shapes)
             self._started[key] = _Started(self._model, settings, self._assign)
+        self._started.move_to_end(key)
+        while len(self._started) > self.most_shapes:
+            self._started.popitem(last=False)[1].close()
         return self._started[key]
 
     def close(self) -> None:
-        """Release all resources."""
+        """Release all resources. No run is possible afterwards."""
+        self._is_closed = True
         for started in self._started.values():
             started.close()
         self._started.clear()

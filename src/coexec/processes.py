@@ -56,17 +56,26 @@ class Child:
     """A child process that runs a module of coexec. The module exchanges messages with the parent
     process by `Parent`."""
 
-    def __init__(self, module: str, does: str, errors: int | None = subprocess.DEVNULL) -> None:
+    def __init__(
+        self,
+        module: str,
+        does: str,
+        errors: int | None = subprocess.DEVNULL,
+        own_group: bool = False,
+    ) -> None:
         """Start the process.
 
         Args:
             does: its work, for messages: "the process that *plans in the background* has ended".
             errors: the destination of its standard error, as for ``subprocess``.
+            own_group: `kill` ends also the processes that it has started, where the system has
+                groups of processes.
 
         Raises:
             ExecutionError: no process can be started.
         """
         self._does = does
+        self._has_group = own_group and hasattr(os, "killpg")
         if not can_start():
             raise ExecutionError(
                 f"no process can be started that {does}: this program is frozen, "
@@ -79,6 +88,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=variables(),
+                process_group=0 if self._has_group else None,
             )
         except OSError as error:
             raise ExecutionError(f"no process can be started that {does}: {error}") from None
@@ -130,6 +140,9 @@ class Child:
 
     def kill(self) -> None:
         """Kill the process; possible from any thread. A thread in `receive` gets an EndedError."""
+        if self._has_group and self._process.returncode is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
         self._process.kill()
 
     def wait(self, limit_s: float | None = None) -> int:
@@ -146,14 +159,14 @@ class Child:
         Call it in the thread that calls `receive`.
         """
         if not patience_s:
-            self._process.kill()
+            self.kill()
         for pipe in (self._questions, self._answers):
             with contextlib.suppress(OSError):
                 pipe.close()
         try:
             self._process.wait(patience_s or None)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self.kill()
             self._process.wait()
 
     def __enter__(self) -> "Child":

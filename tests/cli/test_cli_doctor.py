@@ -2,6 +2,7 @@
 
 import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -9,12 +10,14 @@ import pytest
 
 from coexec.cache import Cache
 from coexec.cli import doctor_page, main
-from coexec.cli.doctor_page import document, examined, print_page, private
+from coexec.cli.doctor_page import Examination, document, examined, print_page, private, verdict
 from coexec.cli.installed import cache_state
+from coexec.engines.base import Processor
+from coexec.engines.registry import Driven
 from coexec.engines.survey import Survey
 from coexec.extras import EXTRAS, install
-from coexec.profiling.facts import MachineFiles
-from coexec.profiling.fitness import CHECKS
+from coexec.profiling.facts import Fact, MachineFiles
+from coexec.profiling.fitness import CHECKS, Finding
 
 
 @pytest.fixture
@@ -88,3 +91,54 @@ def test_a_cache_that_is_a_file_is_a_line_of_the_page(
     (tmp_path / "file").write_text("")
     assert main(["doctor", "--cache", str(tmp_path / "file")]) == 0
     assert "could not be determined" in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("columns", [None, "80"], ids=["a file", "a terminal of 80 columns"])
+def test_no_line_ends_with_blanks_or_exceeds_the_terminal(
+    columns: str | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert main(["doctor"]) == 0
+    verdict_line, *lines = capfd.readouterr().out.splitlines()
+    assert [line for line in (verdict_line, *lines) if line != line.rstrip()] == []
+    assert columns is None or [line for line in lines if len(line) > int(columns)] == []
+
+
+CPU = Driven("cpu", "a processor", {"onnxruntime": Processor("cpu", "a processor")})
+READY = Examination(
+    (), {"numpy": "2"}, (), {}, Survey((CPU,)), Fact("loop", "native"),
+    cache_state(Cache(Path("absent"))), "", (Finding("turbo", "ok", "off"),),
+)  # fmt: skip
+VERDICTS = {
+    "ready": (READY, "Ready."),
+    "disturbed": (
+        replace(READY, fitness=(Finding("turbo", "look", "on", "switch it off"),)),
+        "Ready, but measured times would be disturbed: turbo (switch it off).",
+    ),
+    "a broken engine": (
+        replace(READY, survey=Survey((CPU,), {"opencl": "it crashed; update it"})),
+        "Ready, but the engine opencl cannot be used: it crashed; update it.",
+    ),
+    "no cache": (
+        replace(READY, cache=None, why_no_cache="it is a file"),
+        "Ready, but the cache cannot be used: it is a file (name another one with --cache).",
+    ),
+    "no package": (
+        replace(READY, packages={"numpy": None}),
+        "Not ready, because packages are not installed: numpy (python -m pip install numpy).",
+    ),
+    "no ONNX Runtime": (
+        replace(READY, survey=Survey()),
+        "Not ready, because the engine onnxruntime runs on no CPU "
+        "(python -m pip install --force-reinstall onnxruntime).",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VERDICTS)
+def test_the_verdict_is_one_sentence(case: str) -> None:
+    found, sentence = VERDICTS[case]
+    assert verdict(found) == sentence

@@ -1,5 +1,6 @@
 """The processors of this machine, beside engines that crash or hang."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,30 @@ def test_without_processes_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) ->
     assert not found.processors and "no process can be started" in found.broken["onnxruntime"]
     with pytest.raises(ExecutionError):
         processes.Child("x", "y")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("names")
+def test_each_step_has_the_limit_and_a_trial_that_exceeds_it_is_ended(tmp_path: Path) -> None:
+    """The two steps before the trial take more than the limit together, and the trial hangs."""
+    signs = tmp_path / "signs"  # of life, ten a second
+    code = (
+        f"import os, time\n{ENGINE}"
+        "    needs_trial = True\n"
+        "    seconds = {'preload': 8, 'processors': 8}\n"  # at first use, as of a library
+        "    def preload(self):\n        time.sleep(self.seconds.pop('preload', 0))\n"
+        "    def describe(self, device, options):\n"
+        "        while True:\n"
+        f"            open({str(signs)!r}, 'a').write('.')\n"
+        "            time.sleep(0.1)\n"
+        "    def processors(self, kind):\n"
+        "        from coexec.engines.base import Processor\n"
+        "        time.sleep(self.seconds.pop('processors', 0))\n"
+        "        return [Processor('cpu', 'false')]\n"
+    )
+    write_distribution(tmp_path, f"bad_{tmp_path.name}", "1.0", code, "coexec.engines", "bad:Bad")
+    found = survey(limit_s=15)
+    assert "did not answer within 15 s, and its process was ended" in found.broken["bad"]
+    size = signs.stat().st_size
+    time.sleep(2)
+    assert 0 < size == signs.stat().st_size

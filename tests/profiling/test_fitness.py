@@ -95,6 +95,28 @@ def test_every_check_has_a_bad_case() -> None:
     assert CHECKS.keys() - BAD.keys() - DISTURBED.keys() == {"usable processors"}
 
 
+ZONE = "sys/class/thermal/thermal_zone{}/temp"
+
+
+def test_a_sensor_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    files = {ZONE.format(1): "no number", ZONE.format(2): "52000"}
+    finding = found(tmp_path, files, replace(QUIET, throttled=1))["throttling by heat"]
+    assert finding.verdict == "look"
+    assert "1 times" in finding.found and "52 °C" in finding.found
+
+
+def test_without_a_readable_sensor_throttling_is_unknown(tmp_path: Path) -> None:
+    files = {ZONE.format(0): "no number", ZONE.format(1): ""}
+    finding = found(tmp_path, files, replace(QUIET, counters={}))["throttling by heat"]
+    assert finding.verdict == "unknown" and "none of its 2" in finding.found
+
+
+def test_a_counter_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    bad = {f"{CPU}/cpu0/thermal_throttle/core_throttle_count": "no number"}
+    machine = MachineFiles(written(tmp_path, CORES, bad), tuple(range(16)))
+    assert observed(machine, lambda _: None).counters["throttled"] == 15 * 3
+
+
 def test_the_other_kind_of_switch_for_turbo(tmp_path: Path) -> None:
     (tmp_path / f"{CPU}/cpufreq").mkdir(parents=True)
     (tmp_path / f"{CPU}/cpufreq/boost").write_text("1\n")

@@ -54,21 +54,53 @@ def test_a_measured_part_counts_and_is_measured_once(tmp_path: Path, cache: Cach
         assert seconds >= computed_s * (1 - 1e-6)
 
 
-def test_what_was_measured_beside_other_programs_is_marked_until_it_is_measured_anew(
+def test_what_was_measured_beside_other_programs_counts_until_these_have_ended(
     tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, engine = load(branches()), Clocked()
     names = {task.name for task in model.graph.tasks}
 
-    def disturbed(others: float, *, fresh: bool) -> Set[str]:
-        monkeypatch.setattr(profiler, "others_share", lambda runs: others)
+    def disturbed(meanwhile: float, *, now: float, fresh: bool = False) -> Set[str]:
+        monkeypatch.setattr(profiler, "others_share", lambda runs: meanwhile)
         with ProfileStore(tmp_path) as store:
             devices, effort = [OpenDevice.of(engine)], Effort(0, 2, 2)
-            found = Profiler(devices, store, fresh=fresh, effort=effort).cost(
-                Compiler(model, cache)
-            )
+            measuring = Profiler(devices, store, fresh=fresh, effort=effort, share_now=lambda: now)
+            found = measuring.cost(Compiler(model, cache))
         return found.disturbed[engine.place]
 
-    assert disturbed(0.5, fresh=False) == names
-    assert disturbed(0.0, fresh=False) == names
-    assert disturbed(0.0, fresh=True) == set()
+    assert disturbed(0.5, now=0.5) == names
+    engine.compiled.clear()
+    assert disturbed(0.0, now=0.5) == names  # nothing is measured
+    assert not engine.compiled
+    assert disturbed(0.0, now=0.0) == set()
+    assert disturbed(0.0, now=0.5) == set()  # the new measurements are stored
+    assert disturbed(0.5, now=0.5, fresh=True) == names
+
+
+def test_the_load_is_observed_only_beside_disturbed_measurements(
+    tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, engine = load(branches()), Clocked()
+    looks: list[int] = []
+
+    def share_now() -> float:
+        looks.append(1)
+        return 1.0
+
+    def observations(meanwhile: float, *, fresh: bool) -> int:
+        looks.clear()
+        monkeypatch.setattr(profiler, "others_share", lambda runs: meanwhile)
+        with ProfileStore(tmp_path) as store:
+            Profiler(
+                [OpenDevice.of(engine)],
+                store,
+                fresh=fresh,
+                effort=Effort(0, 2, 2),
+                share_now=share_now,
+            ).cost(Compiler(model, cache))
+        return len(looks)
+
+    assert observations(0.0, fresh=True) == 0
+    assert observations(0.0, fresh=False) == 0
+    observations(0.5, fresh=True)
+    assert observations(0.0, fresh=False) == 1

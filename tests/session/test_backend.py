@@ -12,7 +12,7 @@ import coexec.backend as backend
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import whole_cpu
-from coexec.errors import DeviceError, InputError, UsageError
+from coexec.errors import ClosedError, DeviceError, InputError, UsageError
 
 CORE = f"cpu:{usable_cores()[0]}"
 X = np.array([[-1.0, 2.0]], np.float32)
@@ -50,6 +50,33 @@ def test_open_shapes_are_those_of_the_inputs(cache: Cache) -> None:
     for count in (3, 1):
         assert rep.run([np.repeat(X, count, axis=0)])[0].shape == (count, 2)
     rep.close()
+
+
+def test_only_the_latest_shapes_have_a_plan(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[backend._Started] = []
+    close = backend._Started.close
+    monkeypatch.setattr(backend._Started, "close", lambda self: (closed.append(self), close(self)))
+    rep = backend.prepare(relu("N"), CORE, cache=cache)
+    rep.most_shapes = 2
+    for count in (1, 2, 1, 3):  # the third run makes two rows the least recent shape
+        assert rep.run([np.repeat(X, count, axis=0)])[0].shape == (count, 2)
+    assert len(closed) == 1
+    rep.run([X])
+    assert len(closed) == 1
+    rep.run([np.repeat(X, 2, axis=0)])
+    assert len(closed) == 2
+    rep.close()
+    assert len(closed) == 4
+
+
+@pytest.mark.parametrize("rows", [1, "N"], ids=["fixed", "open"])
+def test_a_closed_model_does_not_run(rows: int | str, cache: Cache) -> None:
+    rep = backend.prepare(relu(rows), CORE, cache=cache)
+    rep.run([X])
+    rep.close()
+    rep.close()
+    with pytest.raises(ClosedError, match="prepare it again"):
+        rep.run([X])
 
 
 def test_one_operator(cache: Cache) -> None:

@@ -6,12 +6,13 @@ markup and `:key:` as a picture, and a terminal reads control characters as comm
 
 import os
 import re
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, ConsoleDimensions
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-__all__ = ["TextConsole", "err", "out", "visible"]
+__all__ = ["TextConsole", "Trimmed", "err", "out", "visible"]
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -41,6 +42,19 @@ class TextConsole(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # Rich would end the process
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """``content`` without blanks at the ends of its lines."""
+
+    content: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segments in console.render_lines(self.content, options, pad=False):
+            line = Text.assemble(*((each.text, each.style or "") for each in segments))
+            line.rstrip()
+            yield line
 
 
 out = TextConsole(soft_wrap=True)

@@ -6,6 +6,7 @@ from coexec.cli.verbs import prints
 
 @prints(
     coexec="The version.",
+    verdict="One sentence: ready, ready but ..., or not ready because ..., with the remedy.",
     machine="Facts by name; the unit is the end of the name.",
     unknown="By fact that could not be determined, the reason.",
     packages="Versions by package that coexec needs; null: not installed.",

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from coexec.__about__ import __version__
 from coexec.cache import Cache
-from coexec.cli.console import out
+from coexec.cli.console import Trimmed, out
 from coexec.cli.installed import (
     CacheState,
     Extra,
@@ -21,6 +21,7 @@ from coexec.cli.installed import (
     other_packages,
 )
 from coexec.cli.processors import engine_table, remarks
+from coexec.engines.registry import Driven
 from coexec.engines.survey import Survey, survey
 from coexec.errors import CoexecError
 from coexec.profiling.facts import MACHINE, Fact, MachineFiles, determined
@@ -28,10 +29,12 @@ from coexec.profiling.fitness import Finding, findings, observed
 from coexec.runtime.loops import loop_reason
 from coexec.units import format_bytes
 
-__all__ = ["Examination", "document", "examined", "print_page", "private"]
+__all__ = ["Examination", "document", "examined", "print_page", "private", "verdict"]
 
 _T = TypeVar("_T")
 
+_FALLBACK = "onnxruntime"
+"""The engine that every model needs."""
 _HOMES = re.compile(r"/(?:home|Users)/[^/\s'\":,;)]+")
 
 
@@ -97,6 +100,7 @@ def document(found: Examination) -> dict[str, Any]:
     """The page for programs."""
     return {
         "coexec": __version__,
+        "verdict": verdict(found),
         "machine": {fact.name: fact.value for fact in found.machine if fact.value is not None},
         "unknown": {fact.name: fact.why_not for fact in found.machine if fact.value is None},
         "packages": found.packages,
@@ -110,12 +114,55 @@ def document(found: Examination) -> dict[str, Any]:
     }
 
 
+def verdict(found: Examination) -> str:
+    """One sentence: ready, ready but with which limits, or not ready and why; with the remedy."""
+    if obstacles := list(_obstacles(found)):
+        return f"Not ready, because {'; '.join(obstacles)}."
+    if limits := list(_limits(found)):
+        return f"Ready, but {'; '.join(limits)}."
+    return "Ready."
+
+
+def _obstacles(found: Examination) -> Iterable[str]:
+    """Why no model can run."""
+    missing = [name for name, text in found.packages.items() if text is None]
+    if missing:
+        packages = " ".join(missing)
+        yield f"packages are not installed: {packages} (python -m pip install {packages})"
+    if _FALLBACK in found.survey.broken:
+        yield f"the engine {_FALLBACK} cannot be used: {found.survey.broken[_FALLBACK]}"
+    elif not any(_runs_fallback(driven) for driven in found.survey.processors):
+        reinstall = f"python -m pip install --force-reinstall {_FALLBACK}"
+        yield f"the engine {_FALLBACK} runs on no CPU ({reinstall})"
+
+
+def _runs_fallback(driven: Driven) -> bool:
+    return driven.name == "cpu" and _FALLBACK in driven.usable
+
+
+def _limits(found: Examination) -> Iterable[str]:
+    """What does not work, or not well, while models run."""
+    for engine, reason in found.survey.broken.items():
+        yield f"the engine {engine} cannot be used: {reason}"
+    if found.cache is None:
+        yield f"the cache cannot be used: {found.why_no_cache} (name another one with --cache)"
+    elif found.cache.why_not_writable:
+        refused = found.cache.why_not_writable
+        yield f"the cache cannot be written: {refused} (name another one with --cache)"
+    disturbing = [f for f in found.fitness if f.verdict == "look"]
+    if disturbing:
+        each = ", ".join(f"{f.what} ({f.remedy})" for f in disturbing)
+        yield f"measured times would be disturbed: {each}"
+
+
 def print_page(found: Examination) -> None:
     """Print the page for people."""
+    out.print(verdict(found))
+    out.print()
     for title, show in _SECTIONS.items():
         out.print(title)
         for line in show(found):
-            out.print(line)
+            out.print(Trimmed(line))
         out.print()
 
 

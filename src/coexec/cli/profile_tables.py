@@ -93,6 +93,6 @@ def basis_counts(cost: CostTable, place: Place) -> str:
         if not disturbed
         else (
             f"{line}; {disturbed} while other programs used the processors: "
-            f"when these are idle, measure again with --fresh"
+            f"when these are idle, the next plan measures again"
         )
     )

@@ -6,7 +6,7 @@ reason is reported when a user names it. Engines are tried in a separate process
 used (`coexec.engines.contract_trial`).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -146,7 +146,10 @@ def kinds() -> tuple[str, ...]:
 
 
 def processors(
-    kind: str | None = None, fresh: bool = False, without: Collection[str] = ()
+    kind: str | None = None,
+    fresh: bool = False,
+    without: Collection[str] = (),
+    begin: Callable[[str], None] = lambda engine: None,
 ) -> list[Driven]:
     """This machine's processors, or those of one kind, tried with all engines that drive them.
 
@@ -156,10 +159,11 @@ def processors(
         kind: None: all kinds.
         fresh: drop the stored verdicts and try all engines again.
         without: names of engines that must not be imported.
+        begin: called with the name of an engine before each of its trials.
     """
     if fresh:
         verdicts.forget()
-    return [_tried(driven) for driven in _listed(kind, without)]
+    return [_tried(driven, begin) for driven in _listed(kind, without)]
 
 
 def _listed(kind: str | None, without: Collection[str] = ()) -> list[Driven]:
@@ -205,12 +209,13 @@ def _processors(engine: Engine, kind: str) -> Sequence[Processor]:
         return [unusable] if kind == "cpu" else []
 
 
-def _tried(driven: Driven) -> Driven:
+def _tried(driven: Driven, begin: Callable[[str], None] = lambda engine: None) -> Driven:
     """A processor with the results of its engines' trials."""
     by = dict(driven.by)
     for name, processor in driven.by.items():
         engine = load_engine(name)
         if engine.needs_trial and processor.unusable is None:
+            begin(name)
             reason = _failure(engine, driven.name)
             by[name] = replace(processor, unusable=reason)
     return replace(driven, by=by)

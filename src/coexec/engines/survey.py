@@ -13,8 +13,9 @@ from coexec.errors import CoexecError
 __all__ = ["PROCESS", "Survey", "survey"]
 
 PROCESS = "coexec.engines.survey_process"
-LIMIT_S = 60.0
-"""Seconds for all engines; the first trial of a driver takes a few."""
+LIMIT_S = 70.0
+"""Seconds for one step of one engine. A trial ends its own process after 60, and then gives a more
+exact reason."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def survey(limit_s: float = LIMIT_S) -> Survey:
     """The processors, and the engines that cannot be used.
 
     Args:
-        limit_s: seconds after which an engine counts as hanging.
+        limit_s: seconds for a step of one engine, after which the engine counts as hanging.
     """
     crashed: dict[str, str] = {}
     while True:
@@ -52,28 +53,40 @@ def _attempt(without: tuple[str, ...], limit_s: float) -> Survey | tuple[str, st
     Raises:
         ExecutionError: no process can be started.
     """
-    engine = ""
-    with processes.Child(PROCESS, "lists processors") as child:
-        timer = threading.Timer(limit_s, child.kill)
-        timer.start()
+    engine, expired = "", threading.Event()
+    with processes.Child(PROCESS, "lists processors", own_group=True) as child:
         try:
             child.send(without)
-            while isinstance(message := child.receive(), str):
+            while isinstance(message := _received(child, limit_s, expired), str):
                 engine = message
             assert isinstance(message, Survey)
             return message
         except processes.EndedError:
-            return engine, _how(child, timer, limit_s)
-        finally:
-            timer.cancel()
+            return engine, _how(child, expired.is_set(), limit_s)
 
 
-def _how(child: processes.Child, timer: threading.Timer, limit_s: float) -> str:
+def _received(child: processes.Child, limit_s: float, expired: threading.Event) -> object:
+    """The next message. After ``limit_s`` the child is killed, with the processes that it started,
+    and ``expired`` is set."""
+
+    def expire() -> None:
+        expired.set()
+        child.kill()
+
+    timer = threading.Timer(limit_s, expire)
+    timer.start()
+    try:
+        return child.receive()
+    finally:
+        timer.cancel()
+
+
+def _how(child: processes.Child, is_expired: bool, limit_s: float) -> str:
     remedy = "update or reinstall its package, or leave this engine out"
+    if is_expired:
+        return f"it did not answer within {limit_s:g} s, and its process was ended; {remedy}"
     try:
         code = child.wait(1.0)
     except subprocess.TimeoutExpired:
         return f"its process does not answer; {remedy}"
-    if not timer.is_alive():
-        return f"it did not answer within {limit_s:g} s; {remedy}"
     return f"it {processes.ending(code)} when it was loaded; {remedy}"

@@ -36,7 +36,9 @@ def main() -> None:
     _announced(lambda engine: engine.preload(), parent, names)
     _announced(_list, parent, names)
     parent.send("")  # from here on, what may crash runs in further processes
-    parent.send(Survey(tuple(processors(without=without)), broken(without)))
+    tried = processors(without=without, begin=parent.send)
+    parent.send("")
+    parent.send(Survey(tuple(tried), broken(without)))
 
 
 if __name__ == "__main__":

@@ -125,13 +125,22 @@ def _counters(machine: MachineFiles) -> dict[str, int]:
         for thread in machine.threads
         for path in (machine.processors / f"cpu{thread}/thermal_throttle").glob("*_throttle_count")
     ]
-    with suppress(OSError, ValueError):
-        if files:
-            counters["throttled"] = sum(int(path.read_text()) for path in files)
+    if counts := _readable_numbers(files):
+        counters["throttled"] = sum(counts)
     with suppress(OSError, ValueError, KeyError):
         lines = dict(line.split() for line in machine.read("proc/vmstat").splitlines())
         counters["swapped"] = int(lines["pswpin"]) + int(lines["pswpout"])
     return counters
+
+
+def _readable_numbers(files: Iterable[Path]) -> list[int]:
+    """The numbers in these files. A file is left out if it cannot be read: the sensor of a device
+    that sleeps gives an error."""
+    numbers = []
+    for path in files:
+        with suppress(OSError, ValueError):
+            numbers.append(int(path.read_text()))
+    return numbers
 
 
 def findings(machine: MachineFiles, seen: Disturbances) -> list[Finding]:
@@ -246,14 +255,17 @@ def _turbo(machine: MachineFiles, seen: Disturbances) -> _Answer:
 
 
 def _throttling(machine: MachineFiles, seen: Disturbances) -> _Answer:
-    warmest = [
-        int(path.read_text()) / 1000
-        for path in (machine.root / "sys/class/thermal").glob("thermal_zone*/temp")
-    ]
-    degrees = f"; the warmest sensor shows {max(warmest):.0f} °C" if warmest else ""
+    sensors = list((machine.root / "sys/class/thermal").glob("thermal_zone*/temp"))
+    thousandths = _readable_numbers(sensors)
+    degrees = f"; the warmest sensor shows {max(thousandths) / 1000:.0f} °C" if thousandths else ""
     if "throttled" not in seen.counters:
-        if warmest:
+        if thousandths:
             return f"the system counts no throttling{degrees}", ""
+        if sensors:
+            raise ValueError(
+                f"the system counts no throttling, and none of its {len(sensors)} temperature "
+                f"sensors can be read"
+            )
         raise ValueError("the system shows neither throttling nor temperatures")
     total = seen.counters["throttled"]
     found = f"{seen.throttled} times in {_WINDOW_S:g} s, {total} since the start{degrees}"

@@ -9,10 +9,12 @@ from typing import NamedTuple, TypeVar
 
 from coexec.rules import STOLEN
 
-__all__ = ["Load", "ProcessorTime", "load_from_now", "processor_time", "with_load"]
+__all__ = ["Load", "ProcessorTime", "load_from_now", "others_now", "processor_time", "with_load"]
 
 _T = TypeVar("_T")
 
+_LOOK_S = 0.5
+"""Seconds of `others_now`: on two cores, an error of a tick is a hundredth of the time."""
 _TICK_S = 0.01
 """Unit of /proc/stat: Linux counts in hundredths of a second, with any timer."""
 
@@ -123,3 +125,14 @@ def load_from_now(
         return Load(others_s, (now_s() - start_s) * (os.cpu_count() or 1), meanwhile)
 
     return load_so_far
+
+
+def others_now(
+    sleep: Callable[[float], None] = time.sleep,
+    processors: Callable[[], ProcessorTime] = processor_time,
+) -> float:
+    """Share of the processor time that other programs use, observed for half a second; 0 where it
+    cannot be measured."""
+    load_so_far = load_from_now(processors=processors)
+    sleep(_LOOK_S)
+    return load_so_far().share

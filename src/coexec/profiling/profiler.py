@@ -6,7 +6,7 @@ sizes, is predicted. It is measured only if an error of the prediction may chang
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from coexec.profiling.activity import Quiet
 from coexec.profiling.coverage import Outlook, Step, only_operators, outlook, steps_of
 from coexec.profiling.engines import EngineTimes
 from coexec.profiling.pieces import cuttings, known_pieces, measure_pieces, signature_of_piece
+from coexec.profiling.processors import others_now
 from coexec.profiling.store import Measurement, ProfileStore
 from coexec.profiling.sweep import (
     Effort,
@@ -37,6 +38,7 @@ from coexec.profiling.sweep import (
 )
 from coexec.profiling.trained import trained_predictor
 from coexec.progress import ReportProgress
+from coexec.rules import BUSY
 from coexec.runtime.compiler import Compiler
 from coexec.settings import Waiting
 
@@ -56,7 +58,11 @@ _Times = Mapping[str, _Time]
 
 
 class Profiler:
-    """Measures the tasks of models that are not in the store yet."""
+    """Measures the tasks of models that are not in the store yet.
+
+    A stored measurement may have been disturbed by other programs (`Measurement.is_disturbed`). It
+    counts as long as other programs use the processors. When these are idle, it does not count: the
+    task is measured again, and the new measurement replaces it."""
 
     def __init__(
         self,
@@ -71,6 +77,7 @@ class Profiler:
         predictor: Predictor | None = None,
         purpose: str = "",
         launches_apart: bool = False,
+        share_now: Callable[[], float] = others_now,
     ) -> None:
         """
         Args:
@@ -83,7 +90,9 @@ class Profiler:
                 profile of the place.
             launches_apart: if a device has a clock of its own, store the time of the kernels of a
                 task, and as `launch_in` the additional time that each task of the model needs.
+            share_now: share of the processor time that other programs use at present.
         """
+        self._share_now = share_now
         self._purpose = purpose
         self._launches_apart = launches_apart
         self._predictor = predictor
@@ -118,7 +127,7 @@ class Profiler:
             {e.place: self._engine_times.launch_s(e) for e in self._engines},
             {at: {n: t.basis for n, t in own.items()} for at, own in times.items()},
             {e.place: self._engine_times.stitching_s(e) for e in self._engines},
-            {e.place: known_pieces(graph, self._store.read(self._key(e))) for e in self._engines},
+            {e.place: known_pieces(graph, self._valid(self._key(e))) for e in self._engines},
             predictors={
                 e.place: estimator
                 for e in self._engines
@@ -147,7 +156,7 @@ class Profiler:
             runs = {t.name for t in graph.tasks if engine.refusal(t, graph.tensors) is None}
             place_of = home | dict.fromkeys(runs, engine.place)
             for number, cutting in enumerate(all_cuttings, start=1):
-                stored = {} if self._fresh else self._store.read(key)
+                stored = {} if self._fresh else self._valid(key)
                 parts = (
                     signature_of_piece(graph.task[name], region)
                     for name in runs
@@ -181,7 +190,7 @@ class Profiler:
     def _times(self, tasks: "_Tasks") -> _Times:
         """Times of the tasks that the engine runs: measured, or predicted if that is enough."""
         key = self._key(tasks.engine)
-        stored = {} if self._fresh else self._store.read(key)
+        stored = {} if self._fresh else self._valid(key)
         operators = only_operators(tasks.graph, tasks.own, stored)
         view = None if operators is None else self._view(tasks, operators, stored)
         if view is None or view.deciding:  # measuring needs a compiled model: use its operators
@@ -201,6 +210,18 @@ class Profiler:
             )
             for step in view.steps
         }
+
+    def _valid(self, key: str) -> Mapping[str, Measurement]:
+        """The stored measurements that count at present, by signature."""
+        stored = self._store.read(key)
+        if not any(m.is_disturbed for m in stored.values()) or self._is_busy:
+            return stored
+        return {s: m for s, m in stored.items() if not m.is_disturbed}
+
+    @cached_property
+    def _is_busy(self) -> bool:
+        """Whether other programs used the processors when this was first needed."""
+        return self._share_now() > BUSY
 
     def _view(
         self, tasks: "_Tasks", operators: Mapping[str, str], stored: Mapping[str, Measurement]
