@@ -229,34 +229,23 @@ function drawTimelines() {
   const devices = [...new Set(kinds.flatMap(([, line]) => Object.keys(line.utilisation)))];
   const rows = devices.flatMap(device => kinds.map(([kind, line]) => ({ device, kind, line })))
     .filter(({ device, line }) => device in line.utilisation);
-  const label = 190, height = 26;
+  const label = innerWidth < 640 ? 130 : 190, height = 26;
   const scroller = element("div", { class: "wide", tabindex: "0", id: "gantt",
     role: "application", "aria-label": "Timeline; arrow keys move from block to block" });
   let zoom = 1, blocks = [], chosen = null;
   const draw = () => {
-    const width = Math.max(320, (node.clientWidth || 900) - label - 50) * zoom;
+    const width = Math.max(150, (node.clientWidth || 900) - label - 50) * zoom;
     const svg = svgElement("svg", { width: width + label + 20, height: rows.length * height + 34 });
     const x = seconds => label + width * seconds / end;
-    const ticks = Math.min(40, Math.max(4, Math.round(width / 120)));
-    for (let tick = 0; tick <= ticks; tick++) {
-      const at = end * tick / ticks;
-      svg.append(svgElement("line", { class: "axis", x1: x(at), x2: x(at), y1: 18, y2: rows.length * height + 24 }),
-        svgElement("text", { class: "faint", y: 13, ...(tick < ticks ? { x: x(at) + 2 } :
-          { x: x(at), "text-anchor": "end" }) }, `${(1e3 * at).toPrecision(3)} ms`));
-    }
+    drawTicks(svg, x, end, Math.min(40, Math.max(2, Math.round(width / 120))), rows.length * height + 24);
     blocks = [];
     searched.splice(0, searched.length, ...searched.filter(each => !each.isBlock));
     rows.forEach(({ device, kind, line }, index) => {
       const y = 22 + index * height;
       svg.append(svgElement("text", { x: 2, y: y + 15 },
-        `${shortened(device, 14)} ${kind} ${percent(line.utilisation[device])}`));
+        fitted(`${shortened(device, 14)} ${kind} ${percent(line.utilisation[device])}`, label - 8)));
       line.blocks.filter(block => block.device === device).forEach(block => {
-        const classes = ["block", block.kind, block.is_critical && block.kind !== "wait" ? "critical" : ""];
-        const inset = block.kind === "wait" ? 8 : block.kind === "layout" ? 6 : 0;
-        const rect = svgElement("rect", { class: classes.join(" "), x: x(block.start_s), y: y + inset,
-          width: Math.max(1, x(block.end_s) - x(block.start_s)), height: height - 6 - 2 * inset });
-        if (block.kind === "compute") rect.setAttribute("fill", colourOf(`${device}/${block.engine}`));
-        addTooltip(rect, blockText(block, kind));
+        const rect = blockOf(block, kind, device, x, y, height);
         svg.append(rect);
         blocks.push({ row: index, block, rect, text: blockText(block, kind) });
         searched.push({ text: [block.name, block.tensor, ...block.tasks].join("\n").toLowerCase(),
@@ -303,6 +292,25 @@ function drawTimelines() {
   addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(draw, 150); });
 }
 
+function drawTicks(svg, x, end, count, bottom) {
+  for (let tick = 0; tick <= count; tick++) {
+    const at = end * tick / count;
+    const place = tick < count ? { x: x(at) + 2 } : { x: x(at), "text-anchor": "end" };
+    svg.append(svgElement("line", { class: "axis", x1: x(at), x2: x(at), y1: 18, y2: bottom }),
+      svgElement("text", { class: "faint", y: 13, ...place }, `${(1e3 * at).toPrecision(3)} ms`));
+  }
+}
+
+function blockOf(block, kind, device, x, y, height) {
+  const classes = ["block", block.kind, block.is_critical && block.kind !== "wait" ? "critical" : ""];
+  const inset = block.kind === "wait" ? 8 : block.kind === "layout" ? 6 : 0;
+  const rect = svgElement("rect", { class: classes.join(" "), x: x(block.start_s), y: y + inset,
+    width: Math.max(1, x(block.end_s) - x(block.start_s)), height: height - 6 - 2 * inset });
+  if (block.kind === "compute") rect.setAttribute("fill", colourOf(`${device}/${block.engine}`));
+  addTooltip(rect, blockText(block, kind));
+  return rect;
+}
+
 function blockText(block, kind) {
   const lines = [`${block.name} (${block.kind}, ${kind})`,
     `${time(block.end_s - block.start_s)}, from ${time(block.start_s)} to ${time(block.end_s)}`];
@@ -339,10 +347,7 @@ function drawGraph() {
       role: "img", "aria-label": "Graph of tasks" });
     for (const [a, b] of data.edges) {
       const from = data.nodes[a], to = data.nodes[b];
-      const [x1, y1, x2, y2] = [x(from) + box / 2, y(from) + rise, x(to) + box / 2, y(to)];
-      const isCritical = from.is_critical && to.is_critical;
-      svg.append(svgElement("path", { class: isCritical ? "edge critical" : "edge",
-        d: `M${x1} ${y1}C${x1} ${y1 + 14} ${x2} ${y2 - 14} ${x2} ${y2}` }));
+      svg.append(edgeOf(from, to, x(from) + box / 2, y(from) + rise, x(to) + box / 2, y(to)));
     }
     searched.splice(0, searched.length, ...searched.filter(each => !each.isNode));
     data.nodes.forEach(each => {
@@ -379,6 +384,11 @@ function drawGraph() {
     button("Zoom out", () => scale(1 / 1.5)), toggle), placeLegend(), scroller);
   draw();
   scroller.scrollLeft = ((0 - left) * wide + box / 2 + 10) - (scroller.clientWidth || 0) / 2;
+}
+
+function edgeOf(from, to, x1, y1, x2, y2) {
+  return svgElement("path", { class: from.is_critical && to.is_critical ? "edge critical" : "edge",
+    d: `M${x1} ${y1}C${x1} ${y1 + 14} ${x2} ${y2 - 14} ${x2} ${y2}` });
 }
 
 function reveal(name) {
