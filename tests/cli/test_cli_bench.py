@@ -22,7 +22,7 @@ from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance
 from coexec.report import peak, standings
 from coexec.report.bound import bound_of
-from coexec.report.standings import Row, Standings, raced
+from coexec.report.standings import Row, Standings, race_rows
 from coexec.selection.decision import Candidate, Decision
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
@@ -96,7 +96,7 @@ def test_a_plan_that_is_there_twice_runs_once(monkeypatch: pytest.MonkeyPatch) -
     }
     rows = [row(name, plan) for name, plan in plans.items()]
     rows[3].is_base = True
-    found = raced(rows, 3)
+    found = race_rows(rows, 3)
     assert found.same_as == {"again": "one"} and "again" not in ran
     assert {"one", "other engine", "ORT", "ORT, once more"} == set(ran)
     one, again = found.facts(rows[0]), found.facts(rows[2])
@@ -122,7 +122,7 @@ def test_equal_rows_are_named(folder: Path, capfd: pytest.CaptureFixture[str]) -
 def test_the_order_of_turns_rotates() -> None:
     order: list[str] = []
     rows = [Row(name, None, partial(order.append, name), lambda: 0) for name in "abc"]
-    raced(rows, 3)
+    race_rows(rows, 3)
     firsts = [a for a, b in zip(order, ["", *order], strict=False) if a != b]
     assert "".join(firsts[-9:]) == "abcbcacab"
 

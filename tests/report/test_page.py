@@ -142,3 +142,30 @@ def test_it_fits_a_phone(browser: Any, page: Path, scheme: str) -> None:
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == backgrounds[scheme]
     assert opened.complaints == []
     context.close()
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_texts_of_figures_are_inside_of_them(browser: Any, page: Path, width: int) -> None:
+    tab = browser.new_page(viewport={"width": width, "height": 800})
+    Opened(tab, page)
+    overflows = tab.evaluate(
+        """() => {
+          const right = node => node.getBoundingClientRect().right;
+          const boxes = [...document.querySelectorAll("#drawing g")].map(group =>
+            right(group.querySelector("text")) - right(group.querySelector(".node")));
+          const svg = document.querySelector("#gantt svg");
+          const ticks = [...svg.querySelectorAll(".faint")].map(tick => right(tick) - right(svg));
+          return [...boxes, ...ticks];
+        }"""
+    )
+    assert overflows and max(overflows) <= 0
+    tab.close()
+
+
+def test_the_doubt_of_a_choice_is_shown(browser: Any, page: Path, tmp_path: Path) -> None:
+    text = page.read_text().replace('"doubt": null', '"doubt": "the machine was busy"')
+    (tmp_path / "doubt.html").write_text(text)
+    tab = browser.new_page()
+    Opened(tab, tmp_path / "doubt.html")
+    assert "the machine was busy" in tab.locator("#answer").inner_text()
+    tab.close()

@@ -10,6 +10,11 @@ import pytest
 from coexec.cli import main
 from coexec.errors import ExecutionError
 from coexec.report import gather
+from coexec.report.alternatives import without_devices
+from coexec.report.bottleneck import bottleneck_of
+from coexec.report.contents import Contents, DrawnSpan, DrawnTrace
+from coexec.selection.prepare import prepare
+from coexec.settings import Settings
 from tests.helpers.small_models import branches
 from tests.report.conftest import two_cores
 from tests.report.test_page import data_of
@@ -37,8 +42,65 @@ def test_times_and_shares_agree_with_each_other(page: Path) -> None:
     for row in data["tasks"]:
         assert row["elsewhere_s"][row["place"]] == row["predicted_s"]
         assert row["measured_s"] > 0
-    assert len(data["answer"]) == 3 and data["failure"] is None
+    assert data["failure"] is None
     assert {row["name"] for row in data["without"]} == set(data["predicted"]["utilisation"])
+    assert set(data["colours"]) == set(data["places"])
+
+
+def test_the_answer_names_the_bottleneck(page: Path) -> None:
+    assert any("of the critical path" in sentence for sentence in data_of(page)["answer"])
+
+
+def test_a_device_alone_has_one_prediction(page: Path) -> None:
+    data = data_of(page)
+    predicted_s = {row["name"]: row["predicted_s"] for row in data["rivals"]}
+    first, second = (row["name"] for row in data["without"])
+    without_s = [row["predicted_s"] for row in data["without"]]
+    assert without_s == [predicted_s[f"{second} alone"], predicted_s[f"{first} alone"]]
+
+
+def test_a_pin_to_a_device_does_not_hinder_the_plan_without_it(page: Path) -> None:
+    assert all(row["predicted_s"] is not None for row in data_of(page)["without"])
+
+
+def test_onnx_runtimes_own_session_is_one_row_of_ratio_one(model: Path) -> None:
+    place = f"{two_cores().split(',')[0]}/onnxruntime"
+    assert report(model, "--devices", place, "--repeats", "1") == 0
+    (row,) = data_of(model.with_suffix(".html"))["rivals"]
+    assert row["is_plan"] and row["is_base"] and row["ratio"] == 1.0
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_model_is_read(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    output = tmp_path / "file" / "page.html"
+    assert main(["report", str(tmp_path / "absent.onnx"), "--output", str(output)]) == 3
+    assert "is not a folder" in capfd.readouterr().err
+
+
+def test_a_plan_without_a_device_has_a_time_limit(model: Path) -> None:
+    pair = two_cores().split(",")
+    pins = {"b0.a": pair[0], "b2.a": pair[1]}
+    prepared = prepare(
+        str(model),
+        Settings(devices=pair, planner="heft", pins=pins, cache=str(model.parent / "cache")),
+    )
+    statuses = [row.status for row in without_devices(prepared, 0.0)]
+    assert statuses == ["not tried: no time was left"] * 2
+
+
+def test_the_bottleneck_is_what_has_most_of_the_critical_path() -> None:
+    spans = (
+        DrawnSpan("cpu:0", "compute", "a", 0.0, 3.0, tasks=("a",), is_critical=True),
+        DrawnSpan("cpu:1", "compute", "b", 0.0, 9.0, tasks=("b",)),
+        DrawnSpan("cpu:0", "transfer", "t", 3.0, 8.0, is_critical=True),
+        DrawnSpan("cpu:0", "compute", "c", 8.0, 10.0, tasks=("c",), is_critical=True),
+    )
+    contents = Contents("m", "m", (), predicted=DrawnTrace(10.0, {}, spans))
+    assert bottleneck_of(contents) == (
+        "Computing on cpu:0 bounds a request: 50% of the critical path; transfers 50% (simulation)."
+    )
 
 
 def test_no_plan_of_whole_tasks_is_below_the_bound(page: Path) -> None:
@@ -53,7 +115,8 @@ def test_a_phone_is_simulated_and_nothing_runs(
     model: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert report(model, "--platform", "kirin_990", "--planner", "heft", "--json") == 0
-    assert "simulated" in json.loads(capfd.readouterr().out)["answer"][1]
+    facts = json.loads(capfd.readouterr().out)
+    assert "simulated" in facts["answer"][1] and "failure" not in facts
     data = data_of(model.with_suffix(".html"))
     assert data["rivals"] == [] and data["measured"] is None and data["nodes"]
     assert "kirin_990" in data["facts"]["processor"]

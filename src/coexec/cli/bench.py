@@ -53,7 +53,7 @@ def command(
     from coexec.cli.bench_tables import bench_facts, gain_in_words, print_bench
     from coexec.cli.checks import differences, judged
     from coexec.cli.console import out
-    from coexec.cli.output import print_json
+    from coexec.cli.output import check_files, print_json
     from coexec.cli.progress import announce, progress
     from coexec.cli.recorded import write_trace
     from coexec.errors import UsageError
@@ -66,12 +66,13 @@ def command(
         row_of_onnx_runtime,
         row_of_plan,
     )
-    from coexec.report.standings import raced
+    from coexec.report.standings import race_rows
     from coexec.runtime.recorder import RealRecorder
     from coexec.selection.prepare import prepare
 
     if repeats < 1:
         raise UsageError(f"--repeats {repeats}: measure at least once")
+    check_files(trace)
     with progress(f"loading {model}") as tell:
         config = options.settings(progress=tell)
         model, config = resolve_export(model, config)
@@ -84,7 +85,7 @@ def command(
         alone, left_out = alone_rows(prepared, feeds, stack)
         rows = [*alone, plan_row, row_of_onnx_runtime(work, feeds)]
         announce(f"measuring {len(rows)} rows in {repeats} rounds")
-        standings = raced(rows, repeats)
+        standings = race_rows(rows, repeats)
         recorder = RealRecorder(prepared.compiled, work.names)
         outputs = recorded_run(executor, feeds, recorder)
     worst = max(differences(work, feeds, outputs).values()) if check else None

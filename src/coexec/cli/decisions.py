@@ -36,7 +36,8 @@ def print_candidates(decision: Decision, first: str = "taken") -> None:
     """
     for number, candidate in enumerate(decision.candidates):
         label = _LABELS.get(candidate.status, candidate.status) if number else first
-        out.print(f"{label:10} {format_candidate(candidate)}")
+        line = format_candidate(candidate).replace("the taken plan", f"the {first} plan")
+        out.print(f"{label:10} {line}")
     if decision.reference is not None:
         reference = (
             f"{decision.reference}: the others are compared with it; a share of its time is the "

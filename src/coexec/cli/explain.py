@@ -1,8 +1,9 @@
 """`coexec explain`: why tasks are on their devices, in groups and one by one."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,11 @@ from coexec.cli.options import (
     takes,
 )
 from coexec.cli.verbs import ENERGY, prints
+
+if TYPE_CHECKING:
+    from coexec.selection.prepared import Prepared
+    from coexec.timing.explain import Reason
+    from coexec.timing.trace import Trace
 
 
 @prints(
@@ -46,43 +52,70 @@ def command(
     predicted and its measured time.
     """
     from coexec.cli.console import out
-    from coexec.cli.decisions import print_decision
-    from coexec.cli.output import print_json, write_node_data
-    from coexec.cli.planned import energy_facts, energy_line, prepared_on
+    from coexec.cli.output import check_folder, write_node_data
+    from coexec.cli.planned import prepared_on
     from coexec.cli.progress import progress
-    from coexec.cli.reasons import group_table, task_table
     from coexec.errors import UsageError
     from coexec.report.in_place import measured_in_place
     from coexec.timing.explain import explain
     from coexec.timing.simulate import simulate
-    from coexec.units import format_seconds
 
     if top < 1:
         raise UsageError(f"--top {top}: list 1 task or more")
+    if node_data is not None:
+        check_folder(node_data)
     with progress(f"loading {model}") as tell:
         config = options.settings(progress=tell)
         prepared = prepared_on(platform, model, config)
         cost, system = prepared.cost, prepared.system
-    chosen, schedule = prepared.plan, prepared.schedule
+    trace = simulate(prepared.schedule, cost, system)
     pinned = prepared.work.pinned_tasks(cost, system) if platform is None else ()
-    reasons = explain(chosen, schedule, cost, system, pinned)
+    reasons = explain(prepared.plan, prepared.schedule, cost, system, pinned, trace)
     measured = measured_in_place(prepared) if platform is None else {}
-    trace = simulate(schedule, cost, system)
     if node_data is not None:
         write_node_data(node_data, model, prepared, measured)
     if json:
-        rows = [asdict(r) | {"measured_s": measured.get(r.task)} for r in reasons]
-        decision = None if prepared.decision is None else prepared.decision.to_json()
-        print_json({"decision": decision, "tasks": rows} | energy_facts(trace, system))
+        _print_facts(prepared, reasons, measured, trace)
         return
-    print_decision(prepared.decision)
-    out.print(f"plan: {chosen.provenance.planner}, predicted {format_seconds(trace.makespan_s)}")
-    if (joules := energy_line(trace, system)) is not None:
-        out.print(f"energy: {joules}, simulated")
-    out.print(group_table(reasons))
-    shown = reasons if every else sorted(reasons, key=lambda r: -r.predicted_s)[:top]
-    out.print(task_table([r for r in reasons if r in shown], measured))
-    if len(reasons) > len(shown):
-        out.print(f"the {top} longest of {len(reasons)} tasks; --all lists every one, --top N more")
+    _print_plan(prepared, trace)
+    _print_reasons(reasons, measured, len(reasons) if every else top)
     if node_data is not None:
         out.print(f"written    {node_data}")
+
+
+def _print_facts(
+    prepared: "Prepared", reasons: Sequence["Reason"], measured: Mapping[str, float], trace: "Trace"
+) -> None:
+    """Print the JSON document."""
+    from coexec.cli.output import print_json
+    from coexec.cli.planned import energy_facts
+
+    rows = [asdict(each) | {"measured_s": measured.get(each.task)} for each in reasons]
+    decision = None if prepared.decision is None else prepared.decision.to_json()
+    print_json({"decision": decision, "tasks": rows} | energy_facts(trace, prepared.system))
+
+
+def _print_plan(prepared: "Prepared", trace: "Trace") -> None:
+    """Print the decision, the planner, and the simulated time and energy."""
+    from coexec.cli.console import out
+    from coexec.cli.decisions import print_decision
+    from coexec.cli.planned import energy_line
+    from coexec.units import format_seconds
+
+    print_decision(prepared.decision)
+    planner = prepared.plan.provenance.planner
+    out.print(f"plan: {planner}, predicted {format_seconds(trace.makespan_s)}")
+    if (joules := energy_line(trace, prepared.system)) is not None:
+        out.print(f"energy: {joules}, simulated")
+
+
+def _print_reasons(reasons: Sequence["Reason"], measured: Mapping[str, float], top: int) -> None:
+    """Print the groups of equal reasons, then the ``top`` longest tasks in order of their start."""
+    from coexec.cli.console import out
+    from coexec.cli.reasons import group_table, task_table
+
+    out.print(group_table(reasons))
+    longest = sorted(reasons, key=lambda reason: -reason.predicted_s)[:top]
+    out.print(task_table([each for each in reasons if each in longest], measured))
+    if len(reasons) > len(longest):
+        out.print(f"the {top} longest of {len(reasons)} tasks; --all lists every one, --top N more")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SCHEMA",
     "check_files",
+    "check_folder",
     "check_plan_file",
     "print_json",
     "write_file",
@@ -32,10 +33,34 @@ def check_files(*paths: Path | None) -> None:
 
     Raises:
         UsageError: a path is a folder.
+        StoreError: no file can be written there.
     """
     for path in paths:
         if path is not None and path.is_dir():
             raise UsageError(f"cannot write {str(path)!r}: it is a folder; name a file")
+        if path is not None:
+            check_folder(path.parent, path)
+
+
+def check_folder(folder: Path, path: Path | None = None) -> None:
+    """Refuse a folder that cannot be made or written, before long work.
+
+    Args:
+        path: the file to be written in it, for the message; None: the folder itself is the output.
+
+    Raises:
+        StoreError: the folder, or the nearest one above it that exists, does not take files.
+    """
+    existing = folder.absolute()
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        reason = f"{str(existing)!r} is not a folder"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        reason = f"no permission to write in {str(existing)!r}"
+    else:
+        return
+    raise StoreError(f"cannot write {str(path or folder)!r}: {reason}; choose another place")
 
 
 def check_plan_file(path: Path | None, model: str) -> None:

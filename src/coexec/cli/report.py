@@ -1,7 +1,7 @@
 """`coexec report`: one page about a model, its plan and its runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,20 +17,27 @@ from coexec.cli.options import (
 )
 from coexec.cli.verbs import prints
 
+if TYPE_CHECKING:
+    from coexec.errors import CoexecError
+    from coexec.report.contents import Contents
+
 ReportOpt = Annotated[
     Path | None,
     typer.Option("--output", help="Where to write the page; by default MODEL.report.html."),
 ]
 PlannersOpt = Annotated[
-    float, typer.Option("--planners-s", help="Seconds for the plans of all planners; 0: none.")
+    float,
+    typer.Option(
+        "--planners-s", help="Seconds for the plans of all planners, and without a device; 0: none."
+    ),
 ]
 
 
 @prints(
     report="The file.",
-    answer="Sentences: what was chosen, what it gains, and why.",
+    answer="Sentences: what was chosen, what it gains, why, what bounds it, and what would help.",
+    doubt="Why the choice of auto is not certain; null: it is, or auto did not choose.",
     rivals="Ways to run the model, with medians in seconds; empty: nothing was measured.",
-    failure="Why the report is not complete; null: it is.",
 )
 @takes(*PLANNED, "waiting")
 def command(
@@ -49,47 +56,67 @@ def command(
 
     If a step fails, the page shows what the steps before have found.
     """
-    from coexec.cli.console import out
-    from coexec.cli.output import check_files, print_json, write_file
-    from coexec.cli.planned import prepared_on
-    from coexec.cli.progress import announce, progress
-    from coexec.errors import UsageError
-    from coexec.exports.opening import resolve_export
-    from coexec.report.gather import ReportFailure, gather
+    from coexec.cli.output import check_files, write_file
+    from coexec.cli.progress import announce
     from coexec.report.html import page_of
+
+    _check(repeats, planners_s)
+    file = output or default_report(model)
+    check_files(file)
+    contents, failure = _contents(model, options, platform, repeats, planners_s)
+    write_file(file, page_of(contents))
+    if failure is not None:
+        announce(f"{file} shows what was found until then")
+        raise failure
+    _print(contents, file, json)
+
+
+def _check(repeats: int, planners_s: float) -> None:
+    """Refuse numbers without a meaning."""
+    from coexec.errors import UsageError
 
     if repeats < 0:
         raise UsageError(f"--repeats {repeats}: 0 rounds or more")
     if planners_s < 0:
         raise UsageError(f"--planners-s {planners_s:g}: 0 seconds or more")
-    file = output or default_report(model)
-    check_files(file)
-    failure = None
+
+
+def _contents(
+    model: str,
+    options: SettingOptions,
+    platform: str | None,
+    repeats: int,
+    planners_s: float,
+) -> "tuple[Contents, CoexecError | None]":
+    """The contents of the page, and the failure that ended them early, if there was one."""
+    from coexec.cli.planned import prepared_on
+    from coexec.cli.progress import progress
+    from coexec.exports.opening import resolve_export
+    from coexec.report.gather import ReportFailure, gather
+
     with progress(f"loading {model}") as tell:
-        config = options.settings(progress=tell)
-        source, config = resolve_export(model, config)
+        source, config = resolve_export(model, options.settings(progress=tell))
         prepared = prepared_on(platform, source, config)
-        shown_platform = "" if platform is None else f"{platform}, simulated"
+        processor = "" if platform is None else f"{platform}, simulated"
         try:
-            contents = gather(prepared, model, repeats, tell, planners_s, shown_platform)
-        except ReportFailure as found:
-            contents, failure = found.contents, found.error
-    write_file(file, page_of(contents))
-    if failure is not None:
-        announce(f"{file} shows what was found until then")
-        raise failure
+            return gather(prepared, model, repeats, tell, planners_s, processor), None
+        except ReportFailure as incomplete:
+            return incomplete.contents, incomplete.error
+
+
+def _print(contents: "Contents", file: Path, json: bool) -> None:
+    """Print the answer as sentences, or with the rivals as a JSON document."""
+    from coexec.cli.console import out
+    from coexec.cli.output import print_json
+
     if json:
         rivals = [{"name": row.name, "paced_s": row.paced_s, "loop_s": row.loop_s}
                   for row in contents.rivals]  # fmt: skip
-        print_json(
-            {
-                "report": str(file),
-                "answer": contents.answer,
-                "rivals": rivals,
-                "failure": contents.failure,
-            }
-        )
+        answer = {"answer": contents.answer, "doubt": contents.doubt}
+        print_json({"report": str(file), **answer, "rivals": rivals})
         return
     for sentence in contents.answer:
         out.print(sentence)
+    if contents.doubt is not None:
+        out.print(f"in doubt: {contents.doubt}")
     out.print(f"report: {file}, open it in a browser")

@@ -47,7 +47,7 @@ def command(
     from coexec.cli.checks import differences, judged
     from coexec.cli.console import out
     from coexec.cli.gantt import draw
-    from coexec.cli.output import print_json, write_file
+    from coexec.cli.output import check_files, print_json, write_file
     from coexec.cli.progress import progress
     from coexec.cli.recorded import write_trace
     from coexec.exports.opening import resolve_export
@@ -56,6 +56,7 @@ def command(
     from coexec.selection.prepare import prepare
     from coexec.units import format_joules, format_seconds
 
+    check_files(output, trace)
     with progress(f"loading {model}") as tell:
         config = options.settings(progress=tell)
         prepared = prepare(*resolve_export(model, config))

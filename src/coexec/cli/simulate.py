@@ -39,7 +39,7 @@ def command(
     """
     from coexec.cli.console import out
     from coexec.cli.gantt import draw
-    from coexec.cli.output import print_json, write_file
+    from coexec.cli.output import check_files, print_json, write_file
     from coexec.cli.planned import energy_facts, energy_line, prepared_on
     from coexec.cli.progress import progress
     from coexec.errors import UsageError
@@ -48,6 +48,7 @@ def command(
 
     if requests < 1:
         raise UsageError(f"--requests {requests}: simulate at least 1")
+    check_files(trace)
     with progress(f"loading {model}") as tell:
         config = options.settings(progress=tell)
         prepared = prepared_on(platform, model, config)

@@ -21,9 +21,9 @@ from coexec.model.tasks_of_nodes import tasks_of_nodes
 from coexec.selection.prepared import Prepared
 from coexec.timing.placed_pieces import PlacedPiece, placed_pieces
 
-__all__ = ["node_data"]
+__all__ = ["PLACE_COLOURS", "node_data"]
 
-_COLOURS = (
+PLACE_COLOURS = (
     "#56b4e9",
     "#e69f00",
     "#009e73",
@@ -109,7 +109,7 @@ def _heads(model: onnx.ModelProto, tasks: Sequence[str | None], graph: Graph) ->
 def _coloured(text_by_node: Mapping[str, str]) -> Mapping[str, Any]:
     """Node data with one colour for equal texts."""
     texts = dict.fromkeys(text_by_node.values())
-    colours = {text: _COLOURS[n % len(_COLOURS)] for n, text in enumerate(texts)}
+    colours = {text: PLACE_COLOURS[n % len(PLACE_COLOURS)] for n, text in enumerate(texts)}
     results = {
         node: {"value": text, "bgColor": colours[text]} for node, text in text_by_node.items()
     }

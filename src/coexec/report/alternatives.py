@@ -1,11 +1,12 @@
 """Other plans for the same costs: by each planner, and without one of the devices. Simulated."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from coexec.costs.base import CostModel
+from coexec.costs.pinned import Pinned, resolve
 from coexec.errors import CoexecError, first_line
 from coexec.hardware.hardware import System
 from coexec.planners import PLANNERS
@@ -14,7 +15,7 @@ from coexec.selection.planning_context import make_plan
 from coexec.selection.prepared import Prepared, Simulated
 from coexec.timing.simulate import simulate
 
-__all__ = ["by_planners", "without_devices"]
+__all__ = ["alone_s", "by_planners", "without_devices"]
 
 _ORDER = ("single", "heft", "hope_greedy", "dmdar", "mosaic", "mulayer", "codl", "anneal",
           "cpsat", "hope_ilp", "exhaustive")  # fmt: skip
@@ -40,17 +41,39 @@ def by_planners(prepared: Prepared, limit_s: float) -> Iterator[Alternative]:
         yield _planned(name, name, _limited(name, left_s), system, prepared)
 
 
-def without_devices(prepared: Prepared) -> Iterator[Alternative]:
-    """For each device that the plan uses, a plan of the same planner without it."""
+def without_devices(prepared: Prepared, limit_s: float) -> Iterator[Alternative]:
+    """For each device that the plan uses, a plan of the same planner without it. Pins to the
+    device do not count.
+
+    Args:
+        limit_s: seconds for all plans; later ones are left out with the reason.
+    """
     used, planner = prepared.plan.used, prepared.plan.provenance.planner
     if len(used) < 2:
         return
-    for name in used:
-        left = [device for device in prepared.system.devices if device.name != name]
-        links = [link for link in prepared.system.links if name not in (link.source, link.target)]
-        system = replace(prepared.system, devices=tuple(left), links=tuple(links))
-        chosen = planner if len(left) > 1 and planner in PLANNERS else "single"
-        yield _planned(name, chosen, {}, system, prepared)
+    deadline_s = time.monotonic() + limit_s
+    for index, name in enumerate(used):
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            yield Alternative(name, None, status="not tried: no time was left")
+            continue
+        others = [device.name for device in prepared.system.devices if device.name != name]
+        chosen = planner if len(others) > 1 and planner in PLANNERS else "single"
+        options = _limited(chosen, left_s / (len(used) - index))
+        yield _planned(name, chosen, options, _system_of(prepared.system, others), prepared)
+
+
+def alone_s(prepared: Prepared, device: str) -> float | None:
+    """Seconds of the plan of one device, simulated; None if the device cannot run the model."""
+    system = _system_of(prepared.system, [device])
+    return _planned(device, "single", {}, system, prepared).predicted_s
+
+
+def _system_of(system: System, names: Collection[str]) -> System:
+    """The part of a system with some of its devices and the links between these."""
+    devices = tuple(device for device in system.devices if device.name in names)
+    links = tuple(each for each in system.links if each.source in names and each.target in names)
+    return replace(system, devices=devices, links=links)
 
 
 def _limited(name: str, left_s: float) -> Mapping[str, Any]:
@@ -72,7 +95,9 @@ def _planned(
 
 
 def _pinned(prepared: Prepared, system: System) -> CostModel:
-    """The costs for planners, with the pins of the user."""
+    """The costs for planners, with the pins of the user to devices of ``system``."""
     if isinstance(prepared.origin, Simulated):
         return prepared.cost
-    return prepared.work.pinned(prepared.work.measured[0], system)
+    known = {name for place in system.places for name in (place.device, str(place))}
+    pins = {task: name for task, name in prepared.work.settings.pins.items() if name in known}
+    return Pinned(prepared.cost, resolve(pins, prepared.graph, prepared.cost, system))

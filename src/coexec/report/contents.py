@@ -142,12 +142,16 @@ class Contents:
     model: str
     title: str
     answer: tuple[str, ...]
-    """Three sentences: the choice, its gain, and the reason."""
+    """Sentences: the choice, its gain, the reason, what bounds a request, and what would help."""
+    doubt: str | None = None
+    """Why the choice of planner "auto" is not certain."""
     failure: str | None = None
     """Why the report is not complete."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """Machine, versions, and how was measured."""
     places: tuple[str, ...] = ()
+    colours: Mapping[str, str] = field(default_factory=dict)
+    """Colours by place."""
     considered: tuple[Mapping[str, Any], ...] = ()
     """The candidates of planner "auto"."""
     rivals: tuple[RivalRow, ...] = ()

@@ -9,18 +9,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 from coexec.arrays import Array
 from coexec.engines import detect
 from coexec.errors import CoexecError
+from coexec.exports.node_data import PLACE_COLOURS
 from coexec.graph.graph import Graph
 from coexec.plan.footprint import task_bytes
 from coexec.plan.memory import offsets_bound, records_of
 from coexec.plan.schedule import Segment
 from coexec.progress import ReportProgress
 from coexec.report.alternatives import by_planners, without_devices
-from coexec.report.answer import answer_of
+from coexec.report.answer import answer_of, doubt_of, is_ort_session
 from coexec.report.bound import bound_of
 from coexec.report.contents import (
     Contents,
@@ -41,7 +43,7 @@ from coexec.report.rivals import (
     row_of_onnx_runtime,
     row_of_plan,
 )
-from coexec.report.standings import Row, Standings, raced
+from coexec.report.standings import Row, Standings, race_rows
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
 from coexec.selection.prepared import Prepared, Simulated
@@ -122,12 +124,14 @@ class _Gathering:
         decision = prepared.decision
         bound = bound_of(prepared)
         path = critical_path(trace)
+        places = tuple(str(place) for place in system.places)
         critical = _tasks_of(path, schedule.segments)
         self._add(
-            places=tuple(str(place) for place in system.places),
+            places=places,
+            colours=dict(zip(places, cycle(PLACE_COLOURS), strict=False)),
             considered=() if decision is None else tuple(decision.to_json()["candidates"]),
             predicted=_timeline(trace, path),
-            tasks=tuple(_task_rows(prepared, critical)),
+            tasks=tuple(_task_rows(prepared, critical, trace)),
             nodes=tuple(_nodes(prepared, critical)),
             edges=tuple(_edges(prepared.graph)),
             bound_s=None if bound is None else bound.seconds,
@@ -152,8 +156,12 @@ class _Gathering:
             row, runner = row_of_plan(prepared, "plan", predicted_time_s(prepared), feeds, stack)
             self._record(runner, feeds)
             alone, left_out = alone_rows(prepared, feeds, stack)
-            rows = [row, *alone, row_of_onnx_runtime(work, feeds)]
-            standings = raced(rows, rounds)
+            if is_ort_session(prepared):
+                row.is_base, row.name = True, "plan: ONNX Runtime's own session"
+                rows = [row, *(each for each in alone if not each.is_same(row))]
+            else:
+                rows = [row, *alone, row_of_onnx_runtime(work, feeds)]
+            standings = race_rows(rows, rounds)
         load = f"{standings.outcome.others:.0%} of the processors' time, by other programs"
         self._add(
             rivals=tuple(_rivals(standings, row)),
@@ -172,11 +180,13 @@ class _Gathering:
 
     def alternatives(self, planners_s: float) -> None:
         """What other planners would do, and the plan without each of its devices."""
-        planners = tuple(by_planners(self._prepared, planners_s)) if planners_s else ()
-        self._add(planners=planners, without=tuple(without_devices(self._prepared)))
+        if planners_s:
+            planners = tuple(by_planners(self._prepared, planners_s))
+            self._add(planners=planners, without=tuple(without_devices(self._prepared, planners_s)))
 
     def answer(self) -> None:
-        self._add(answer=answer_of(self.contents, self._prepared))
+        doubt = doubt_of(self._prepared)
+        self._add(answer=answer_of(self.contents, self._prepared), doubt=doubt)
 
 
 def _facts(prepared: Prepared, platform: str) -> dict[str, str]:
@@ -222,13 +232,15 @@ def _tasks_of(path: Iterable[Span], segments: tuple[Segment, ...]) -> set[tuple[
     return {(piece.task, piece.region) for i in indices for piece in segments[i].pieces}
 
 
-def _task_rows(prepared: Prepared, critical: set[tuple[str, Any]]) -> Iterator[TaskRow]:
+def _task_rows(
+    prepared: Prepared, critical: set[tuple[str, Any]], trace: Trace
+) -> Iterator[TaskRow]:
     graph, cost, system = prepared.graph, prepared.cost, prepared.system
     is_simulated = isinstance(prepared.origin, Simulated)
     pinned = () if is_simulated else prepared.work.pinned_tasks(cost, system)
     reasons = {
         reason.task: reason
-        for reason in explain(prepared.plan, prepared.schedule, cost, system, pinned)
+        for reason in explain(prepared.plan, prepared.schedule, cost, system, pinned, trace)
     }
     for segment in prepared.schedule.segments:
         for piece in segment.pieces:

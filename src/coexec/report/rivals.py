@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from coexec.arrays import Array
-from coexec.engines.names import default_names
 from coexec.errors import DeviceError
+from coexec.report.alternatives import alone_s
 from coexec.report.peak import of_onnx_runtime, of_plan
 from coexec.report.standings import Row
 from coexec.runtime.recorder import RealRecorder
@@ -49,17 +49,15 @@ def _alone(plan: Prepared) -> dict[str, float | None]:
     else the devices of the plan, if there are several."""
     if plan.work.settings.plan is not None:
         return dict.fromkeys(plan.work.device_names) if len(plan.work.device_names) > 1 else {}
+    known = plan.system.names
     considered = {
-        c.devices[0]: c.predicted_s
+        c.devices[0]: alone_s(plan, c.devices[0]) if c.devices[0] in known else c.predicted_s
         for c in plan.candidates
         if len(c.devices) == 1 and c.is_able and c.status != "left out"
     }
     if considered:
         return considered
-    cost, system = plan.work.measured
-    places = system.places if len(system.places) > 1 else ()
-    device_names = plan.work.settings.devices or default_names()
-    return {name: cost.total_s(place) for name, place in zip(device_names, places, strict=False)}
+    return {name: alone_s(plan, name) for name in known} if len(known) > 1 else {}
 
 
 def alone_rows(

@@ -12,7 +12,7 @@ from coexec.report.energy import MeasuredEnergy, measured_energy
 from coexec.selection.quiet_moment import REAL, Rest
 from coexec.selection.race import REQUESTS, Outcome, race
 
-__all__ = ["Row", "Standings", "raced"]
+__all__ = ["Row", "Standings", "race_rows"]
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Standings:
         return facts | {"peak_bytes": row.peak_bytes} | asdict(row.energy)
 
 
-def raced(rows: Sequence[Row], rounds: int) -> Standings:
+def race_rows(rows: Sequence[Row], rounds: int) -> Standings:
     """Run the race of the rows, each plan once; then measure energy and memory of each plan."""
     ran_for = {row.name: next(r for r in rows if r is row or r.is_same(row)) for row in rows}
     different = [row for row in rows if ran_for[row.name] is row]

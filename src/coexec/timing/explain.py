@@ -19,6 +19,7 @@ from coexec.plan.plan import Plan
 from coexec.plan.schedule import Schedule, Segment
 from coexec.timing.clock import launched_s
 from coexec.timing.simulate import simulate
+from coexec.timing.trace import Trace
 from coexec.units import format_seconds
 
 __all__ = ["GROUPS", "Delivery", "Group", "Reason", "explain"]
@@ -92,14 +93,17 @@ def explain(
     cost: CostModel,
     system: System,
     pinned: Collection[str] = (),
+    trace: Trace | None = None,
 ) -> list[Reason]:
     """A reason for each piece of the plan, in the order in which they start.
 
     Args:
         plan: verified; ``schedule`` is derived from it.
         pinned: names of tasks whose device the user has chosen.
+        trace: the simulation of ``schedule``; None: it is simulated here.
     """
-    graph, times = schedule.graph, _Times(plan, schedule, cost, system)
+    trace = simulate(schedule, cost, system) if trace is None else trace
+    graph, times = schedule.graph, _Times(plan, schedule, cost, system, trace)
     reasons = []
     for segment in sorted(schedule.segments, key=lambda s: times.start_s(s)):
         transfers = (schedule.transfers[i] for i in schedule.incoming[segment.index])
@@ -155,9 +159,10 @@ class _Made(NamedTuple):
 class _Times:
     """Seconds at which tensors are available on devices, in a simulated plan."""
 
-    def __init__(self, plan: Plan, schedule: Schedule, cost: CostModel, system: System) -> None:
+    def __init__(
+        self, plan: Plan, schedule: Schedule, cost: CostModel, system: System, trace: Trace
+    ) -> None:
         self._graph, self._cost, self._system = schedule.graph, cost, system
-        trace = simulate(schedule, cost, system)
         self._span = {span.segment: span for span in trace.of("compute")}
         self._busy: dict[str, list[tuple[float, float]]] = {name: [] for name in system.names}
         for span in trace.of("compute", "transfer"):

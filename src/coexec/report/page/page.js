@@ -4,9 +4,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const main = document.getElementById("main");
 const tip = document.getElementById("tip");
-// Distinguishable with any colour vision (Okabe and Ito, 2008).
-const COLOURS = ["#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#0072b2", "#d55e00", "#999999"];
-const colourOf = place => COLOURS[Math.max(0, data.places.indexOf(place)) % COLOURS.length];
+const colourOf = place => data.colours[place] || "#999999";
 
 // --- Elements and texts
 
@@ -17,7 +15,7 @@ function element(name, attributes = {}, ...children) {
   return node;
 }
 
-function drawn(name, attributes = {}, text = null) {
+function svgElement(name, attributes = {}, text = null) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   if (text !== null) node.textContent = text;
@@ -77,7 +75,7 @@ function show(text, x, y) {
   tip.style.top = `${y + 16 + box.height > innerHeight ? Math.max(4, y - box.height - 8) : y + 16}px`;
 }
 
-function explained(node, text) {
+function addTooltip(node, text) {
   node.addEventListener("pointermove", event => show(text, event.clientX, event.clientY));
   node.addEventListener("pointerleave", () => { tip.hidden = true; });
 }
@@ -92,7 +90,7 @@ function table(columns, rows, mark = () => {}) {
     for (const column of columns) {
       const value = column.of(row);
       const isNumber = column.text !== undefined;
-      const cell = element("td", { class: isNumber ? "number" : "name" });
+      const cell = element("td", { class: isNumber ? "number" : column.isLong ? "long" : "name" });
       cell.textContent = isNumber ? column.text(value) : value ?? "";
       line.append(cell);
     }
@@ -136,7 +134,7 @@ function search() {
     if (isMatch && isTask) count += 1;
   }
   const matches = document.getElementById("matches");
-  matches.textContent = word === "" ? "" : `${count} of ${data.tasks.length} tasks`;
+  matches.textContent = word === "" ? "" : `${count} of ${data.tasks.length} ${data.tasks.length === data.nodes.length ? "tasks" : "pieces"}`;
   const first = document.querySelector("#tasks tr.match");
   if (first) first.parentNode.prepend(...document.querySelectorAll("#tasks tr.match"));
 }
@@ -150,6 +148,7 @@ function findable(texts, nodes, isTask = false) {
 function drawHead() {
   document.getElementById("title").textContent = `${data.title}: coexec report`;
   document.getElementById("answer").append(...data.answer.map(text => element("p", {}, text)));
+  if (data.doubt) document.getElementById("answer").append(element("p", { id: "doubt" }, `In doubt: ${data.doubt}.`));
   const failure = document.getElementById("failure");
   failure.hidden = data.failure === null;
   failure.textContent = data.failure === null ? "" : `This report is not complete: ${data.failure}`;
@@ -170,16 +169,16 @@ function drawRivals() {
   const draw = figure => {
     const longest = Math.max(...data.rivals.map(row => row[figure]));
     const room = roomIn(node), label = Math.min(230, room / 2.4);
-    const svg = drawn("svg", { width: room, height: 26 * data.rivals.length, role: "img",
+    const svg = svgElement("svg", { width: room, height: 26 * data.rivals.length, role: "img",
       "aria-label": `Median time, ${figures[figure]}` });
     data.rivals.forEach((row, index) => {
       const width = (room - label - 70) * row[figure] / longest;
-      const bar = drawn("rect", { x: label, y: 26 * index + 4, width, height: 17,
+      const bar = svgElement("rect", { x: label, y: 26 * index + 4, width, height: 17,
         fill: row.is_plan ? "#d55e00" : row.is_base ? "#999999" : "#56b4e9" });
-      explained(bar, `${row.name}\n${time(row[figure])} a request, ${figures[figure]}\n` +
+      addTooltip(bar, `${row.name}\n${time(row[figure])} a request, ${figures[figure]}\n` +
         `${row.ratio.toFixed(2)} times the speed of ONNX Runtime`);
-      svg.append(drawn("text", { x: label - 8, y: 26 * index + 17, "text-anchor": "end" },
-        shortened(row.name, label / 6.5)), bar, drawn("text", { x: label + 6 + width, y: 26 * index + 17 }, time(row[figure])));
+      svg.append(svgElement("text", { x: label - 8, y: 26 * index + 17, "text-anchor": "end" },
+        shortened(row.name, label / 6.5)), bar, svgElement("text", { x: label + 6 + width, y: 26 * index + 17 }, time(row[figure])));
     });
     chart.replaceChildren(element("div", { class: "wide" }, svg));
     for (const each of choose.children) each.setAttribute("aria-pressed", each.dataset.figure === figure);
@@ -216,7 +215,7 @@ function drawConsidered() {
     { title: "predicted", of: row => row.predicted_s, text: time },
     { title: "at 30 a second", of: row => row.paced_s, text: time },
     { title: "in a loop", of: row => row.loop_s, text: time },
-    { title: "reason", of: row => row.reason },
+    { title: "reason", of: row => row.reason, isLong: true },
   ], data.considered));
 }
 
@@ -230,35 +229,25 @@ function drawTimelines() {
   const devices = [...new Set(kinds.flatMap(([, line]) => Object.keys(line.utilisation)))];
   const rows = devices.flatMap(device => kinds.map(([kind, line]) => ({ device, kind, line })))
     .filter(({ device, line }) => device in line.utilisation);
-  const label = 190, height = 26;
+  const label = innerWidth < 640 ? 130 : 190, height = 26;
   const scroller = element("div", { class: "wide", tabindex: "0", id: "gantt",
     role: "application", "aria-label": "Timeline; arrow keys move from block to block" });
   let zoom = 1, blocks = [], chosen = null;
   const draw = () => {
-    const width = Math.max(320, (node.clientWidth || 900) - label - 50) * zoom;
-    const svg = drawn("svg", { width: width + label + 20, height: rows.length * height + 34 });
+    const width = Math.max(150, (node.clientWidth || 900) - label - 50) * zoom;
+    const svg = svgElement("svg", { width: width + label + 20, height: rows.length * height + 34 });
     const x = seconds => label + width * seconds / end;
-    const ticks = Math.min(40, Math.max(4, Math.round(width / 120)));
-    for (let tick = 0; tick <= ticks; tick++) {
-      const at = end * tick / ticks;
-      svg.append(drawn("line", { class: "axis", x1: x(at), x2: x(at), y1: 18, y2: rows.length * height + 24 }),
-        drawn("text", { class: "faint", x: x(at) + 2, y: 13 }, `${(1e3 * at).toPrecision(3)} ms`));
-    }
+    drawTicks(svg, x, end, Math.min(40, Math.max(2, Math.round(width / 120))), rows.length * height + 24);
     blocks = [];
     searched.splice(0, searched.length, ...searched.filter(each => !each.isBlock));
     rows.forEach(({ device, kind, line }, index) => {
       const y = 22 + index * height;
-      svg.append(drawn("text", { x: 2, y: y + 15 },
-        `${shortened(device, 14)} ${kind} ${percent(line.utilisation[device])}`));
+      svg.append(svgElement("text", { x: 2, y: y + 15 },
+        fitted(`${shortened(device, 14)} ${kind} ${percent(line.utilisation[device])}`, label - 8)));
       line.blocks.filter(block => block.device === device).forEach(block => {
-        const classes = ["block", block.kind, block.is_critical && block.kind !== "wait" ? "critical" : ""];
-        const inset = block.kind === "wait" ? 8 : block.kind === "layout" ? 6 : 0;
-        const rect = drawn("rect", { class: classes.join(" "), x: x(block.start_s), y: y + inset,
-          width: Math.max(1, x(block.end_s) - x(block.start_s)), height: height - 6 - 2 * inset });
-        if (block.kind === "compute") rect.setAttribute("fill", colourOf(`${device}/${block.engine}`));
-        explained(rect, told(block, kind));
+        const rect = blockOf(block, kind, device, x, y, height);
         svg.append(rect);
-        blocks.push({ row: index, block, rect, text: told(block, kind) });
+        blocks.push({ row: index, block, rect, text: blockText(block, kind) });
         searched.push({ text: [block.name, block.tensor, ...block.tasks].join("\n").toLowerCase(),
           nodes: [rect], isTask: false, isBlock: true });
       });
@@ -303,7 +292,26 @@ function drawTimelines() {
   addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(draw, 150); });
 }
 
-function told(block, kind) {
+function drawTicks(svg, x, end, count, bottom) {
+  for (let tick = 0; tick <= count; tick++) {
+    const at = end * tick / count;
+    const place = tick < count ? { x: x(at) + 2 } : { x: x(at), "text-anchor": "end" };
+    svg.append(svgElement("line", { class: "axis", x1: x(at), x2: x(at), y1: 18, y2: bottom }),
+      svgElement("text", { class: "faint", y: 13, ...place }, `${(1e3 * at).toPrecision(3)} ms`));
+  }
+}
+
+function blockOf(block, kind, device, x, y, height) {
+  const classes = ["block", block.kind, block.is_critical && block.kind !== "wait" ? "critical" : ""];
+  const inset = block.kind === "wait" ? 8 : block.kind === "layout" ? 6 : 0;
+  const rect = svgElement("rect", { class: classes.join(" "), x: x(block.start_s), y: y + inset,
+    width: Math.max(1, x(block.end_s) - x(block.start_s)), height: height - 6 - 2 * inset });
+  if (block.kind === "compute") rect.setAttribute("fill", colourOf(`${device}/${block.engine}`));
+  addTooltip(rect, blockText(block, kind));
+  return rect;
+}
+
+function blockText(block, kind) {
   const lines = [`${block.name} (${block.kind}, ${kind})`,
     `${time(block.end_s - block.start_s)}, from ${time(block.start_s)} to ${time(block.end_s)}`];
   if (block.engine) lines.push(`${block.device}/${block.engine}`);
@@ -335,33 +343,30 @@ function drawGraph() {
   let zoom = 1, byTime = false;
   const draw = () => {
     const width = (right - left) * wide + box + 20, height = depth * high + rise + 20;
-    const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, width: width * zoom, height: height * zoom,
+    const svg = svgElement("svg", { viewBox: `0 0 ${width} ${height}`, width: width * zoom, height: height * zoom,
       role: "img", "aria-label": "Graph of tasks" });
     for (const [a, b] of data.edges) {
       const from = data.nodes[a], to = data.nodes[b];
-      const [x1, y1, x2, y2] = [x(from) + box / 2, y(from) + rise, x(to) + box / 2, y(to)];
-      const isCritical = from.is_critical && to.is_critical;
-      svg.append(drawn("path", { class: isCritical ? "edge critical" : "edge",
-        d: `M${x1} ${y1}C${x1} ${y1 + 14} ${x2} ${y2 - 14} ${x2} ${y2}` }));
+      svg.append(edgeOf(from, to, x(from) + box / 2, y(from) + rise, x(to) + box / 2, y(to)));
     }
     searched.splice(0, searched.length, ...searched.filter(each => !each.isNode));
     data.nodes.forEach(each => {
-      const group = drawn("g");
+      const group = svgElement("g");
       let start = x(each);
       const shares = byTime ? { "": 1 } : each.places;
       for (const [place, share] of Object.entries(shares)) {
         const heat = Math.sqrt(each.predicted_s / longest);
-        group.append(drawn("rect", { x: start, y: y(each), width: box * share, height: rise,
+        group.append(svgElement("rect", { x: start, y: y(each), width: box * share, height: rise,
           fill: byTime ? `color-mix(in srgb, #d55e00 ${Math.round(100 * heat)}%, var(--back))` : colourOf(place) }));
         start += box * share;
       }
-      const frame = drawn("rect", { class: each.is_critical ? "node critical" : "node", fill: "none",
+      const frame = svgElement("rect", { class: each.is_critical ? "node critical" : "node", fill: "none",
         x: x(each), y: y(each), width: box, height: rise, rx: 3 });
-      const words = drawn("text", { x: x(each) + 5, y: y(each) + 16 }, shortened(each.kind, 21));
+      const words = svgElement("text", { x: x(each) + 5, y: y(each) + 16 }, fitted(each.kind, box - 10));
       if (!byTime) words.style.fill = "#111";
       group.append(frame, words);
       const places = Object.entries(each.places).map(([place, share]) => `${place} ${percent(share)}`);
-      explained(group, `${each.name}\n${each.kind}\n${places.join(", ")}\n${time(each.predicted_s)} predicted`);
+      addTooltip(group, `${each.name}\n${each.kind}\n${places.join(", ")}\n${time(each.predicted_s)} predicted`);
       group.addEventListener("click", () => reveal(each.name));
       svg.append(group);
       searched.push({ text: each.name.toLowerCase(), nodes: [frame], isTask: false, isNode: true });
@@ -381,6 +386,11 @@ function drawGraph() {
   scroller.scrollLeft = ((0 - left) * wide + box / 2 + 10) - (scroller.clientWidth || 0) / 2;
 }
 
+function edgeOf(from, to, x1, y1, x2, y2) {
+  return svgElement("path", { class: from.is_critical && to.is_critical ? "edge critical" : "edge",
+    d: `M${x1} ${y1}C${x1} ${y1 + 14} ${x2} ${y2 - 14} ${x2} ${y2}` });
+}
+
 function reveal(name) {
   const line = taskLines.get(name);
   if (!line) return;
@@ -395,7 +405,7 @@ function drawAlternatives() {
     { title: "over this plan", of: row => row.predicted_s === null ? null : row.predicted_s / data.predicted.makespan_s,
       text: value => value === null ? "" : value.toFixed(2) },
     { title: "planning took", of: row => row.planning_s, text: time },
-    { title: "status", of: row => row.status },
+    { title: "status", of: row => row.status, isLong: true },
   ];
   if (!data.planners.length)
     section("planners", "Planners", "Not applicable: one device was planned for, or no time was given.");
@@ -405,20 +415,20 @@ function drawAlternatives() {
     const rows = data.planners.filter(row => row.predicted_s !== null);
     const longest = Math.max(...rows.map(row => row.predicted_s), data.bound_s || 0);
     const room = roomIn(node), label = 110;
-    const svg = drawn("svg", { width: room, height: 24 * rows.length + 18, role: "img",
+    const svg = svgElement("svg", { width: room, height: 24 * rows.length + 18, role: "img",
       "aria-label": "Simulated time by planner" });
     [...rows].sort((a, b) => a.predicted_s - b.predicted_s).forEach((row, index) => {
       const width = (room - label - 70) * row.predicted_s / longest;
-      const bar = drawn("rect", { x: label, y: 24 * index + 3, width, height: 16,
+      const bar = svgElement("rect", { x: label, y: 24 * index + 3, width, height: 16,
         fill: row.name === data.facts.planner ? "#d55e00" : "#56b4e9" });
-      explained(bar, `${row.name}: ${time(row.predicted_s)}, planned in ${time(row.planning_s)}`);
-      svg.append(drawn("text", { x: label - 8, y: 24 * index + 15, "text-anchor": "end" }, row.name), bar,
-        drawn("text", { x: label + 6 + width, y: 24 * index + 15 }, time(row.predicted_s)));
+      addTooltip(bar, `${row.name}: ${time(row.predicted_s)}, planned in ${time(row.planning_s)}`);
+      svg.append(svgElement("text", { x: label - 8, y: 24 * index + 15, "text-anchor": "end" }, row.name), bar,
+        svgElement("text", { x: label + 6 + width, y: 24 * index + 15 }, time(row.predicted_s)));
     });
     if (data.bound_s) {
       const at = label + (room - label - 70) * data.bound_s / longest;
-      svg.append(drawn("line", { x1: at, x2: at, y1: 0, y2: 24 * rows.length, stroke: "var(--strong)",
-        "stroke-dasharray": "4 3" }), drawn("text", { x: at + 3, y: 24 * rows.length + 12 }, "lower bound"));
+      svg.append(svgElement("line", { x1: at, x2: at, y1: 0, y2: 24 * rows.length, stroke: "var(--strong)",
+        "stroke-dasharray": "4 3" }), svgElement("text", { x: at + 3, y: 24 * rows.length + 12 }, "lower bound"));
     }
     node.append(element("div", { class: "wide" }, svg));
     if (data.bound) node.append(element("p", { class: "quiet" }, `Lower bound: ${data.bound}.`));
@@ -441,26 +451,26 @@ function drawDistribution() {
   const figures = Object.keys(rows[0].samples_s).filter(figure => rows.some(row => row.samples_s[figure].length));
   const most = Math.max(...rows.flatMap(row => figures.flatMap(figure => quantile(row.samples_s[figure], .99))));
   const room = roomIn(node), label = Math.min(290, room / 2);
-  const svg = drawn("svg", { width: room, height: 24 * rows.length * figures.length + 24, role: "img",
+  const svg = svgElement("svg", { width: room, height: 24 * rows.length * figures.length + 24, role: "img",
     "aria-label": "Times of all requests" });
   const x = seconds => label + (room - label - 20) * Math.min(1, seconds / most);
   let y = 4;
   for (const row of rows) for (const figure of figures) {
     const samples = row.samples_s[figure];
-    svg.append(drawn("text", { x: label - 8, y: y + 14, "text-anchor": "end" },
+    svg.append(svgElement("text", { x: label - 8, y: y + 14, "text-anchor": "end" },
       `${shortened(row.name, label / 6.5 - 7)}, ${figure}`));
     for (const sample of samples)
-      svg.append(drawn("circle", { cx: x(sample), cy: y + 10, r: 2, fill: "#56b4e9", opacity: .5 }));
+      svg.append(svgElement("circle", { cx: x(sample), cy: y + 10, r: 2, fill: "#56b4e9", opacity: .5 }));
     const [low, middle, high] = [.25, .5, .75].map(share => quantile(samples, share));
-    const frame = drawn("rect", { x: x(low), y: y + 3, width: Math.max(1, x(high) - x(low)), height: 14,
+    const frame = svgElement("rect", { x: x(low), y: y + 3, width: Math.max(1, x(high) - x(low)), height: 14,
       fill: "#e69f0055", stroke: "#e69f00" });
-    explained(frame, `${row.name}, ${figure}\n${samples.length} requests\n` +
+    addTooltip(frame, `${row.name}, ${figure}\n${samples.length} requests\n` +
       `p50 ${time(middle)}, p90 ${time(quantile(samples, .9))}, p99 ${time(quantile(samples, .99))}`);
-    svg.append(frame, drawn("line", { x1: x(middle), x2: x(middle), y1: y, y2: y + 20, stroke: "var(--strong)" }));
+    svg.append(frame, svgElement("line", { x1: x(middle), x2: x(middle), y1: y, y2: y + 20, stroke: "var(--strong)" }));
     y += 24;
   }
-  svg.append(drawn("text", { class: "faint", x: label, y: y + 12 }, "0"),
-    drawn("text", { class: "faint", x: room - 20, y: y + 12, "text-anchor": "end" }, time(most)));
+  svg.append(svgElement("text", { class: "faint", x: label, y: y + 12 }, "0"),
+    svgElement("text", { class: "faint", x: room - 20, y: y + 12, "text-anchor": "end" }, time(most)));
   node.append(element("div", { class: "wide" }, svg));
 }
 
@@ -496,7 +506,9 @@ const taskRows = new Map(data.tasks.map(row => [row.task, row]));
 function drawTasks() {
   if (!data.tasks.length) return;
   const node = section("tasks", "Every task",
-    "Its time at each place, and why it is where it is. A red edge: on the critical path.");
+    "Its time at each place, and why it is where it is. A red edge: on the critical path." +
+    (data.tasks.length === data.nodes.length ? "" :
+      ` ${data.nodes.length} tasks are divided into ${data.tasks.length} pieces, a row each.`));
   node.append(table([
     { title: "task", of: row => row.name },
     { title: "operators", of: row => row.kind },
@@ -508,7 +520,7 @@ function drawTasks() {
     { title: "reads from elsewhere", of: row => row.moved_bytes, text: value => value ? size(value) : "" },
     { title: "output", of: row => row.shape },
     { title: "reason", of: row => row.group },
-    { title: "figures", of: row => row.why },
+    { title: "figures", of: row => row.why, isLong: true },
   ], data.tasks, (line, row) => {
     if (row.is_critical && data.places.length > 1) line.classList.add("critical");
     if (!taskLines.has(row.task)) taskLines.set(row.task, line);
@@ -526,6 +538,16 @@ function drawFacts() {
 }
 
 const roomIn = node => Math.max(260, Math.min(760, node.clientWidth - 24));
+
+// The text, shortened until it is no wider than a number of pixels in the font of figures.
+function fitted(text, pixels) {
+  const pen = fitted.pen ||= document.createElement("canvas").getContext("2d");
+  pen.font = "11px system-ui, sans-serif";
+  let most = text.length;
+  while (most > 1 && pen.measureText(shortened(text, most)).width > pixels) most -= 1;
+  return shortened(text, most);
+}
+
 const shortened = (text, most) => text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text;
 
 drawHead();
