@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     BLOCK[0] = config.getoption("--opencl-block")
     FACTOR[0] = config.getoption("--examples")
     # Machines and their load differ: an example may take any time.
-    most = min(settings.default.max_examples, scaled(50))
+    most = min(settings.default.max_examples, scaled(20))
     settings.register_profile("patient", settings.default, deadline=None, max_examples=most)
     settings.load_profile("patient")
     if emulator := config.getoption("--emulator"):

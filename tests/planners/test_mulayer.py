@@ -26,6 +26,7 @@ from coexec.planners.methods.splitting.strips import RegionsByTask, StripRegions
 from coexec.planners.methods.splitting.walk import Reached, quickest
 from coexec.problem.problem import Problem
 from coexec.timing.simulate import simulate
+from tests.helpers.examples import scaled
 from tests.helpers.network_cases import networks
 from tests.helpers.onnx_models import direct, tensor
 from tests.helpers.small_models import branches
@@ -155,7 +156,7 @@ def test_forks_are_branches_that_do_not_read_each_other() -> None:
 
 
 @given(networks())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=scaled(15), deadline=None)
 def test_forks_of_any_network(model: Model) -> None:
     where = system(1)
     problem = Problem(model.graph, costs(where.names, [1.0]), where)

@@ -15,6 +15,7 @@ from coexec.planners.heft import schedule
 from coexec.planners.hope_greedy import default_top_k, merge
 from coexec.problem.problem import Problem
 from coexec.timing.simulate import simulate
+from tests.helpers.examples import scaled
 from tests.helpers.graphs import (
     Case,
     at,
@@ -29,7 +30,7 @@ from tests.helpers.graphs import (
     table,
 )
 
-examples = settings(max_examples=40, deadline=None, derandomize=True)
+examples = settings(max_examples=scaled(15), deadline=None, derandomize=True)
 
 
 # exhaustive

@@ -17,6 +17,7 @@ from coexec.problem.fusion import Evaluator, Queues, fuse, fused, queues_of, sol
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s, written
 from coexec.timing.simulate import simulate
+from tests.helpers.examples import scaled
 from tests.helpers.graphs import (
     BUSY,
     Busy,
@@ -31,7 +32,7 @@ from tests.helpers.graphs import (
     table,
 )
 
-examples = settings(max_examples=100, deadline=None, derandomize=True)
+examples = settings(max_examples=scaled(40), deadline=None, derandomize=True)
 every_link = pytest.mark.parametrize("busy", BUSY)
 
 
@@ -178,7 +179,7 @@ def test_what_a_launch_made_first_leaves_first(busy: Busy) -> None:
 
 @pytest.mark.long
 @given(data=st.data())
-@settings(examples, max_examples=40)
+@settings(examples, max_examples=scaled(15))
 def test_no_search_is_longer_than_the_quick_planners(data: st.DataObject) -> None:
     case = data.draw(cases(10, "AB", launch=True))
     problem = Problem(*case)

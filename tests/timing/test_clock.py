@@ -21,6 +21,7 @@ from coexec.problem.solution import Solution, written
 from coexec.problem.timeline import Timeline, makespan_s
 from coexec.timing.clock import Clock, Move, Places, launched_s, places_of
 from coexec.timing.simulate import VirtualClock, simulate
+from tests.helpers.examples import scaled
 from tests.helpers.graphs import (
     Case,
     Placement,
@@ -33,7 +34,7 @@ from tests.helpers.graphs import (
 )
 
 INF = float("inf")
-examples = settings(max_examples=200, deadline=None, derandomize=True)
+examples = settings(max_examples=scaled(60), deadline=None, derandomize=True)
 shared_devices = st.sampled_from([(0, 1, 2), (0, 0, 1), (0, 1, 1), (0, 1, 0), (0, 0, 0)])
 """By place, its device."""
 

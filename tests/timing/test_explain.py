@@ -10,6 +10,7 @@ from coexec.plan.derive import derive
 from coexec.planners import PLANNERS
 from coexec.timing.explain import Reason, explain
 from coexec.timing.simulate import simulate
+from tests.helpers.examples import scaled
 from tests.helpers.graphs import Busy, cases, make_graph, make_plan, make_system, table
 
 INF = math.inf
@@ -85,7 +86,7 @@ def test_no_difference() -> None:
 
 
 @pytest.mark.parametrize("planner", ["heft", "single"])
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=scaled(15), deadline=None, derandomize=True)
 @given(case=cases())
 def test_figures_are_those_of_the_simulated_plan(planner: str, case: tuple) -> None:  # type: ignore[type-arg]
     graph, cost, system = case

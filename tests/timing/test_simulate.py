@@ -16,6 +16,7 @@ from coexec.problem.problem import Problem
 from coexec.problem.timeline import makespan_s
 from coexec.timing.simulate import simulate
 from coexec.timing.trace import Trace
+from tests.helpers.examples import scaled
 from tests.helpers.graphs import (
     Busy,
     Case,
@@ -29,7 +30,7 @@ from tests.helpers.graphs import (
     table,
 )
 
-examples = settings(max_examples=100, deadline=None, derandomize=True)
+examples = settings(max_examples=scaled(40), deadline=None, derandomize=True)
 INF = math.inf
 
 

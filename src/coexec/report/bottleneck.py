@@ -1,8 +1,7 @@
 """What bounds the time of a request: the largest shares of its critical path."""
 
-import math
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 
 from coexec.report.contents import Contents, DrawnSpan, TaskRow
 
@@ -17,44 +16,66 @@ def bottleneck_of(contents: Contents) -> str:
     trace = contents.measured or contents.predicted
     if trace is None or not trace.makespan_s:
         return ""
-    where = "recorded run" if trace is contents.measured else "simulation"
     path = [span for span in trace.blocks if span.is_critical]
-    on_device: Counter[str] = Counter()
-    on_kind: Counter[tuple[str, str]] = Counter()
-    rows = {row.name: row for row in contents.tasks} | {row.task: row for row in contents.tasks}
-    for span in path:
-        if span.kind == "compute":
-            on_device[span.device] += span.end_s - span.start_s  # type: ignore[assignment]
-            for kind, seconds in _kinds_of(span, rows):
-                on_kind[span.device, kind] += seconds  # type: ignore[assignment]
-    if not on_device:
+    computing = [span for span in path if span.kind == "compute"]
+    if not computing:
         return ""
-    copying_s = math.fsum(s.end_s - s.start_s for s in path if s.kind == "transfer")
-    waiting_s = max(0.0, trace.makespan_s - copying_s - math.fsum(on_device.values()))
-    device, device_s = on_device.most_common(1)[0]
-    kinds = Counter({kind: s for (name, kind), s in on_kind.items() if name == device})
-    most = "".join(
-        f", most of it in {kind} ({seconds / trace.makespan_s:.0%})"
-        for kind, seconds in kinds.most_common(1)
+    by_device_s = _sums((span.device, span.end_s - span.start_s) for span in computing)
+    device = _largest(by_device_s)
+    transfers_s = sum(s.end_s - s.start_s for s in path if s.kind == "transfer")
+    waiting_s = max(0.0, trace.makespan_s - transfers_s - sum(by_device_s.values()))
+    others_s = {"transfers": transfers_s, "waiting and launches": waiting_s}
+    share = by_device_s[device] / trace.makespan_s
+    details = [
+        *_kind_with_most(device, computing, contents.tasks, trace.makespan_s),
+        *(
+            f"; {what} {seconds / trace.makespan_s:.0%}"
+            for what, seconds in others_s.items()
+            if seconds > _WORTH_SAYING * trace.makespan_s
+        ),
+    ]
+    where = "recorded run" if trace is contents.measured else "simulation"
+    return (
+        f"{_bound(device, by_device_s[device], others_s)}: {share:.0%} of the critical path"
+        f"{''.join(details)} ({where})."
     )
-    others = "".join(
-        f"; {what} {seconds / trace.makespan_s:.0%}"
-        for what, seconds in (("transfers", copying_s), ("waiting and launches", waiting_s))
-        if seconds > _WORTH_SAYING * trace.makespan_s
-    )
-    if max(copying_s, waiting_s) > device_s:
-        bound = "transfers" if copying_s > waiting_s else "waiting and launches"
-        first = f"{bound} bound a request more than any device does; computing on {device}"
-    else:
-        first = f"computing on {device} bounds a request"
-    first = first[0].upper() + first[1:]
-    share = device_s / trace.makespan_s
-    return f"{first}: {share:.0%} of the critical path{most}{others} ({where})."
 
 
-def _kinds_of(span: DrawnSpan, rows: dict[str, TaskRow]) -> Iterator[tuple[str, float]]:
+def _bound(device: str, device_s: float, others_s: Mapping[str, float]) -> str:
+    """The begin of the sentence, which ends with what the first share is of."""
+    other = _largest(others_s)
+    if others_s[other] <= device_s:
+        return f"Computing on {device} bounds a request"
+    return f"{other.capitalize()} bound a request more than any device does; computing on {device}"
+
+
+def _kind_with_most(
+    device: str, computing: Iterable[DrawnSpan], tasks: Iterable[TaskRow], makespan_s: float
+) -> Iterator[str]:
+    """The kind of tasks with most time on this device; nothing if no kind is known."""
+    tasks = tuple(tasks)
+    rows = {row.name: row for row in tasks} | {row.task: row for row in tasks}
+    own = (span for span in computing if span.device == device)
+    by_kind_s = _sums(pair for span in own for pair in _kinds_of(span, rows))
+    if by_kind_s:
+        kind = _largest(by_kind_s)
+        yield f", most of it in {kind} ({by_kind_s[kind] / makespan_s:.0%})"
+
+
+def _kinds_of(span: DrawnSpan, rows: Mapping[str, TaskRow]) -> Iterator[tuple[str, float]]:
     """The kinds of the tasks in a span, with their parts of its seconds by prediction."""
     known = [rows[name] for name in span.tasks if name in rows]
-    predicted_s = math.fsum(row.predicted_s for row in known)
+    predicted_s = sum(row.predicted_s for row in known)
     for row in known if predicted_s else ():
         yield row.kind, (span.end_s - span.start_s) * row.predicted_s / predicted_s
+
+
+def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    sums: dict[str, float] = defaultdict(float)
+    for name, seconds in pairs:
+        sums[name] += seconds
+    return sums
+
+
+def _largest(seconds: Mapping[str, float]) -> str:
+    return max(seconds, key=seconds.__getitem__)

@@ -79,7 +79,9 @@ class SessionServed:
         try:
             outputs = self._session.run(self._names, feeds)
         except (ExecutionError, InputError) as error:
-            raise _size_error(self.inputs, feeds, error) or error from error
+            if (refusal := _size_error(self.inputs, feeds, error)) is not None:
+                raise refusal from error
+            raise
         return dict(zip(self._names, outputs, strict=True))
 
     def close(self) -> None:
