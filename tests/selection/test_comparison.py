@@ -17,10 +17,17 @@ from onnx import TensorProto, helper
 import coexec
 from coexec.engines.detect import usable_cores
 from coexec.errors import DegradedWarning, DeviceError, ExecutionError
+from coexec.model.difference import largest
 from coexec.runtime.runner import Runner
 from coexec.selection import comparison as comparison_module
 from coexec.selection.chooser import Chooser
-from coexec.selection.comparison import Agreement, compared, is_exact, usual_values
+from coexec.selection.comparison import (
+    Agreement,
+    ReferenceAnswers,
+    compared,
+    is_exact,
+    usual_values,
+)
 from coexec.selection.kept_requests import ENOUGH, KeptRequests
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import Lap, Outcome
@@ -154,6 +161,28 @@ def test_a_plan_that_differs_is_told_apart(fault: str, tmp_path: Path) -> None:
         result = compared(prepared, Faulty(runner, change))
     assert re.search(text, str(result.differs))
     assert compared(prepared) == result  # remembered
+
+
+@in_modules
+def test_where_onnx_runtime_differs_from_itself_inputs_do_not_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the scale of ordinary answers is: a chain of normalisations makes noise of zeros."""
+    monkeypatch.setattr(
+        comparison_module,
+        "usual_values",
+        lambda ordinary: {name: 1e6 * largest(value) for name, value in ordinary.items()},
+    )
+    monkeypatch.setattr(
+        ReferenceAnswers,
+        "plain",
+        lambda self, answer: {n: v * np.float32(1.001) for n, v in answer.outputs.items()},
+    )
+    work = PlanningContext(branches(), Settings(devices=CPUS, planner="heft", cache=tmp_path))
+    prepared = work.prepared_by("heft", {})
+    with work.start(prepared) as runner:
+        result = compared(prepared, Faulty(runner, FAULTS["large"][0]))
+    assert result.differs is None and result.alike
 
 
 @in_modules
