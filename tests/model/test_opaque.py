@@ -273,6 +273,7 @@ def test_results_are_those_of_onnx_runtime(make: Any, tmp_path: Path) -> None:
     assert len(runs(proto, feeds, tmp_path)) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", [*MODELS], ids=lambda make: make.__name__)
 @pytest.mark.filterwarnings("ignore::coexec.errors.ModelWarning")
 def test_what_cannot_be_grouped_is_one_task(

@@ -31,7 +31,7 @@ from tests.helpers.examples import scaled
 from tests.helpers.graphs import at, hand_made, layered, make_graph, make_plan, quickly
 from tests.helpers.timed_schedules import TimedSchedule, timed_schedules
 
-examples = settings(max_examples=scaled(50), deadline=None, derandomize=True)
+examples = settings(max_examples=scaled(25), deadline=None, derandomize=True)
 
 TRIANGLE = make_graph({"a": [], "b": ["a"], "c": ["a", "b"]})
 CROSS = make_graph({"a": [], "b": [], "c": ["b"], "d": ["a"]})
@@ -250,7 +250,7 @@ def test_more_waits_than_necessary_do_no_harm(timed: TimedSchedule) -> None:
 
 
 @given(timed=timed_schedules(), data=st.data())
-@settings(examples, max_examples=scaled(150))
+@settings(examples, max_examples=scaled(60))
 def test_disturbed_programs_are_refused_or_harmless(
     timed: TimedSchedule, data: st.DataObject
 ) -> None:

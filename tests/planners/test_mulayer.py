@@ -47,7 +47,7 @@ def simulated_s(plan: Plan, graph: Graph, *case: object) -> float:
 
 
 @given(networks(), RATES, LATENCIES, BANDWIDTHS, st.sampled_from([1, 2, 4]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=scaled(10), deadline=None)
 def test_each_output_is_computed_once_and_cut_along_channels(
     model: Model, rates: list[float], latency_s: float, bandwidth: float, block: int
 ) -> None:
@@ -67,7 +67,7 @@ def test_each_output_is_computed_once_and_cut_along_channels(
 
 @pytest.mark.parametrize("name", ["codl", "mulayer"])
 @given(networks(), RATES, LATENCIES, BANDWIDTHS, st.sampled_from([0.0, 1e-4]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=scaled(10), deadline=None)
 def test_never_slower_than_one_device(
     name: str, model: Model, rates: list[float], latency_s: float, bandwidth: float, launch: float
 ) -> None:
@@ -170,7 +170,7 @@ def test_forks_of_any_network(model: Model) -> None:
 
 
 @given(st.integers(1, 6), st.floats(0.2, 1.0), LATENCIES, BANDWIDTHS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=scaled(10), deadline=None)
 def test_chains_of_tasks_are_no_slower_with_codl(
     length: int, ratio: float, latency_s: float, bandwidth: float
 ) -> None:

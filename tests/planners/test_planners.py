@@ -40,7 +40,7 @@ from tests.helpers.graphs import (
 from tests.helpers.operators import conv
 
 EPSILON_S = 1e-9
-examples = settings(max_examples=scaled(12), deadline=None, derandomize=True)
+examples = settings(max_examples=scaled(6), deadline=None, derandomize=True)
 every_planner = pytest.mark.parametrize("name", PLANNERS)
 
 
@@ -177,7 +177,7 @@ def simulated_s(case: Case, placement: Placement) -> float:
 
 
 @given(data=st.data())
-@settings(examples, max_examples=scaled(40))
+@settings(examples, max_examples=scaled(20))
 def test_the_model_of_time_is_the_simulators_for_single_tasks(data: st.DataObject) -> None:
     case = data.draw(cases(max_tasks=8, alone=False))
     placement = data.draw(placements(case))
@@ -209,7 +209,7 @@ def shared_out_s(rows: list[tuple[float, float]]) -> float:
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)), min_size=1, max_size=12))
-@settings(examples, max_examples=scaled(25))
+@settings(examples, max_examples=scaled(12))
 def test_divisible_load_is_close_to_the_exact_one(rows: list[tuple[float, float]]) -> None:
     graph = make_graph({f"t{i}": [] for i in range(len(rows))})
     a_s, b_s = zip(*rows, strict=True)

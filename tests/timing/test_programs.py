@@ -15,7 +15,7 @@ from tests.helpers.timed_schedules import TimedSchedule, timed_schedules
 
 
 @given(timed=timed_schedules(), requests=st.integers(1, 3))
-@settings(max_examples=scaled(150), deadline=None, derandomize=True)
+@settings(max_examples=scaled(60), deadline=None, derandomize=True)
 def test_programs_have_the_trace_of_their_schedule(timed: TimedSchedule, requests: int) -> None:
     programs = device_programs(timed.schedule.segments, timed.schedule.transfers)
     assert simulate_programs(programs, *timed, requests) == simulate(*timed, requests)

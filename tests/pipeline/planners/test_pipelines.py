@@ -20,10 +20,11 @@ from coexec.pipeline.planners.methods.building import WHOLE_STAGES
 from coexec.pipeline.planners.methods.problem import PipelineProblem
 from coexec.pipeline.simulate import simulate_pipeline
 from coexec.research.zoo import build
+from tests.helpers.examples import scaled
 from tests.helpers.network_cases import networks
 from tests.helpers.pipeline_cases import NETWORKS, cluster
 
-examples = settings(max_examples=25, deadline=None)
+examples = settings(max_examples=scaled(8), deadline=None)
 CAPACITIES = st.lists(st.sampled_from([1e5, 2e5, 1e6]), min_size=1, max_size=3)
 PICO = ("pico", "pico_blocks")
 
