@@ -146,7 +146,9 @@ def test_a_file_that_is_no_model_leaves_no_page(
     assert len(capfd.readouterr().err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("words", [("--repeats", "-1"), ("--planners-s", "-1")])
+@pytest.mark.parametrize(
+    "words", [("--repeats", "-1"), ("--planners-s", "-1"), ("--planners-s", "nan")]
+)
 def test_numbers_without_a_meaning_are_refused(model: Path, words: tuple[str, str]) -> None:
     cache = ["--cache", str(model.parent / "cache")]
     assert main(["report", str(model), *cache, *words]) == 2

@@ -77,7 +77,7 @@ def _check(repeats: int, planners_s: float) -> None:
 
     if repeats < 0:
         raise UsageError(f"--repeats {repeats}: 0 rounds or more")
-    if planners_s < 0:
+    if not planners_s >= 0:  # NaN, too
         raise UsageError(f"--planners-s {planners_s:g}: 0 seconds or more")
 
 
