@@ -22,14 +22,17 @@ __all__ = [
     "PLANNING",
     "SAMPLES",
     "CheckOpt",
+    "ClientTokenOpt",
     "DebugOpt",
     "JsonOpt",
     "ModelArg",
     "ModelOrExportArg",
     "OutputOpt",
     "PlatformOpt",
+    "RequestSizeOpt",
     "SettingOptions",
     "TraceOpt",
+    "WithoutTokenOpt",
     "default_plan",
     "default_report",
     "device_names",
@@ -62,6 +65,16 @@ ModelOrExportArg = Annotated[
     str, typer.Argument(metavar="MODEL", help="An ONNX file, zoo:NAME, or a folder of an export.")
 ]
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+RequestSizeOpt = Annotated[
+    str, typer.Option("--max-request", help="Size that a request may have, decompressed.")
+]
+ClientTokenOpt = Annotated[
+    Path | None,
+    typer.Option(help="File with the token that clients send, Authorization: Bearer TOKEN."),
+]
+WithoutTokenOpt = Annotated[
+    bool, typer.Option("--without-token", help="Answer other machines without a token, too.")
+]
 DebugOpt = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
 TraceOpt = Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev.")]
 CheckOpt = Annotated[

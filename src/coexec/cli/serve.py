@@ -7,9 +7,12 @@ from typing import Annotated
 import typer
 
 from coexec.cli.options import (
+    ClientTokenOpt,
     DebugOpt,
     JsonOpt,
+    RequestSizeOpt,
     SettingOptions,
+    WithoutTokenOpt,
     takes,
 )
 from coexec.cli.verbs import prints
@@ -66,16 +69,9 @@ def command(
     deadline: Annotated[
         float, typer.Option(help="Seconds that a request may wait; then it gets the status 504.")
     ] = 60.0,
-    max_request: Annotated[
-        str, typer.Option(help="Size that a request may have, decompressed.")
-    ] = "256MiB",
-    token_file: Annotated[
-        Path | None,
-        typer.Option(help="File with the token that clients send, Authorization: Bearer TOKEN."),
-    ] = None,
-    without_token: Annotated[
-        bool, typer.Option("--without-token", help="Answer other machines without a token, too.")
-    ] = False,
+    max_request: RequestSizeOpt = "256MiB",
+    token_file: ClientTokenOpt = None,
+    without_token: WithoutTokenOpt = False,
     access_log: Annotated[
         LogForm | None, typer.Option(help="Log each request on standard error, a line each.")
     ] = None,

@@ -7,7 +7,8 @@ names nodes by onnx_ir's `NameFixPass`, which is used here, too.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import onnx
@@ -21,9 +22,9 @@ from coexec.model.tasks_of_nodes import tasks_of_nodes
 from coexec.selection.prepared import Prepared
 from coexec.timing.placed_pieces import PlacedPiece, placed_pieces
 
-__all__ = ["PLACE_COLOURS", "node_data"]
+__all__ = ["colours_of", "node_data"]
 
-PLACE_COLOURS = (
+_COLOURS = (
     "#56b4e9",
     "#e69f00",
     "#009e73",
@@ -106,10 +107,15 @@ def _heads(model: onnx.ModelProto, tasks: Sequence[str | None], graph: Graph) ->
     return heads
 
 
+def colours_of(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each name, in the order in which they first come. After the last colour the
+    first one comes again."""
+    return dict(zip(dict.fromkeys(names), cycle(_COLOURS), strict=False))
+
+
 def _coloured(text_by_node: Mapping[str, str]) -> Mapping[str, Any]:
     """Node data with one colour for equal texts."""
-    texts = dict.fromkeys(text_by_node.values())
-    colours = {text: PLACE_COLOURS[n % len(PLACE_COLOURS)] for n, text in enumerate(texts)}
+    colours = colours_of(text_by_node.values())
     results = {
         node: {"value": text, "bgColor": colours[text]} for node, text in text_by_node.items()
     }

@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import cycle
 from typing import Any
 
 from coexec.arrays import Array
 from coexec.engines import detect
 from coexec.errors import CoexecError
-from coexec.exports.node_data import PLACE_COLOURS
+from coexec.exports.node_data import colours_of
 from coexec.graph.graph import Graph
 from coexec.plan.footprint import task_bytes
 from coexec.plan.memory import offsets_bound, records_of
@@ -128,7 +127,7 @@ class _Gathering:
         critical = _tasks_of(path, schedule.segments)
         self._add(
             places=places,
-            colours=dict(zip(places, cycle(PLACE_COLOURS), strict=False)),
+            colours=colours_of(places),
             considered=() if decision is None else tuple(decision.to_json()["candidates"]),
             predicted=_timeline(trace, path),
             tasks=tuple(_task_rows(prepared, critical, trace)),

@@ -15,6 +15,7 @@ from coexec.pipeline.cluster.nodes import NodeProcess, check_name, own_name
 
 if TYPE_CHECKING:
     from coexec.pipeline.cluster.cluster import Cluster
+    from coexec.pipeline.cluster.session import ClusterSession
     from coexec.pipeline.cluster.settings import ClusterSettings
     from coexec.selection.opened_model import OpenedModel
     from coexec.settings import Settings
@@ -26,6 +27,7 @@ __all__ = [
     "hold",
     "named",
     "numbers",
+    "pipeline_session",
 ]
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -121,6 +123,27 @@ def entered(
             cluster = Cluster(settings, address=address, nodes=nodes, token=token, cache=cache)
         with cluster:
             yield cluster
+
+
+def pipeline_session(
+    cluster: "Cluster", model: str, settings: "Settings", planner: str, **limits: Any
+) -> "ClusterSession":
+    """A session of the model on the cluster, with what the user has set.
+
+    Args:
+        limits: further keywords of `Cluster.session`.
+
+    Raises:
+        CoexecError: raised by `Cluster.session`.
+    """
+    return cluster.session(
+        model,
+        planner=planner,
+        planner_options=settings.planner_options,
+        shapes=settings.shapes,
+        values=settings.values,
+        **limits,
+    )
 
 
 def hold(node: NodeProcess) -> None:

@@ -65,7 +65,7 @@ def command(
     those of the cluster are measured, or of --nodes on this machine.
     """
     from coexec.cache import Cache
-    from coexec.cli.cluster.common import entered, numbers
+    from coexec.cli.cluster.common import entered, numbers, pipeline_session
     from coexec.cli.cluster.planned import plan_facts, show_plan
     from coexec.cli.console import out
     from coexec.cli.output import check_files, print_json, write_file
@@ -112,13 +112,7 @@ def command(
     else:
         with (
             entered(stated, address, nodes, token_file, options.cache) as joined,
-            joined.session(
-                model,
-                planner=planner,
-                planner_options=config.planner_options,
-                shapes=config.shapes,
-                values=config.values,
-            ) as session,
+            pipeline_session(joined, model, config, planner) as session,
         ):
             planned, machine_specs = session.planned, session.known_machines
     if output is not None:

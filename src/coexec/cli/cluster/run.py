@@ -80,7 +80,7 @@ def command(
     --trace writes what all machines did when, on one clock.
     """
     from coexec.cli.cluster.answers import Answers
-    from coexec.cli.cluster.common import checked_model, entered
+    from coexec.cli.cluster.common import checked_model, entered, pipeline_session
     from coexec.cli.cluster.frames import feed, given_frames
     from coexec.cli.cluster.run_facts import print_run, run_facts
     from coexec.cli.cluster.view import watched
@@ -99,14 +99,8 @@ def command(
     answers = Answers(user_model, coming, check, output is not None)
     with (
         entered(cluster_settings, address, nodes, token_file, options.cache) as joined,
-        joined.session(
-            model,
-            planner=planner,
-            planner_options=config.planner_options,
-            shapes=config.shapes,
-            values=config.values,
-            credits=credits,
-            deadline_s=deadline,
+        pipeline_session(
+            joined, model, config, planner, credits=credits, deadline_s=deadline
         ) as session,
     ):
         if trace is not None:

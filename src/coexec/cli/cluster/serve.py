@@ -1,7 +1,6 @@
 """`coexec cluster serve`: serve a pipeline to clients of the Open Inference Protocol v2."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,7 +16,16 @@ from coexec.cli.cluster.options import (
     PipelineOpt,
     TokenOpt,
 )
-from coexec.cli.options import DebugOpt, JsonOpt, ModelArg, SettingOptions, takes
+from coexec.cli.options import (
+    ClientTokenOpt,
+    DebugOpt,
+    JsonOpt,
+    ModelArg,
+    RequestSizeOpt,
+    SettingOptions,
+    WithoutTokenOpt,
+    takes,
+)
 from coexec.cli.verbs import prints
 
 
@@ -35,9 +43,7 @@ def command(
     name: Annotated[
         str | None, typer.Option(help="Name of the model in URLs; by default the file's.")
     ] = None,
-    max_request: Annotated[
-        str, typer.Option(help="Size that a request may have, decompressed.")
-    ] = "256MiB",
+    max_request: RequestSizeOpt = "256MiB",
     queue: Annotated[
         int, typer.Option(help="Requests that may wait; more get the status 429.")
     ] = 100,
@@ -45,13 +51,8 @@ def command(
     address: AddressOpt = None,
     nodes: NodesOpt = None,
     token_file: TokenOpt = None,
-    client_token_file: Annotated[
-        Path | None,
-        typer.Option(help="File with the token that clients send, Authorization: Bearer TOKEN."),
-    ] = None,
-    without_token: Annotated[
-        bool, typer.Option("--without-token", help="Answer other machines without a token, too.")
-    ] = False,
+    client_token_file: ClientTokenOpt = None,
+    without_token: WithoutTokenOpt = False,
     planner: PipelineOpt = PLANNER,
     credits: CreditsOpt = None,
     deadline: DeadlineOpt = DEADLINE_S,
@@ -64,7 +65,7 @@ def command(
     Clients of other machines need a token; nothing is encrypted. Requests beyond the credits wait
     in a queue.
     """
-    from coexec.cli.cluster.common import checked_model, entered
+    from coexec.cli.cluster.common import checked_model, entered, pipeline_session
     from coexec.cli.cluster.view import logged
     from coexec.cli.console import out
     from coexec.cli.output import print_json
@@ -94,14 +95,8 @@ def command(
         with (
             silent_onnxruntime(),
             entered(cluster_settings, address, nodes, token_file, options.cache) as joined,
-            joined.session(
-                model,
-                planner=planner,
-                planner_options=config.planner_options,
-                shapes=config.shapes,
-                values=config.values,
-                credits=credits,
-                deadline_s=deadline,
+            pipeline_session(
+                joined, model, config, planner, credits=credits, deadline_s=deadline
             ) as session,
             logged(json),
         ):
