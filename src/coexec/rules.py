@@ -71,6 +71,8 @@ class Rules:
     """A race may always take at least this many seconds."""
     rounds: tuple[int, int] = (5, 40)
     """Least and largest number of rounds of a race."""
+    cut_rounds: int = 2
+    """Least number of rounds of a race for which there is no more time. Its result is in doubt."""
     memory_share: float = 0.5
     """Share of main memory that all plans of a race together may need for weights and tensors."""
     deciding_rounds: float = 0.75

@@ -55,3 +55,10 @@ def test_a_race_beside_other_programs() -> None:
     assert doubt(PLAN, *rounds, None, others_share=0.05) is None
     said = doubt(PLAN, *rounds, PLAN, others_share=0.43)
     assert said == "other programs used 43% of the processor time meanwhile"
+
+
+def test_few_rounds_are_a_doubt() -> None:
+    found = doubt(PLAN, [0.01] * 2, [(SINGLE, [0.1] * 2)], None)
+    assert found == "there was time for 2 of 5 rounds of the race"
+    assert doubt(PLAN, [0.01] * 5, [(SINGLE, [0.1] * 5)], None) is None
+    assert doubt(PLAN, [], [], None) is None  # a single plan needs no race

@@ -96,6 +96,47 @@ def test_an_unfinished_call_tells_the_load_until_then() -> None:
     )
 
 
+def chosen_with(*rows: Any, reference: str | None = None) -> Any:
+    """A chosen plan whose decision has these candidates, the taken one first."""
+    return SimpleNamespace(
+        decision=Decision(rows, reference=reference),
+        plan="plan",
+        graph=None,
+        origin=SimpleNamespace(shapes={}),
+        work=SimpleNamespace(settings=SimpleNamespace(rules=RULES)),
+    )
+
+
+def test_until_the_last_race_has_ended_the_race_of_all_candidates_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "text_of", lambda *_: "{}")
+    monkeypatch.setattr(module, "is_whole_machine", lambda _: True)
+    monkeypatch.setattr(module, "whole_cpu", lambda: "cpu:0-1")
+    ort = replace(
+        BEST, devices=("cpu:0-1",), own_session=True, engines=("onnxruntime",), paced_s=0.033
+    )
+    chooser: Any = SimpleNamespace(doubt=None)
+
+    def verdict(*rows: Any, reference: str | None = str(ort)) -> Verdict | None:
+        return module._until_raced(chosen_with(*rows, reference=reference), chooser)
+
+    quick = replace(BEST, paced_s=0.022, rounds=6, rounds_won=6)
+    found = verdict(quick, ort)
+    assert found is not None and found.is_faster and found.ratio == pytest.approx(1.5)
+    assert found.plan_file == "{}"
+    text = str(replace(found, unfinished="race with ONNX Runtime"))
+    assert text.startswith(f"use the plan (in doubt): in the race of all candidates, {quick} took")
+    assert text.endswith("; a last race was not finished in the time (race with ONNX Runtime)")
+    kept = verdict(ort, replace(quick, paced_s=0.034))
+    assert kept is not None and not kept.is_faster and str(kept).startswith("keep ONNX Runtime")
+    # no figure of ONNX Runtime, few rounds won, or rounds against another plan
+    assert verdict(quick) is None
+    assert verdict(quick, replace(ort, paced_s=None)) is None
+    assert verdict(replace(quick, rounds_won=2), ort) is None
+    assert verdict(quick, ort, reference="another plan") is None
+
+
 def judged(
     decision: Decision, paced: float, loop: float, monkeypatch: pytest.MonkeyPatch
 ) -> Verdict:
@@ -283,6 +324,7 @@ def test_an_earlier_choice_is_raced_first_and_then_reconsidered(
 
     monkeypatch.setattr(module, "_chooser", lambda *_, **__: Chosen())
     monkeypatch.setattr(module, "_verdict", verdict)
+    monkeypatch.setattr(module, "_until_raced", lambda *_: None)
     settings = Settings(CPUS[:1], cache=tmp_path)
     verdicts = list(module._verdicts(model, settings, 60.0, lambda *_: None))
     assert calls == ["race", "reconsider", "race"]

@@ -13,6 +13,7 @@ import pytest
 
 from coexec.errors import ExecutionError
 from coexec.profiling.processors import ProcessorTime, processor_time
+from coexec.rules import RULES
 from coexec.selection.quiet_moment import REAL, Rest, Stopwatch, cpu_clock
 from coexec.selection.race import Outcome, Pacing, compete, race, ratio, turn
 from tests.helpers.patience import ENOUGH_S
@@ -217,6 +218,9 @@ def test_a_rival_that_is_clearly_slower_leaves_and_the_race_ends() -> None:
     assert [len(outcome.rounds_s(name, "loop")) for name in rivals] == [8, 8]
     outcome = race(rivals, (3, 8), pacing=ONCE, watch=machine.watch, budget_s=1e-9)
     assert [len(outcome.rounds_s(name, "loop")) for name in rivals] == [3, 3]
+    late = {"budget_s": 1e-9, "limit_s": 2e-9}
+    outcome = race(rivals, (3, 8), pacing=ONCE, watch=machine.watch, **late)
+    assert [len(outcome.rounds_s(name, "loop")) for name in rivals] == [RULES.cut_rounds] * 2
 
 
 def test_who_leaves_is_decided_by_rounds_and_not_by_medians() -> None:

@@ -44,6 +44,7 @@ PlanFileOpt = Annotated[
     others="Share of the processors' time that other programs used.",
     doubt="Why the next call measures again; null: it does not.",
     unfinished="The step in which the time was over; null: none.",
+    has_last_race="Whether the figures are of the last race, or of the race of all candidates.",
     plan="The file of the plan; null: none was kept.",
 )
 @takes(*CHOOSING)
@@ -91,6 +92,8 @@ def command(
             "in an earlier call; --fresh chooses anew"
             if verdict.is_earlier
             else "before the last race"
+            if verdict.has_last_race
+            else "with these figures"
         )
         out.print(f"\nThe race of all candidates, {when}:")
         print_candidates(verdict.decision, "first")
@@ -137,4 +140,5 @@ def _facts(verdict: "Verdict") -> dict[str, Any]:
         "others": verdict.others,
         "doubt": verdict.doubt,
         "unfinished": verdict.unfinished,
+        "has_last_race": verdict.has_last_race,
     }

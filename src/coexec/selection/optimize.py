@@ -89,6 +89,9 @@ class Verdict:
     unfinished: str | None = None
     """The step that was running when the time was over; None if none was. The figures are those of
     an earlier step, or there are none."""
+    has_last_race: bool = True
+    """Whether the figures are of the last race. Those of the race of all candidates stand until it
+    has ended: a model that starts slowly may have no time for it."""
 
     @property
     def is_busy(self) -> bool:
@@ -123,17 +126,19 @@ class Verdict:
                 f"{self.unfinished}"
             )
         text = f"{'use the plan' if self.is_faster else 'keep ONNX Runtime'}"
-        text += " (in doubt)" if self.is_faster and (self.is_busy or self.doubt) else ""
+        text += " (in doubt)" if self.is_faster and self._is_doubtful else ""
         text += f": {self._why}"
         text += f", for {self.decision.shapes}" if self.decision.shapes else ""
         if self.untried:
             text += f"; more time would try {' and '.join(self.untried)}"
         if self.unfinished is not None:
-            text += (
-                f"; a second choice, among all devices, was not finished in the time "
-                f"({self.unfinished})"
-            )
+            what = "a second choice, among all devices," if self.has_last_race else "a last race"
+            text += f"; {what} was not finished in the time ({self.unfinished})"
         return text
+
+    @property
+    def _is_doubtful(self) -> bool:
+        return self.is_busy or self.doubt is not None or not self.has_last_race
 
     @property
     def _why(self) -> str:
@@ -145,8 +150,13 @@ class Verdict:
                 return "there was no time to try anything else"
             why = "no candidate that may answer is clearly faster than its own session"
             return f"{why} ({self.refused})" if self.refused else why
+        where = (
+            "in a last race against ONNX Runtime's session with default options"
+            if self.has_last_race
+            else "in the race of all candidates"
+        )
         return (
-            f"in a last race against ONNX Runtime's session with default options, {plan} took "
+            f"{where}, {plan} took "
             f"{format_seconds(self.plan_s)} and that session {format_seconds(self.ort_s)} "
             f"{REQUESTS[self.requests]}: {self.reason}"
         )
@@ -242,6 +252,8 @@ def _verdicts(
         chosen = chooser.reconsider() if in_doubt else chooser.choose()
         in_doubt = False
     race_s = (end_s - time.monotonic()) * (1 - _CHOOSING)
+    if (first := _until_raced(chosen, chooser)) is not None:
+        yield replace(first, is_earlier=is_earlier)
     yield replace(_verdict(chosen, chooser, race_s, report), is_earlier=is_earlier)
     more_s = _CHOOSING * (end_s - time.monotonic())
     is_open = in_doubt or any(c.status == "untried" for c in chosen.candidates)
@@ -270,6 +282,36 @@ def _verdict(chosen: Prepared, chooser: Chooser, left_s: float, report: ReportPr
     outcome, other_share = _raced(chosen, max(_LEAST_RACE_S, 0.8 * left_s))
     report("race with ONNX Runtime", 1, 1)
     return _judged(chosen, outcome, other_share, chooser, chosen.work.settings.rules)
+
+
+def _until_raced(chosen: Prepared, chooser: Chooser) -> Verdict | None:
+    """The verdict by the race of all candidates; None if that race was not with ONNX Runtime's
+    session with default options, or had too few rounds for a plan that is faster."""
+    decision = chosen.decision
+    assert decision is not None  # planner "auto" has chosen
+    rules, plan = chosen.work.settings.rules, decision.taken
+    ort = next((c for c in decision.candidates if _is_default_session(c)), None)
+    if ort is None or ort.measured_s is None or plan.measured_s is None:
+        return None
+    if decision.reference not in (None, str(ort)):
+        return None
+    share = plan.measured_s / ort.measured_s
+    is_faster = plan is not ort and share < rules.clear_gain
+    if is_faster and plan.rounds_won < rules.enough_rounds(max(1, plan.rounds)):
+        return None
+    return Verdict(
+        ort_s=ort.measured_s,
+        plan_s=plan.measured_s,
+        ratio=1 / share,
+        requests=plan.requests,
+        is_faster=is_faster,
+        plan_file=text_of(chosen.plan, chosen.graph, chosen.origin.shapes),
+        decision=decision,
+        reason=f"{1 / share:.2f} times as fast" if is_faster else f"{share:.2f} of its time",
+        others=decision.others,
+        doubt=chooser.doubt,
+        has_last_race=False,
+    )
 
 
 def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:

@@ -131,6 +131,7 @@ def race(
     *,
     drop_by: Requests | None = None,
     budget_s: float = math.inf,
+    limit_s: float = math.inf,
     repeats: int = 0,
     pacing: Pacing = PACING,
     watch: Stopwatch = REAL,
@@ -143,7 +144,9 @@ def race(
         rounds: least and largest number. A race ends between them when the budget is spent.
         drop_by: the figure that decides which rivals leave early. After the least number of rounds,
             clearly slower rivals leave, and the race ends when one is left. By default none leaves.
-        budget_s: seconds for the whole race.
+        budget_s: seconds for the whole race, if the least number of rounds takes no longer.
+        limit_s: seconds after which the race ends with fewer rounds than that, but for
+            `Rules.cut_rounds`.
         repeats: largest number of rounds that are run again because the host of a virtual machine
             took processor time in them; their figures are discarded.
         rules: when a rival is clearly slower.
@@ -154,6 +157,7 @@ def race(
         rounds,
         drop_by=drop_by,
         budget_s=budget_s,
+        limit_s=limit_s,
         repeats=repeats,
         watch=watch,
         rules=rules,
@@ -166,6 +170,7 @@ def compete(
     *,
     drop_by: Requests | None = None,
     budget_s: float = math.inf,
+    limit_s: float = math.inf,
     repeats: int = 0,
     watch: Stopwatch = REAL,
     rules: Rules = RULES,
@@ -178,12 +183,14 @@ def compete(
     failed: dict[Key, CoexecError] = {}
     runners, disturbed, pause = list(turns), 0, Rest(watch)
     repeated, spent = 0, ProcessorTime()
-    end_s = watch.now_s() + budget_s
+    start_s = watch.now_s()
     for number in range(rounds[1] + repeats):
         counted = number - repeated
-        enough = counted >= rounds[0]
+        enough, took_s = counted >= rounds[0], watch.now_s() - start_s
         decided = drop_by is not None and len(runners) < 2
-        if not runners or counted == rounds[1] or (enough and (decided or watch.now_s() > end_s)):
+        if not runners or counted == rounds[1] or (enough and (decided or took_s > budget_s)):
+            break
+        if counted >= rules.cut_rounds and took_s > limit_s:
             break
         before = watch.processor_time()
         for key in _rotated(runners, counted):

@@ -46,6 +46,8 @@ def doubt(
         return None if same else f"two races disagree: the earlier one took {before}"
     if stolen > rules.stolen:
         return f"the host of this virtual machine took {stolen:.0%} of the processor time"
+    if rivals and 0 < len(won_s) < rules.rounds[0]:
+        return f"there was time for {len(won_s)} of {rules.rounds[0]} rounds of the race"
     varies = spread(won_s)
     if varies is not None and varies > rules.spread:
         return f"the times of the taken plan vary by {varies:.0%}"
