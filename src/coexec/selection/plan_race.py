@@ -23,7 +23,7 @@ from coexec.units import format_bytes
 
 __all__ = ["PlanRace"]
 
-_LIMIT = 2
+_LIMIT = 1.5
 """A race that has taken this factor times its budget ends with few rounds."""
 
 
