@@ -73,6 +73,8 @@ class Rules:
     """Least and largest number of rounds of a race."""
     cut_rounds: int = 2
     """Least number of rounds of a race for which there is no more time. Its result is in doubt."""
+    race_limit: float = 1.5
+    """A race that has taken this factor times its budget ends after `cut_rounds`."""
     memory_share: float = 0.5
     """Share of main memory that all plans of a race together may need for weights and tensors."""
     deciding_rounds: float = 0.75

@@ -293,25 +293,15 @@ def _until_raced(chosen: Prepared, chooser: Chooser) -> Verdict | None:
     ort = next((c for c in decision.candidates if _is_default_session(c)), None)
     if ort is None or ort.measured_s is None or plan.measured_s is None:
         return None
-    if decision.reference not in (None, str(ort)):
+    if decision.reference != str(ort):
         return None
     share = plan.measured_s / ort.measured_s
     is_faster = plan is not ort and share < rules.clear_gain
     if is_faster and plan.rounds_won < rules.enough_rounds(max(1, plan.rounds)):
         return None
-    return Verdict(
-        ort_s=ort.measured_s,
-        plan_s=plan.measured_s,
-        ratio=1 / share,
-        requests=plan.requests,
-        is_faster=is_faster,
-        plan_file=text_of(chosen.plan, chosen.graph, chosen.origin.shapes),
-        decision=decision,
-        reason=f"{1 / share:.2f} times as fast" if is_faster else f"{share:.2f} of its time",
-        others=decision.others,
-        doubt=chooser.doubt,
-        has_last_race=False,
-    )
+    against = None if is_faster else f"{share:.2f} of its time"
+    found = _found(chosen, chooser, ort.measured_s, plan.measured_s, against)
+    return replace(found, others=decision.others, has_last_race=False)
 
 
 def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
@@ -396,16 +386,28 @@ def _judged(
         against: str | None = "both are ONNX Runtime's own session with a thread for each core"
     else:
         against = _why_not_faster(plan_s / ort_s, requests, shares, rules)
+    return replace(_found(chosen, chooser, ort_s, plan_s, against), others=others_share)
+
+
+def _found(
+    chosen: Prepared, chooser: Chooser, ort_s: float, plan_s: float, against: str | None
+) -> Verdict:
+    """The verdict by these figures.
+
+    Args:
+        against: the rule by which the plan is not clearly faster; None if it is.
+    """
+    decision = chosen.decision
+    assert decision is not None  # planner "auto" has chosen
     return Verdict(
         ort_s=ort_s,
         plan_s=plan_s,
         ratio=ort_s / plan_s,
-        requests=requests,
+        requests=decision.taken.requests,
         is_faster=against is None,
         plan_file=text_of(chosen.plan, chosen.graph, chosen.origin.shapes),
         decision=decision,
         reason=against or f"{ort_s / plan_s:.2f} times as fast",
-        others=others_share,
         doubt=chooser.doubt,
     )
 

@@ -23,9 +23,6 @@ from coexec.units import format_bytes
 
 __all__ = ["PlanRace"]
 
-_LIMIT = 1.5
-"""A race that has taken this factor times its budget ends with few rounds."""
-
 
 @dataclass(frozen=True)
 class PlanRace:
@@ -67,7 +64,7 @@ class PlanRace:
                 self.objective.rounds,
                 drop_by=self.objective.figure if self.objective.drops else None,
                 budget_s=budget_s,
-                limit_s=_LIMIT * budget_s,
+                limit_s=self.rules.race_limit * budget_s,
                 watch=watch,
                 rules=self.rules,
             )
