@@ -44,6 +44,8 @@ def _row(path: Path, folder: Path, limit_s: float, rounds: int) -> dict[str, Any
     row |= {key: found[key] for key in ("is_faster", "ratio", "doubt", "unfinished")}
     if plan.exists():
         raced = _said("bench", str(path), "--plan", str(plan), "--repeats", f"{rounds}", *cache)
+        if "rows" not in raced:
+            return row | {"verdict": found["verdict"], "bench": raced["error"]["message"]}
         ours = raced["rows"][0]
         row |= {f"again, {figure}": 1 / ours[f"{figure}_ratio"] for figure in ("paced", "loop")}
     return row | {"verdict": found["verdict"]}

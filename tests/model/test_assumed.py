@@ -87,6 +87,24 @@ def test_a_size_that_the_model_contains() -> None:
     assert found(proto) == {"x": (1, 59, 8)}
 
 
+def test_the_state_of_a_recurrent_network_has_a_batch() -> None:
+    inputs: dict[str, Dims] = {"x": [None, None], "state": [2, None, 128]}
+    shapes = found(model([("Relu", ["x"]), ("Relu", ["state"])], inputs))
+    assert shapes["state"] == (2, 1, 128) and shapes["x"][1] > 1
+    sequence: dict[str, Dims] = {"x": [1, None, 128]}
+    assert found(model([("Relu", ["x"])], sequence))["x"][1] > 1
+
+
+@pytest.mark.parametrize("name", ["sr", "sample_rate", "SamplingRate"])
+def test_a_number_that_selects_the_rate_of_sound(name: str) -> None:
+    """The model runs at 16000 samples a second only: a Reshape needs as many elements."""
+    numbers = {"one": np.ones(1, np.int64), "second": np.ones((1, 16000), np.float32)}
+    nodes = [("Mul", [name, "one"]), ("Reshape", ["second", "t0"]), ("Relu", ["x"])]
+    proto = model(nodes, {"x": ["batch", 8], name: []}, numbers)
+    proto.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    assert found(proto) == {"x": (1, 8)}
+
+
 def test_equal_names_and_sums() -> None:
     inputs: dict[str, Dims] = {"x": [1, "past"], "y": [1, "length"], "z": [1, "past + length"]}
     proto = model([("Relu", ["x"]), ("Relu", ["y"]), ("Relu", ["z"])], inputs)
@@ -101,6 +119,7 @@ def test_what_never_runs_is_asked_for_in_one_message() -> None:
         found(proto)
     assert "'x'" in str(error.value) and "'y'" in str(error.value)
     assert "--inputs" in str(error.value) and "\n" not in str(error.value)
+    assert "--shape x=1,N --shape y=N,3 with numbers for N" in str(error.value)
 
 
 DIMS = st.lists(st.sampled_from([2, 3, "N", "M", None]), min_size=1, max_size=3)

@@ -23,7 +23,7 @@ import onnxruntime as ort
 from coexec.arrays import dtype_of_ort, is_float, numpy_type
 from coexec.errors import ModelError, first_line
 from coexec.graph.graph import Tensor
-from coexec.model.fixed import CHANNELS, dims_of, example, open_tensors
+from coexec.model.fixed import CHANNELS, dims_of, open_tensors
 from coexec.model.inputs import filled, random_values
 from coexec.model.reference_session import plain_session
 from coexec.model.values import has_foreign, run_session
@@ -89,13 +89,19 @@ def assumed_shapes(model: ir.Model, limit_s: float = _LIMIT_S) -> dict[str, tupl
         return shapes
     whole = [a.name for a in session.get_inputs() if "int" in a.type and not a.shape]
     decides = f". What {whole[0]!r} has to be, --value {whole[0]}=NUMBER says" if whole else ""
-    options = " ".join(f"--shape {value.name}={example(value, {})}" for value in unknown)
+    options = " ".join(f"--shape {value.name}={_form(value)}" for value in unknown)
     raise ModelError(
         f"the model leaves dimensions open, and ran with none of {tried} sizes that were tried "
         f"(the last said: {why}). Give the sizes of "
-        f"{', '.join(f'{v.name!r} {v.shape}' for v in unknown)}, for example by an input that "
-        f"suits it, --inputs FILE.npz, or as {options}{decides}"
+        f"{', '.join(f'{v.name!r} {v.shape}' for v in unknown)} by inputs that suit the model, "
+        f"--inputs FILE.npz, or as {options} with numbers for N{decides}"
     )
+
+
+def _form(value: ir.Value) -> str:
+    """How a shape of ``value`` is written, with N for each open dimension."""
+    dims = dims_of(value)
+    return "N,N" if dims is None else ",".join(str(d) if isinstance(d, int) else "N" for d in dims)
 
 
 def _run(session: Any, shapes: Mapping[str, tuple[int, ...]], end_s: float) -> None:
@@ -245,6 +251,8 @@ def _by_axis(dims: Sequence[int | str | None]) -> list[_Role]:
         roles = ["side", "side", "channels"]
     elif rank == 3 and dims[0] in (3, 4):
         roles = ["channels", "side", "side"]
+    elif rank == 3 and isinstance(dims[0], int) and dims[0] > 1 and isinstance(dims[2], int):
+        roles[1] = "batch"  # the state of a recurrent network: layers, batch, features
     return roles
 
 

@@ -14,7 +14,7 @@ from coexec.model.digest import Shapes
 from coexec.model.main_memory import require_memory
 from coexec.model.types import type_of
 
-__all__ = ["CHANNELS", "dims_of", "example", "fix", "open_tensors"]
+__all__ = ["CHANNELS", "dims_of", "fix", "open_tensors"]
 
 _IMAGE = (1, 3, 224, 224)
 """Suggested for an image: batch, channels, height, width. Most networks for images take it."""
@@ -176,7 +176,7 @@ def _require_static(model: ir.Model) -> None:
     if not unknown:
         return
     sizes: dict[str, int] = {}
-    examples = {v.name or "": example(v, sizes) for v in unknown}
+    examples = {v.name or "": _example(v, sizes) for v in unknown}
     options = [f"--shape {n if n.isprintable() else repr(n)}={e}" for n, e in examples.items()]
     value, symbols = unknown[0], Counter(d for v in unknown for d in dims_of(v) or ())
     named = next((d for d in symbols if isinstance(d, str)), None)
@@ -198,7 +198,7 @@ def open_tensors(model: ir.Model) -> list[ir.Value]:
     return [v for v in tensors if v.shape is None or not v.shape.is_static()]
 
 
-def example(value: ir.Value, sizes: dict[str, int]) -> str:
+def _example(value: ir.Value, sizes: dict[str, int]) -> str:
     """A shape that can most likely run: 1x3x224x224 for images, elsewhere 1 for unknown sizes.
 
     Images are inputs of four axes. Their channels are on the last axis if its size is 1, 3 or 4 and

@@ -9,6 +9,8 @@ Ordinary numbers hide faults: a guard against log(0) that is gone, a maximum tha
 """
 
 import itertools
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +30,10 @@ _SAME_VALUES = frozenset(
     {"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 )
 """Operators whose result has the values of their first input."""
+_SAMPLE_RATE = re.compile(r"^(sr|fs|sampl(e|ing)_?(rate|freq|frequency))$", re.IGNORECASE)
+"""Names of a number that selects the rate of sound, as in Silero's models."""
+_SAMPLES_PER_S = 16000
+"""The rate of most speech models."""
 
 
 def candidates(
@@ -145,6 +151,8 @@ def random_values(
 ) -> dict[str, Any]:
     """Standard normal numbers for float tensors by name, small integers for others.
 
+    A single integer that is called a sample rate is 16000.
+
     Args:
         bounds: least and greatest integer by tensor, where they are not 0 and 1.
     """
@@ -157,10 +165,17 @@ def random_values(
         elif is_float(numpy_type(tensor.dtype)):
             numbers = rng.standard_normal(tensor.shape, dtype=np.float32)
             values[tensor.name] = numbers.astype(numpy_type(tensor.dtype), copy=False)
+        elif tensor.name not in bounds and _is_sample_rate(tensor):
+            values[tensor.name] = filled(tensor, _SAMPLES_PER_S)
         else:
             least, most = bounds.get(tensor.name, (0, 1))
             values[tensor.name] = rng.integers(least, most + 1, tensor.shape).astype(tensor.dtype)
     return values
+
+
+def _is_sample_rate(tensor: Tensor) -> bool:
+    single = math.prod(tensor.shape) == 1
+    return single and tensor.item_bytes >= 4 and _SAMPLE_RATE.match(tensor.name) is not None
 
 
 def _bounds(graph: Graph) -> Mapping[str, tuple[int, int]]:
