@@ -17,7 +17,9 @@ from coexec.cli import main, progress
 from coexec.cli.app import VERBS as PLAIN
 from coexec.cli.cluster import VERBS as OF_CLUSTERS
 from coexec.cli.console import TextConsole, out, visible
+from coexec.cli.output import check_files
 from coexec.engines.detect import usable_cores
+from coexec.errors import StoreError
 from coexec.selection.chooser import Chooser
 from coexec.settings import Settings
 from tests.helpers.patience import until
@@ -45,6 +47,14 @@ def test_strings_are_printed_as_they_are(capfd: pytest.CaptureFixture[str]) -> N
     assert printed.count(ODD) == 3
     assert "\x1b" not in printed and r"\x1b[31m\x9b" in printed
     assert visible("a\tb\nc\rd") == "a\tb\nc\\x0dd"
+
+
+def test_outputs_that_cannot_be_written(tmp_path: Path) -> None:
+    """They are refused before the work; nothing is left of the attempt."""
+    check_files(tmp_path / "new" / "plan.json")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(StoreError, match="cannot write '/proc/none/plan.json'"):
+        check_files(Path("/proc/none/plan.json"))  # root has the permission, too
 
 
 def test_no_other_console_is_made() -> None:

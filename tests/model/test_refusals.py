@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 import coexec
 from coexec.engines.detect import usable_cores
 from coexec.errors import CoexecError, ModelError, ModelWarning
+from coexec.model.digest import digest_of
 from coexec.model.load import load
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
@@ -141,6 +142,8 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
         with pytest.raises(ModelError, match="cannot read the model") as caught:
             load(path)
         assert len(str(caught.value).splitlines()) == 1
+        with pytest.raises(ModelError, match="cannot read the model"):
+            digest_of(path, {}, {})
 
 
 def test_texts_and_numbers_that_are_none() -> None:

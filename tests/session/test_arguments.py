@@ -68,7 +68,7 @@ class Bytes:
         ({"shapes": {"x": (1.5,)}}, r"shapes\['x'\] is \(1.5,\)"),
         ({"shapes": {"x": (None,)}}, r"shapes\['x'\] is \(None,\)"),
         ({"shapes": {"x": (True,)}}, r"shapes\['x'\] is \(True,\)"),
-        ({"shapes": {"x": (-2,)}}, "contradicts"),
+        ({"shapes": {"x": (-2,)}}, "--shape x=-2 has the size -2; give a number from 0 on"),
         ({"cache": 5}, "cache=5 is a int; give the path of a folder"),
         ({"cache": "a\0b"}, "cache is 'a.x00b'; give a text without a zero"),
         ({"engine_options": "fp16"}, "engine_options='fp16'; give a dict by name, as in engine_o"),

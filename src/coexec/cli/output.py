@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,11 @@ def check_folder(folder: Path, path: Path | None = None) -> None:
     elif not os.access(existing, os.W_OK | os.X_OK):
         reason = f"no permission to write in {str(existing)!r}"
     else:
-        return
+        try:
+            with tempfile.TemporaryFile(dir=existing):
+                return
+        except OSError as error:  # a read-only disk, or a folder of the kernel such as /proc
+            reason = f"{str(existing)!r} takes no files ({error.strerror})"
     raise StoreError(f"cannot write {str(path or folder)!r}: {reason}; choose another place")
 
 

@@ -108,15 +108,17 @@ def require_fit(shapes: Shapes, declared: Declared) -> None:
 def _require_shape(
     name: str, shape: Sequence[int], dims: Sequence[int | str | None] | None
 ) -> None:
+    given = f"--shape {name}={','.join(map(str, shape))}"
+    if any(size < 0 for size in shape):
+        raise UsageError(f"{given} has the size {min(shape)}; give a number from 0 on for each axis")
     fits = dims is None or (
         len(dims) == len(shape)
         and all(not isinstance(a, int) or a in (0, b) for a, b in zip(dims, shape, strict=True))
     )
-    if not fits or any(size < 0 for size in shape):
+    if not fits:
         own = "any" if dims is None else f"[{','.join('?' if d is None else str(d) for d in dims)}]"
         raise UsageError(
-            f"--shape {name}={','.join(map(str, shape))} contradicts the model, whose input "
-            f"{name!r} has the shape {own}"
+            f"{given} contradicts the model, whose input {name!r} has the shape {own}"
         )
 
 

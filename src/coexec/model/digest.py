@@ -20,8 +20,9 @@ import xxhash
 
 from coexec.cache import Cache, Entry
 from coexec.codec import decode, encode
+from coexec.errors import ModelError
 from coexec.keys import digest
-from coexec.model.folders import is_below, unreadable
+from coexec.model.folders import is_below, opened, unreadable
 
 __all__ = [
     "Shapes",
@@ -114,7 +115,8 @@ def _files(path: Path, cache: Cache | None) -> list[_Known]:
     """The model's file and those that it names, with their digests.
 
     Raises:
-        OSError: the model's file cannot be read.
+        ModelError: the model's file cannot be opened.
+        OSError: it cannot be read.
     """
     record = _KnownFiles([], 0) if cache is None else _remembered(cache, path)
     if unchanged := _unchanged_files(record):
@@ -161,10 +163,11 @@ def _numbers(stat: os.stat_result) -> _Stat:
 def _read(path: Path) -> _Known:
     """
     Raises:
-        OSError: the file is missing, or cannot be read.
+        ModelError: the file is missing, or cannot be opened.
+        OSError: it cannot be read.
     """
     digest = xxhash.xxh3_128()
-    with open(path, "rb", buffering=0) as file:
+    with open(opened(path), "rb", buffering=0) as file:
         stat = _numbers(os.fstat(file.fileno()))
         buffer = memoryview(bytearray(min(_CHUNK_BYTES, stat[0] + 1)))
         while count := file.readinto(buffer):
@@ -175,7 +178,7 @@ def _read(path: Path) -> _Known:
 def _read_if_there(path: str) -> _Known:
     try:
         return _read(Path(path))
-    except OSError:  # the reader reports it
+    except (ModelError, OSError):  # the reader reports it
         return _Known(path, _stat(path), None)
 
 

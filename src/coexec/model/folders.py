@@ -7,6 +7,7 @@ only within that folder, or within the cache of Hugging Face that contains the m
 read any file of the machine. A hard link is a file like any other.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from coexec.errors import ModelError
 
-__all__ = ["ModelFolders", "is_below", "unreadable"]
+__all__ = ["ModelFolders", "is_below", "opened", "unreadable"]
 
 _ADDRESS = "*/_ORT_MEM_ADDR_/*"
 """ONNX Runtime reads a weight of this location from its own memory, at the address in its
@@ -107,6 +108,23 @@ def _hub_of(folder: Path) -> Path | None:
         if inside[0] == "snapshots" and (above / "blobs").is_dir():
             return above
     return None
+
+
+def opened(path: Path) -> int:
+    """A descriptor of a file of bytes; the caller closes it.
+
+    Raises:
+        ModelError: it cannot be read, or is a pipe or device, which may never end.
+    """
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode):
+            raise OSError(0, "it is no file but a pipe or device")
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        return os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def unreadable(path: Path, error: OSError) -> ModelError:

@@ -8,10 +8,11 @@ import onnx_ir as ir
 
 from coexec.errors import ModelError, first_line
 from coexec.model.external import attach
+from coexec.model.folders import opened
 from coexec.model.model import note_overridable
 from coexec.model.onnx_logging import quiet
 from coexec.model.sparse import with_dense_weights
-from coexec.model.structure import check_proto, decoded, opened
+from coexec.model.structure import check_proto, decoded
 from coexec.model.types import hide_maps
 from coexec.model.weightless import hollow
 

@@ -8,14 +8,13 @@ custom domains, functions, sequences, weights that are damaged and not used.
 
 import mmap
 import os
-import stat
 from collections.abc import Container, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coexec.errors import ModelError
-from coexec.model.folders import ModelFolders, unreadable
+from coexec.model.folders import ModelFolders, opened
 from coexec.model.messages import ModelProto, StrictModelProto, TensorProto
 from coexec.model.weightless import Hollow, hollow
 from coexec.model.weights import require_values
@@ -23,7 +22,7 @@ from coexec.model.weights import require_values
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["check_proto", "check_structure", "decoded", "opened", "without_weights"]
+__all__ = ["check_proto", "check_structure", "decoded", "without_weights"]
 
 _MOST_NESTED = 100
 """Most levels of nested messages: protobuf decodes no more."""
@@ -72,23 +71,6 @@ def _small(source: str | os.PathLike[str] | bytes) -> tuple[str, Path | None, Ho
         return "the model given as bytes", None, hollow(memoryview(source), _LARGE_BYTES)
     path = Path(source)
     return repr(str(path)), path, _hollow_file(path)
-
-
-def opened(path: Path) -> int:
-    """A descriptor of a file of bytes; the caller closes it.
-
-    Raises:
-        ModelError: it cannot be read, or is a pipe or device, which may never end.
-    """
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode):
-            raise OSError(0, "it is no file but a pipe or device")
-        if stat.S_ISDIR(mode):
-            raise OSError(0, "Is a directory")
-        return os.open(path, os.O_RDONLY)
-    except OSError as error:
-        raise unreadable(path, error) from None
 
 
 def _hollow_file(path: Path) -> Hollow:

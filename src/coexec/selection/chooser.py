@@ -208,7 +208,7 @@ class Chooser:
         budget_s = min(rules.race_s, max(rules.least_race_s, deadline.left_s(rules.racing_share)))
         race = PlanRace(self._objective, rules, quiet, self._report, self._compete)
         outcome = race.run(shortlist, budget_s, deadline)
-        order = self._compared(ranked(shortlist, outcome, self._objective, rules))
+        order = self._compared(ranked(shortlist, outcome, self._objective, rules), deadline)
         decision = self._decision(order, [*unraced, *left_out], outcome)
         earlier = self._earlier or self._quicker
         before = None if earlier is None else earlier.decision
@@ -353,15 +353,16 @@ class Chooser:
         (name,) = entry.candidate.devices
         return parse(name).kind == "cpu" and without_engine(name) != whole_cpu()
 
-    def _compared(self, ranked: Sequence[Contender]) -> list[Contender]:
+    def _compared(self, ranked: Sequence[Contender], deadline: Deadline) -> list[Contender]:
         """``ranked``, from the first plan on that agrees with ONNX Runtime; rejected plans last.
 
         Raises:
             ExecutionError: no plan agrees.
         """
-        reference = ReferenceAnswers(self._first)
+        reference = ReferenceAnswers(self._first, deadline.left_s())
         rejected: list[Contender] = []
         for number, entry in enumerate(ranked):
+            self._report("answers compared with ONNX Runtime's", number, len(ranked))
             entry = entry.compared(reference)
             if entry.candidate.is_able:
                 return [entry, *ranked[number + 1 :], *rejected]

@@ -67,6 +67,8 @@ _LEAST = 4
 """Number of inputs that are always tried: ordinary ones, zeros, some NaN, very large numbers."""
 _LIMIT_S = 10.0
 """Seconds for ONNX Runtime's answers; after that no more inputs are tried for a model."""
+_LEAST_S = 2.0
+"""The same where the time for a choice is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +147,14 @@ class _Expected:
 class ReferenceAnswers:
     """ONNX Runtime's own answers for one model, computed when they are first needed."""
 
-    def __init__(self, work: PlanningContext) -> None:
+    def __init__(self, work: PlanningContext, left_s: float = _LIMIT_S) -> None:
+        """
+        Args:
+            left_s: seconds until the choice has to end. If they are few, fewer inputs are tried, but
+                for a least number.
+        """
         self._work = work
+        self._limit_s = min(_LIMIT_S, max(_LEAST_S, left_s))
         self._plain: Any = None
 
     @cached_property
@@ -174,7 +182,7 @@ class ReferenceAnswers:
         from coexec.model.inputs import probes
 
         graph = self._work.graph
-        end_s = time.monotonic() + _LIMIT_S
+        end_s = time.monotonic() + self._limit_s
         why = "there are no inputs to try"
         for ordinary in self._work.model.candidates():
             try:
