@@ -53,7 +53,7 @@ def test_outputs_that_cannot_be_written(tmp_path: Path) -> None:
     """They are refused before the work; nothing is left of the attempt."""
     check_files(tmp_path / "new" / "plan.json")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(StoreError, match="cannot write '/proc/none/plan.json'"):
+    with pytest.raises(StoreError, match=r"cannot write '/proc/none/plan\.json'"):
         check_files(Path("/proc/none/plan.json"))  # root has the permission, too
 
 

@@ -110,16 +110,15 @@ def _require_shape(
 ) -> None:
     given = f"--shape {name}={','.join(map(str, shape))}"
     if any(size < 0 for size in shape):
-        raise UsageError(f"{given} has the size {min(shape)}; give a number from 0 on for each axis")
+        least = min(shape)
+        raise UsageError(f"{given} has the size {least}; give a number from 0 on for each axis")
     fits = dims is None or (
         len(dims) == len(shape)
         and all(not isinstance(a, int) or a in (0, b) for a, b in zip(dims, shape, strict=True))
     )
     if not fits:
         own = "any" if dims is None else f"[{','.join('?' if d is None else str(d) for d in dims)}]"
-        raise UsageError(
-            f"{given} contradicts the model, whose input {name!r} has the shape {own}"
-        )
+        raise UsageError(f"{given} contradicts the model, whose input {name!r} has the shape {own}")
 
 
 def canonical(shapes: Shapes, declared: Declared) -> dict[str, tuple[int, ...] | int]:

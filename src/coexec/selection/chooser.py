@@ -205,9 +205,8 @@ class Chooser:
             reasons = "; ".join(f"{'+'.join(c.devices)}: {c.reason}" for c in left_out)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         shortlist, unraced = self._worth_running(able)
-        budget_s = min(rules.race_s, max(rules.least_race_s, deadline.left_s(rules.racing_share)))
         race = PlanRace(self._objective, rules, quiet, self._report, self._compete)
-        outcome = race.run(shortlist, budget_s, deadline)
+        outcome = race.run(shortlist, deadline)
         order = self._compared(ranked(shortlist, outcome, self._objective, rules), deadline)
         decision = self._decision(order, [*unraced, *left_out], outcome)
         earlier = self._earlier or self._quicker
@@ -361,9 +360,11 @@ class Chooser:
         """
         reference = ReferenceAnswers(self._first, deadline.left_s())
         rejected: list[Contender] = []
+        what = "answers compared with ONNX Runtime's"
         for number, entry in enumerate(ranked):
-            self._report("answers compared with ONNX Runtime's", number, len(ranked))
+            self._report(what, number, len(ranked))
             entry = entry.compared(reference)
+            self._report(what, len(ranked) if entry.candidate.is_able else number + 1, len(ranked))
             if entry.candidate.is_able:
                 return [entry, *ranked[number + 1 :], *rejected]
             rejected.append(entry)

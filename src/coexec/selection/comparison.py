@@ -150,8 +150,7 @@ class ReferenceAnswers:
     def __init__(self, work: PlanningContext, left_s: float = _LIMIT_S) -> None:
         """
         Args:
-            left_s: seconds until the choice has to end. If they are few, fewer inputs are tried, but
-                for a least number.
+            left_s: seconds until the choice has to end. If they are few, fewer inputs are tried.
         """
         self._work = work
         self._limit_s = min(_LIMIT_S, max(_LEAST_S, left_s))

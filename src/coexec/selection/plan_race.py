@@ -34,9 +34,7 @@ class PlanRace:
     report: ReportProgress
     compete: Compete
 
-    def run(
-        self, shortlist: Sequence[Contender], budget_s: float, deadline: Deadline
-    ) -> Outcome[int]:
+    def run(self, shortlist: Sequence[Contender], deadline: Deadline) -> Outcome[int]:
         """Run the race; rivals are the indices of the shortlist. A single plan needs no race, also
         if it is the only one that starts.
 
@@ -48,6 +46,8 @@ class PlanRace:
             rivals = self._started(shortlist, deadline, stack)
             if len(rivals.turns) < 2:
                 return Outcome(failed=rivals.failed)
+            rules, left_s = self.rules, deadline.left_s(self.rules.racing_share)
+            budget_s = min(rules.race_s, max(rules.least_race_s, left_s))
             watch = Stopwatch(used_s=cpu_clock(rivals.processes))
             what, start_s = f"race of {len(rivals.turns)} plans", watch.now_s()
             loads: list[Load] = []
@@ -64,9 +64,9 @@ class PlanRace:
                 self.objective.rounds,
                 drop_by=self.objective.figure if self.objective.drops else None,
                 budget_s=budget_s,
-                limit_s=self.rules.race_limit * budget_s,
+                limit_s=rules.race_limit * budget_s,
                 watch=watch,
-                rules=self.rules,
+                rules=rules,
             )
             self.report(what, 100, 100)
         for entry in shortlist:
