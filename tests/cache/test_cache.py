@@ -64,6 +64,7 @@ def external(path: Path, scale: float = 1.0) -> None:
     onnx.save(proto, str(path), save_as_external_data=True, location="w.bin", size_threshold=64)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pause_s", [0.0, 2.1])
 def test_replaced_external_weights_are_noticed(
     pause_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

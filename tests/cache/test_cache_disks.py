@@ -56,7 +56,7 @@ def test_a_disk_that_is_too_small(
         assert not list(folder.glob("drafts/*/*"))
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("number", [*range(12), 20, 40])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_a_write_that_fails(

@@ -58,6 +58,7 @@ def failed(outcomes: Iterable[TestOutcome]) -> dict[str, str]:
     return {each.name: each.why for each in outcomes if each.outcome == "failed"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "outcome"), [("test_add", "failed"), ("test_adam", "excluded")])
 def test_only_what_onnx_runtime_fails_by_itself_is_left_out(
     name: str, outcome: str, cache: Cache
@@ -69,12 +70,14 @@ def test_only_what_onnx_runtime_fails_by_itself_is_left_out(
     assert found.outcome == outcome and found.why
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", EVERY)
 def test_few(engine: str, cache: Cache) -> None:
     found = list(on_core(engine, cache).outcomes(parts=400))
     assert not failed(found) and counts(found)["whole"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 def test_few_on_two_devices(way: Assign, cache: Cache) -> None:
     found = list(on_two_cores(way, cache).outcomes(parts=100))

@@ -43,6 +43,7 @@ def bad(found: Iterable[Verdict]) -> list[str]:
     return [f"{v.index} {v.outcome}: {v.what}: {v.why}" for v in found if v.outcome not in good]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", SETTINGS)
 def test_first_operators(engine: str, cache: Cache) -> None:
     count = 12

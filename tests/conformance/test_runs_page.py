@@ -26,6 +26,7 @@ def compared(cache: Cache, only: tuple[str, ...] | None) -> None:
     assert not differences, "run: python tests/helpers/runs_page.py"
 
 
+@pytest.mark.long
 def test_sample_of_the_page(cache: Cache) -> None:
     compared(cache, OPERATORS)
 

@@ -1,5 +1,5 @@
-"""Measurements of launches and links that run only once, with short chains. Without this helper,
-every empty cache measures them again."""
+"""Measurements of launches, links and readings that run only once, with short chains. Without this
+helper, every empty cache measures them again."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,10 @@ from coexec.profiling import engines, launch_and_transfer
 
 __all__ = ["links_once"]
 
-_MEASURED = ("launch_overhead", "stitching", "wake_up", "crossing", "changing_layout", "own_layout")
+_MEASURED = (
+    "launch_overhead", "stitching", "wake_up", "crossing", "changing_layout", "own_layout",
+    "reading",
+)  # fmt: skip
 
 
 @contextmanager
@@ -43,4 +46,4 @@ def _kind(given: Any) -> Any:
     """A key that is equal for engines with equal times; any other object is its own key."""
     if isinstance(given, OpenEngine):
         return type(given), given.device.key(given.info.name), given.memory
-    return given
+    return tuple(map(_kind, given)) if isinstance(given, list) else given

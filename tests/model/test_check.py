@@ -86,6 +86,7 @@ def fed(op: str, second: list, shape: list, **more: Any) -> onnx.ModelProto:
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("proto", "second", "expected"),
     [

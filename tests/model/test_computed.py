@@ -37,6 +37,7 @@ def output_shape(model: Model) -> tuple[int, ...]:
     return model.graph.tensors[model.graph.outputs[0]].shape
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_graph_has_the_shape_that_onnx_runtime_computes(family: str) -> None:
     differences = 0
@@ -212,6 +213,7 @@ PLANNED: dict[str, tuple[onnx.NodeProto, dict[str, np.ndarray], int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(len(TWO) < 2, reason="needs two cores")
 @pytest.mark.parametrize("what", PLANNED)
 @pytest.mark.parametrize("planner", ["heft", "codl"])

@@ -59,6 +59,7 @@ def test_quantized_convolutions_in_a_row(tmp_path: Path) -> None:
 FLOATS = np.random.default_rng(2).standard_normal((2, 4, 6, 6)).astype(np.float32)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("op", "weights", "attributes", "shape", "opset"),
     [

@@ -265,6 +265,7 @@ def runs(proto: onnx.ModelProto, feeds: dict[str, Any], cache: Path) -> set[str]
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 @pytest.mark.filterwarnings("ignore:.*rest on estimates:coexec.errors.ModelWarning")
 def test_results_are_those_of_onnx_runtime(make: Any, tmp_path: Path) -> None:
@@ -273,7 +274,7 @@ def test_results_are_those_of_onnx_runtime(make: Any, tmp_path: Path) -> None:
     assert len(runs(proto, feeds, tmp_path)) == 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("make", [*MODELS], ids=lambda make: make.__name__)
 @pytest.mark.filterwarnings("ignore::coexec.errors.ModelWarning")
 def test_what_cannot_be_grouped_is_one_task(

@@ -71,6 +71,7 @@ some_tasks = st.frozensets(st.integers(0, 5), max_size=2)
 # The oracle
 
 
+@pytest.mark.sampled(3)
 @every_link
 @given(data=st.data())
 @examples

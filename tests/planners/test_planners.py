@@ -52,6 +52,7 @@ def test_the_registry_lists_the_files() -> None:
     assert list(PLANNERS) == sorted({path.stem for path in folder.glob("*.py")} - {"__init__"})
 
 
+@pytest.mark.sampled(2)
 @every_planner
 @given(data=st.data())
 @examples
@@ -230,6 +231,7 @@ def test_critical_path_pays_for_forced_moves() -> None:
 # The oracle
 
 
+@pytest.mark.sampled(3)
 @every_planner
 @given(data=st.data())
 @examples

@@ -76,6 +76,7 @@ def networks_of(count: int) -> int:
         return trained(Written(VERSION), store, count).index(count) + 1
 
 
+@pytest.mark.long
 def test_unit_times_are_learnt_from_measured_tasks(
     training: tuple[Path, list[int]], known: ProfileStore
 ) -> None:
@@ -142,6 +143,7 @@ def test_networks_about_which_no_rounds_agree_are_left_after_a_while(store: Prof
     assert rounds[-1] == str(MOST_ROUNDS)
 
 
+@pytest.mark.long
 def test_all_tasks_are_charged_the_launch_of_the_median_network(
     store: ProfileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -368,6 +368,7 @@ def test_a_decision_is_the_same_after_it_was_stored() -> None:
         Decision.from_json(json.loads(text) | {"unknown": 1})
 
 
+@pytest.mark.long
 @two_cores
 def test_sessions_choose_by_themselves(tmp_path: Path) -> None:
     model = branches()

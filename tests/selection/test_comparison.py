@@ -151,6 +151,7 @@ def test_an_answer_of_zero_is_judged_on_the_scale_of_ordinary_answers(
     assert (why is None) if text is None else re.search(text, str(why))
 
 
+@pytest.mark.sampled(3)
 @in_modules
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_plan_that_differs_is_told_apart(fault: str, tmp_path: Path) -> None:

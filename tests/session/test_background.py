@@ -244,6 +244,7 @@ def test_what_cannot_be_kept_is_told(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert len(caplog.records) == 2
 
 
+@pytest.mark.long
 def test_a_choice_in_doubt_is_raced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlanSelector, "again_s", 0.0)
     words: dict[str, Any] = {"devices": DEVICES, "cache": tmp_path, "background": False}

@@ -64,6 +64,7 @@ def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
         coexec.InferenceSession(tmp_path / "none.onnx", cache=tmp_path)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize(
     ("names", "feeds", "kinds"),

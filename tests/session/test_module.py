@@ -101,7 +101,7 @@ print(same, planned.devices != (), isinstance(planned, onnxruntime.InferenceSess
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("imports", ["import onnxruntime, coexec", "import coexec, onnxruntime"])
 @pytest.mark.parametrize(
     "capi",

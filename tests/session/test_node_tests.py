@@ -45,7 +45,7 @@ def array(value: Any) -> np.ndarray:
     return np.asarray(numpy_helper.to_array(value) if isinstance(value, TensorProto) else value)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUN)
 def test_node(name: str, cases: dict[str, TestCase], tmp_path_factory: Any) -> None:
     case = cases[name]

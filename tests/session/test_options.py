@@ -140,6 +140,7 @@ def test_disabled_optimizers(tmp_path: Path) -> None:
         assert len(session.run(None, FEEDS)) == 2
 
 
+@pytest.mark.sampled(2)
 @BOTH
 @pytest.mark.parametrize("by", ["name", "denotation"])
 def test_free_dimensions_are_overridden(kind: Any, by: str, tmp_path: Path) -> None:

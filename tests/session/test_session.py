@@ -189,7 +189,7 @@ DAMAGED = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.usefixtures("quick_choice")
 @pytest.mark.parametrize(("kind", "damage"), DAMAGED)
 def test_damaged_caches_never_give_wrong_results(kind: str, damage: str, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_block_takes_registers(vector: int, width: BlockWidth, expected: tuple
     assert blocks_on_cores(vector, width) == expected
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("memory", ["auto", "own"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_session_computes_with_blocks_of_any_width(

@@ -45,6 +45,7 @@ def devices(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devices]:
         device.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_operator_computes_what_onnx_runtime_does(devices: Devices, family: str) -> None:
     @quick

@@ -252,7 +252,7 @@ FAMILIES: list[Family] = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     "cores",
     ["block 8", *(pytest.param(n, marks=pytest.mark.conformance) for n in ("block 4", "block 16"))],

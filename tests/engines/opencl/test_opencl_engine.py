@@ -62,6 +62,7 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield tmp_path_factory.mktemp("kernels")
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("name", "half"),
     [

@@ -264,7 +264,7 @@ def _with_infinity(found: Array, expected: Array) -> Array:
     return np.where((expected == LOWEST) & np.isneginf(found), found, expected)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_as_onnxruntime(devices: Devices, family: str) -> None:
     assert wrong(devices["cpu"], FAMILIES[family]) == []

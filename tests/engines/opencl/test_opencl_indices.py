@@ -116,6 +116,7 @@ def recurrent(kind: str, direction: str, layout: int, lengths: Array) -> Hostile
     return Hostile(kind, (x, *weights, None, lengths, *states), attributes, (1, 2), outputs)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("kind", "direction"),
     [

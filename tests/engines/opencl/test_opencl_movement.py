@@ -80,6 +80,7 @@ def same(device: OpenEngine, model: Model) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, strict=True)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_operator_computes_what_onnx_runtime_does(device: OpenEngine, family: str) -> None:
     @few(device)
@@ -142,6 +143,7 @@ def networks(draw: Draw) -> Model:
     return direct(nodes, [tensor("x", known["x"])], outputs, weights)
 
 
+@pytest.mark.sampled(2)
 def test_tensors_inside_of_others_keep_their_values(device: OpenEngine) -> None:
     @few(device)
     @given(networks())

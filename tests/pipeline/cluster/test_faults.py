@@ -99,6 +99,7 @@ def test_a_cluster_that_has_ended_ends_the_session(model: Model, frames: Frames)
         assert not session.ready
 
 
+@pytest.mark.long
 def test_a_machine_that_falls_silent_is_left_out(model: Model, frames: Frames) -> None:
     team = LocalTeam(paces(3))
     with local_session(model, team) as session:
@@ -111,6 +112,7 @@ def test_a_machine_that_falls_silent_is_left_out(model: Model, frames: Frames) -
         assert f"{lost} was not heard of for 1.5 s" in session.status().changes[-1]
 
 
+@pytest.mark.long
 def test_the_first_leader_and_all_but_one_may_die(model: Model, frames: Frames) -> None:
     team = LocalTeam(paces(3))
     with local_session(model, team) as session:
@@ -213,6 +215,7 @@ def work(session: ClusterSession) -> dict[str, float]:
     return {name: size / sum(found.values()) for name, size in found.items()}
 
 
+@pytest.mark.long
 def test_one_that_others_cannot_reach_is_left_out(model: Model, frames: Frames) -> None:
     """Its own words are heard, but messages of other machines do not arrive."""
     team = LocalTeam(paces(3))

@@ -85,6 +85,7 @@ def test_another_coexec_is_refused_in_a_line(
     assert f"has coexec {build()}, this machine" in errors
 
 
+@pytest.mark.long
 def test_a_machine_joins_is_shown_and_ends(surroundings: Surroundings, address: str) -> None:
     assert call(surroundings, "join", address, "--name", "second")[0] == 0
     again = call(surroundings, "join", address, "--name", "second")

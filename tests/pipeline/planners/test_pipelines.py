@@ -34,6 +34,7 @@ def graph_of(name: str) -> Graph:
     return load(build(name)).graph
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", PIPELINES)
 @given(networks(), CAPACITIES, st.sampled_from(NETWORKS), st.sampled_from([1e3, 1e6, math.inf]))
 @examples
