@@ -74,6 +74,16 @@ def never_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 in_modules = pytest.mark.usefixtures("never_whole")
 
 
+def test_fewer_inputs_are_compared_if_a_choice_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = PlanningContext(branches(), Settings(CPUS, cache=tmp_path))
+    whole = len(ReferenceAnswers(work).answers)
+    assert len(ReferenceAnswers(work, -1.0).answers) == whole  # two seconds are enough for all
+    monkeypatch.setattr(comparison_module, "_LEAST_S", 0.0)
+    assert len(ReferenceAnswers(work, -1.0).answers) == comparison_module._LEAST < whole
+
+
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
     """Makes every plan but ONNX Runtime's own session change its outputs."""

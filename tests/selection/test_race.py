@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ import pytest
 from coexec.errors import ExecutionError
 from coexec.profiling.processors import ProcessorTime, processor_time
 from coexec.rules import RULES
+from coexec.selection import plan_race
+from coexec.selection.deadline import Deadline
+from coexec.selection.objective import objective_of
 from coexec.selection.quiet_moment import REAL, Rest, Stopwatch, cpu_clock
-from coexec.selection.race import Outcome, Pacing, compete, race, ratio, turn
+from coexec.selection.race import Lap, Outcome, Pacing, compete, race, ratio, turn
 from tests.helpers.patience import ENOUGH_S
 
 pytestmark = pytest.mark.alone
@@ -104,6 +108,39 @@ def test_a_rival_that_needs_longer_than_the_period_runs_back_to_back() -> None:
     lap = turn(machine.rival("a", 0.08), Pacing(paced=2, loop=5, period_s=0.05), machine.watch)
     assert len(machine.log) == 3  # the two requests are a loop as well
     assert lap.paced == lap.loop == pytest.approx((0.08, 0.08))
+
+
+def test_a_request_that_takes_long_is_a_turn_of_its_own() -> None:
+    machine = Machine()
+    pacing = Pacing(paced=2, loop=5, long_s=0.5)
+    lap = turn(machine.rival("a", 0.6), pacing, machine.watch)
+    assert len(machine.log) == 1 and lap.paced == lap.loop == pytest.approx((0.6,))
+    turn(machine.rival("b", 0.4), pacing, machine.watch)
+    assert machine.log.count("b") > 1
+
+
+def test_the_time_for_a_race_counts_from_the_compiled_plans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine, given = Machine(), dict[str, float]()
+
+    def compiling(*_: Any) -> Any:
+        machine._pass(8.0)
+        return plan_race._Rivals(dict.fromkeys(range(2), lambda: Lap((1.0,), (1.0,))))
+
+    def compete(turns: Any, rounds: Any, *, budget_s: float, limit_s: float, **_: Any) -> Any:
+        given.update(budget_s=budget_s, limit_s=limit_s)
+        return Outcome()
+
+    monkeypatch.setattr(plan_race.PlanRace, "_started", compiling)
+    objective = objective_of("latency", RULES)
+    raced = plan_race.PlanRace(objective, RULES, None, lambda *_: None, compete)
+    plans: Any = [SimpleNamespace(release=lambda: None)] * 2
+    raced.run(plans, Deadline(20.0, now_s=lambda: machine.now_s))
+    assert given["budget_s"] == RULES.race_s
+    raced.run(plans, Deadline(9.0, now_s=lambda: machine.now_s))
+    least_s = RULES.least_race_s
+    assert given == {"budget_s": least_s, "limit_s": RULES.race_limit * least_s}
 
 
 def test_a_late_request_behind_one_that_was_slow_for_once_does_not_count_as_paced() -> None:
