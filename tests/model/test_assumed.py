@@ -12,6 +12,7 @@ from coexec.errors import AssumedWarning, InputError, ModelError
 from coexec.model.assumed import assumed_shapes
 from coexec.model.declared import Declared, canonical
 from coexec.model.fixed import fix
+from coexec.model.load import load
 from coexec.selection.opened_model import OpenedModel
 
 Dims = list[int | str | None]
@@ -103,6 +104,18 @@ def test_a_number_that_selects_the_rate_of_sound(name: str) -> None:
     proto = model(nodes, {"x": ["batch", 8], name: []}, numbers)
     proto.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
     assert found(proto) == {"x": (1, 8)}
+
+
+def test_sizes_run_at_the_rate_of_the_made_up_inputs() -> None:
+    """At other rates the model takes rows of 128, and would not run with them afterwards."""
+    numbers = {"rate": np.full(1, 16000, np.int64), "rows": np.array([128, 16], np.int64)}
+    nodes = [("Div", ["sr", "rate"]), ("Gather", ["rows", "t0"]), ("Expand", ["x", "t1"])]
+    proto = model(nodes, {"x": [160, None], "sr": []}, numbers)
+    proto.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    shapes = found(proto)
+    assert shapes == {"x": (160, 16)}
+    made_up = load(proto, shapes=shapes).candidates()
+    assert [int(feeds["sr"]) for feeds in made_up] == [16000] * 3
 
 
 def test_equal_names_and_sums() -> None:

@@ -24,7 +24,7 @@ from coexec.arrays import dtype_of_ort, is_float, numpy_type
 from coexec.errors import ModelError, first_line
 from coexec.graph.graph import Tensor
 from coexec.model.fixed import CHANNELS, dims_of, open_tensors
-from coexec.model.inputs import filled, random_values
+from coexec.model.inputs import constant_inputs, random_values
 from coexec.model.reference_session import plain_session
 from coexec.model.values import has_foreign, run_session
 
@@ -114,7 +114,7 @@ def _run(session: Any, shapes: Mapping[str, tuple[int, ...]], end_s: float) -> N
     floats = all(t.opaque or is_float(numpy_type(t.dtype)) for t in tensors)
     sets = [random_values(tensors)]
     if not floats:
-        sets += [{t.name: filled(t, filling) for t in tensors} for filling in (1, 0)]
+        sets += [constant_inputs(tensors, filling) for filling in (1, 0)]
     for number, feeds in enumerate(sets, 1):
         options = ort.RunOptions()
         options.log_severity_level = 4

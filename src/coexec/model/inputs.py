@@ -20,7 +20,15 @@ from coexec.arrays import Array, dtype_of_ort, is_float, numpy_type
 from coexec.graph.graph import Graph, Operator, Tensor
 from coexec.model.probe_names import ProbeName
 
-__all__ = ["Probe", "candidates", "filled", "probes", "random_inputs", "random_values"]
+__all__ = [
+    "Probe",
+    "candidates",
+    "constant_inputs",
+    "filled",
+    "probes",
+    "random_inputs",
+    "random_values",
+]
 
 _DIVIDING = frozenset({"Div", "Mod"})
 _BY_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
@@ -44,8 +52,7 @@ def candidates(
         yield dict(examples)
     yield random_inputs(graph, seed)
     for filling in (1, 0):
-        tensors = (graph.tensors[name] for name in graph.inputs)
-        yield {t.name: filled(t, filling) for t in tensors}
+        yield constant_inputs([graph.tensors[name] for name in graph.inputs], filling)
 
 
 class Probe(NamedTuple):
@@ -117,6 +124,11 @@ def filled(tensor: Tensor, filling: int) -> Any:
     if tensor.opaque:
         return _made_up(tensor.dtype, tensor.shape)
     return np.full(tensor.shape, filling, numpy_type(tensor.dtype))
+
+
+def constant_inputs(tensors: Iterable[Tensor], filling: int) -> dict[str, Any]:
+    """Inputs that contain only this number, by name. A sample rate is 16000 all the same."""
+    return {t.name: filled(t, _SAMPLES_PER_S if _is_sample_rate(t) else filling) for t in tensors}
 
 
 def _made_up(kind: str, shape: Sequence[int]) -> Any:
