@@ -22,13 +22,17 @@ def model(
     nodes: list[tuple[str, list[str]]],
     inputs: dict[str, Dims],
     weights: dict[str, np.ndarray] | None = None,
+    integer: str = "",
 ) -> ModelProto:
-    """A chain of nodes, of which the last makes the output."""
+    """A chain of nodes, of which the last makes the output; ``integer`` names an input of int64."""
     made = [
         helper.make_node(kind, names, [f"t{i}"], f"n{i}") for i, (kind, names) in enumerate(nodes)
     ]
     shown = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, dims) for n, dims in inputs.items()
+        helper.make_tensor_value_info(
+            n, TensorProto.INT64 if n == integer else TensorProto.FLOAT, dims
+        )
+        for n, dims in inputs.items()
     ]
     out = helper.make_tensor_value_info(f"t{len(nodes) - 1}", TensorProto.FLOAT, None)
     arrays = [numpy_helper.from_array(a, n) for n, a in (weights or {}).items()]
@@ -101,8 +105,7 @@ def test_a_number_that_selects_the_rate_of_sound(name: str) -> None:
     """The model runs at 16000 samples a second only: a Reshape needs as many elements."""
     numbers = {"one": np.ones(1, np.int64), "second": np.ones((1, 16000), np.float32)}
     nodes = [("Mul", [name, "one"]), ("Reshape", ["second", "t0"]), ("Relu", ["x"])]
-    proto = model(nodes, {"x": ["batch", 8], name: []}, numbers)
-    proto.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    proto = model(nodes, {"x": ["batch", 8], name: []}, numbers, integer=name)
     assert found(proto) == {"x": (1, 8)}
 
 
@@ -110,8 +113,7 @@ def test_sizes_run_at_the_rate_of_the_made_up_inputs() -> None:
     """At other rates the model takes rows of 128, and would not run with them afterwards."""
     numbers = {"rate": np.full(1, 16000, np.int64), "rows": np.array([128, 16], np.int64)}
     nodes = [("Div", ["sr", "rate"]), ("Gather", ["rows", "t0"]), ("Expand", ["x", "t1"])]
-    proto = model(nodes, {"x": [160, None], "sr": []}, numbers)
-    proto.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    proto = model(nodes, {"x": [160, None], "sr": []}, numbers, integer="sr")
     shapes = found(proto)
     assert shapes == {"x": (160, 16)}
     made_up = load(proto, shapes=shapes).candidates()

@@ -23,8 +23,9 @@ import onnxruntime as ort
 from coexec.arrays import dtype_of_ort, is_float, numpy_type
 from coexec.errors import ModelError, first_line
 from coexec.graph.graph import Tensor
+from coexec.model.declared import options_of
 from coexec.model.fixed import CHANNELS, dims_of, open_tensors
-from coexec.model.inputs import constant_inputs, random_values
+from coexec.model.inputs import filled, random_values
 from coexec.model.reference_session import plain_session
 from coexec.model.values import has_foreign, run_session
 
@@ -89,19 +90,19 @@ def assumed_shapes(model: ir.Model, limit_s: float = _LIMIT_S) -> dict[str, tupl
         return shapes
     whole = [a.name for a in session.get_inputs() if "int" in a.type and not a.shape]
     decides = f". What {whole[0]!r} has to be, --value {whole[0]}=NUMBER says" if whole else ""
-    options = " ".join(f"--shape {value.name}={_form(value)}" for value in unknown)
+    forms = options_of({value.name or "": _form(value) for value in unknown})
     raise ModelError(
         f"the model leaves dimensions open, and ran with none of {tried} sizes that were tried "
         f"(the last said: {why}). Give the sizes of "
         f"{', '.join(f'{v.name!r} {v.shape}' for v in unknown)} by inputs that suit the model, "
-        f"--inputs FILE.npz, or as {options} with numbers for N{decides}"
+        f"--inputs FILE.npz, or as {forms} with numbers for N{decides}"
     )
 
 
-def _form(value: ir.Value) -> str:
-    """How a shape of ``value`` is written, with N for each open dimension."""
+def _form(value: ir.Value) -> list[int | str]:
+    """The shape of ``value`` with "N" for each open dimension; of two, if the rank is open."""
     dims = dims_of(value)
-    return "N,N" if dims is None else ",".join(str(d) if isinstance(d, int) else "N" for d in dims)
+    return [d if isinstance(d, int) else "N" for d in ([None] * 2 if dims is None else dims)]
 
 
 def _run(session: Any, shapes: Mapping[str, tuple[int, ...]], end_s: float) -> None:
@@ -114,7 +115,7 @@ def _run(session: Any, shapes: Mapping[str, tuple[int, ...]], end_s: float) -> N
     floats = all(t.opaque or is_float(numpy_type(t.dtype)) for t in tensors)
     sets = [random_values(tensors)]
     if not floats:
-        sets += [constant_inputs(tensors, filling) for filling in (1, 0)]
+        sets += [{t.name: filled(t, filling) for t in tensors} for filling in (1, 0)]
     for number, feeds in enumerate(sets, 1):
         options = ort.RunOptions()
         options.log_severity_level = 4

@@ -159,12 +159,16 @@ def _sizes(shapes: Shapes, declared: Declared) -> dict[str, int]:
     return sizes | named
 
 
-def sizes_of(shapes: Shapes) -> list[str]:
+_Written = Mapping[str, Sequence[int | str] | int]
+"""Shapes in which a text stands for a size that the user has to choose."""
+
+
+def sizes_of(shapes: _Written) -> list[str]:
     """``shapes`` as users write them: ["x=1,3,224,224", "N=1"]."""
     sizes = {n: s if isinstance(s, int) else ",".join(map(str, s)) for n, s in shapes.items()}
     return [f"{n if n.isprintable() else repr(n)}={s}" for n, s in sizes.items()]
 
 
-def options_of(shapes: Shapes) -> str:
+def options_of(shapes: _Written) -> str:
     """``shapes`` as options of the command line: "--shape x=1,3,224,224 --shape N=1"."""
     return " ".join(f"--shape {text}" for text in sizes_of(shapes))

@@ -94,10 +94,7 @@ def file_digests(path: Path, cache: Cache | None = None) -> dict[str, str | None
         ModelError: the model's file cannot be read.
     """
     path = Path(os.path.abspath(path))
-    try:
-        return {file.path: file.digest for file in _files(path, cache)}
-    except OSError as error:
-        raise unreadable(path, error) from None
+    return {file.path: file.digest for file in _files(path, cache)}
 
 
 def is_remembered(source: str | os.PathLike[str], cache: Cache) -> bool:
@@ -115,8 +112,7 @@ def _files(path: Path, cache: Cache | None) -> list[_Known]:
     """The model's file and those that it names, with their digests.
 
     Raises:
-        ModelError: the model's file cannot be opened.
-        OSError: it cannot be read.
+        ModelError: the model's file cannot be read.
     """
     record = _KnownFiles([], 0) if cache is None else _remembered(cache, path)
     if unchanged := _unchanged_files(record):
@@ -163,22 +159,24 @@ def _numbers(stat: os.stat_result) -> _Stat:
 def _read(path: Path) -> _Known:
     """
     Raises:
-        ModelError: the file is missing, or cannot be opened.
-        OSError: it cannot be read.
+        ModelError: the file is missing, or cannot be read.
     """
     digest = xxhash.xxh3_128()
     with open(opened(path), "rb", buffering=0) as file:
         stat = _numbers(os.fstat(file.fileno()))
         buffer = memoryview(bytearray(min(_CHUNK_BYTES, stat[0] + 1)))
-        while count := file.readinto(buffer):
-            digest.update(buffer[:count])
+        try:
+            while count := file.readinto(buffer):
+                digest.update(buffer[:count])
+        except OSError as error:
+            raise unreadable(path, error) from None
     return _Known(str(path), stat, digest.hexdigest())
 
 
 def _read_if_there(path: str) -> _Known:
     try:
         return _read(Path(path))
-    except (ModelError, OSError):  # the reader reports it
+    except ModelError:  # the reader reports it
         return _Known(path, _stat(path), None)
 
 

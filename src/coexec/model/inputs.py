@@ -20,15 +20,7 @@ from coexec.arrays import Array, dtype_of_ort, is_float, numpy_type
 from coexec.graph.graph import Graph, Operator, Tensor
 from coexec.model.probe_names import ProbeName
 
-__all__ = [
-    "Probe",
-    "candidates",
-    "constant_inputs",
-    "filled",
-    "probes",
-    "random_inputs",
-    "random_values",
-]
+__all__ = ["Probe", "candidates", "filled", "probes", "random_inputs", "random_values"]
 
 _DIVIDING = frozenset({"Div", "Mod"})
 _BY_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
@@ -52,7 +44,8 @@ def candidates(
         yield dict(examples)
     yield random_inputs(graph, seed)
     for filling in (1, 0):
-        yield constant_inputs([graph.tensors[name] for name in graph.inputs], filling)
+        tensors = (graph.tensors[name] for name in graph.inputs)
+        yield {t.name: filled(t, filling) for t in tensors}
 
 
 class Probe(NamedTuple):
@@ -120,15 +113,19 @@ numbers, a generator, and whether the type has 16 bits or fewer."""
 
 
 def filled(tensor: Tensor, filling: int) -> Any:
-    """An input that contains only this number; one of an opaque type is as small as possible."""
+    """An input that contains only this number; one of an opaque type is as small as possible.
+
+    A single integer that is called a sample rate is 16000 all the same.
+    """
     if tensor.opaque:
         return _made_up(tensor.dtype, tensor.shape)
-    return np.full(tensor.shape, filling, numpy_type(tensor.dtype))
+    number = _SAMPLES_PER_S if _is_sample_rate(tensor) else filling
+    return np.full(tensor.shape, number, numpy_type(tensor.dtype))
 
 
-def constant_inputs(tensors: Iterable[Tensor], filling: int) -> dict[str, Any]:
-    """Inputs that contain only this number, by name. A sample rate is 16000 all the same."""
-    return {t.name: filled(t, _SAMPLES_PER_S if _is_sample_rate(t) else filling) for t in tensors}
+def _is_sample_rate(tensor: Tensor) -> bool:
+    single = math.prod(tensor.shape) == 1
+    return single and tensor.item_bytes >= 4 and _SAMPLE_RATE.match(tensor.name) is not None
 
 
 def _made_up(kind: str, shape: Sequence[int]) -> Any:
@@ -178,16 +175,11 @@ def random_values(
             numbers = rng.standard_normal(tensor.shape, dtype=np.float32)
             values[tensor.name] = numbers.astype(numpy_type(tensor.dtype), copy=False)
         elif tensor.name not in bounds and _is_sample_rate(tensor):
-            values[tensor.name] = filled(tensor, _SAMPLES_PER_S)
+            values[tensor.name] = filled(tensor, 1)
         else:
             least, most = bounds.get(tensor.name, (0, 1))
             values[tensor.name] = rng.integers(least, most + 1, tensor.shape).astype(tensor.dtype)
     return values
-
-
-def _is_sample_rate(tensor: Tensor) -> bool:
-    single = math.prod(tensor.shape) == 1
-    return single and tensor.item_bytes >= 4 and _SAMPLE_RATE.match(tensor.name) is not None
 
 
 def _bounds(graph: Graph) -> Mapping[str, tuple[int, int]]:

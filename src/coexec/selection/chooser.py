@@ -364,8 +364,8 @@ class Chooser:
         for number, entry in enumerate(ranked):
             self._report(what, number, len(ranked))
             entry = entry.compared(reference)
-            self._report(what, len(ranked) if entry.candidate.is_able else number + 1, len(ranked))
             if entry.candidate.is_able:
+                self._report(what, len(ranked), len(ranked))
                 return [entry, *ranked[number + 1 :], *rejected]
             rejected.append(entry)
         reasons = "; ".join(
