@@ -66,8 +66,10 @@ def reduction(draw: Draw) -> Example:
 
 @st.composite
 def reduction_of_integers(draw: Draw) -> Example:
-    dtype = draw(st.sampled_from(["int32", "int64"]))
+    """Extrema, and sums of up to 32 bits: kernels refuse those of 64 bits."""
     kind = draw(st.sampled_from(["ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean"]))
+    dtypes = ["int32", "int64"] if kind in ("ReduceMax", "ReduceMin") else ["int32"]
+    dtype = draw(st.sampled_from(dtypes))
     return Example(Case(kind, (images(draw), ints(1)), {}, 18, {0: dtype}), positive=True)
 
 
