@@ -28,6 +28,7 @@ from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 from coexec.selection.race import Lap, Outcome
 from coexec.settings import Settings
+from tests.helpers.busy_machine import used_by_others
 from tests.helpers.small_models import branches
 
 CORES = usable_cores()
@@ -117,6 +118,15 @@ def test_equal_rows_are_named(folder: Path, capfd: pytest.CaptureFixture[str]) -
     assert main(["bench", model, *words, "--repeats", "1", "--cache", str(folder / "cache")]) == 0
     printed = capfd.readouterr().out
     assert "measured once" in printed and "single =" in printed
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_race_of_rows_knows_the_load_by_other_programs(
+    monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    monkeypatch.setattr(standings, "REAL", used_by_others(share))
+    found = race_rows([Row("a", None, lambda: 0, lambda: 0)], 1)
+    assert found.outcome.others == pytest.approx(share, abs=0.02)
 
 
 def test_the_order_of_turns_rotates() -> None:

@@ -1,6 +1,8 @@
 """`coexec report`: the contents of the page, also after a failure."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,15 @@ import pytest
 
 from coexec.cli import main
 from coexec.errors import ExecutionError
-from coexec.report import gather
+from coexec.report import gather, standings
 from coexec.report.alternatives import without_devices
 from coexec.report.bottleneck import bottleneck_of
 from coexec.report.contents import Contents, DrawnSpan, DrawnTrace
+from coexec.runtime.recorder import RealRecorder
 from coexec.selection.prepare import prepare
 from coexec.settings import Settings
+from coexec.timing.trace import Trace
+from tests.helpers.busy_machine import used_by_others
 from tests.helpers.small_models import branches
 from tests.report.conftest import two_cores
 from tests.report.test_page import data_of
@@ -120,6 +125,34 @@ def test_a_phone_is_simulated_and_nothing_runs(
     data = data_of(model.with_suffix(".html"))
     assert data["rivals"] == [] and data["measured"] is None and data["nodes"]
     assert "kirin_990" in data["facts"]["processor"]
+
+
+def test_figures_from_a_busy_machine_are_in_doubt(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standings, "REAL", used_by_others(0.5))
+    assert report(model, "--devices", two_cores(), "--planner", "heft", "--repeats", "1") == 0
+    data = data_of(model.with_suffix(".html"))
+    # Clocks are read one after the other, so the share is 50% more or less.
+    said = re.fullmatch(r"other programs used (\d+%) of the .* during the race", data["doubt"])
+    assert said is not None
+    load = data["facts"]["load while racing"]
+    assert load == f"{said[1]} of the processors' time, by other programs"
+
+
+def test_the_recorded_run_of_middle_length_is_shown(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends_s = iter([0.3, 0.1, 0.2])
+
+    class Recorder(RealRecorder):
+        def trace(self) -> Trace:
+            first, *_ = super().trace().of("compute")
+            return Trace((first.device,), (replace(first, start_s=0.0, end_s=next(ends_s)),))
+
+    monkeypatch.setattr(gather, "RealRecorder", Recorder)
+    assert report(model, "--devices", two_cores(), "--planner", "heft", "--repeats", "1") == 0
+    assert data_of(model.with_suffix(".html"))["measured"]["makespan_s"] == 0.2
 
 
 def test_a_failed_run_leaves_a_page_with_what_happened_until_then(

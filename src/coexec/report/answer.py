@@ -12,7 +12,7 @@ from coexec.selection.prepared import Prepared
 from coexec.timing.explain import GROUPS, Group
 from coexec.units import format_seconds
 
-__all__ = ["answer_of", "doubt_of", "is_ort_session"]
+__all__ = ["answer_of", "doubt_by_load", "doubt_of", "is_ort_session"]
 
 _GROUP_REASONS: Mapping[Group, str] = {
     "pinned": "the user pinned the tasks to their devices",
@@ -46,9 +46,14 @@ def doubt_of(prepared: Prepared) -> str | None:
     decision = prepared.decision
     if decision is None:
         return None
-    if decision.doubt is None and decision.others > RULES.busy:
-        return f"other programs used {decision.others:.0%} of the processors' time during the race"
-    return decision.doubt
+    return decision.doubt or doubt_by_load(decision.others)
+
+
+def doubt_by_load(others: float) -> str | None:
+    """Why figures of a race are not certain: other programs used this share of the processors."""
+    if others <= RULES.busy:
+        return None
+    return f"other programs used {others:.0%} of the processors' time during the race"
 
 
 def is_ort_session(prepared: Prepared) -> bool:

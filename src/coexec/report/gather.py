@@ -21,7 +21,7 @@ from coexec.plan.memory import offsets_bound, records_of
 from coexec.plan.schedule import Segment
 from coexec.progress import ReportProgress
 from coexec.report.alternatives import by_planners, without_devices
-from coexec.report.answer import answer_of, doubt_of, is_ort_session
+from coexec.report.answer import answer_of, doubt_by_load, doubt_of, is_ort_session
 from coexec.report.bound import bound_of
 from coexec.report.contents import (
     Contents,
@@ -57,6 +57,9 @@ __all__ = ["ReportFailure", "gather"]
 
 PLANNERS_S = 20.0
 """Seconds for the plans of all planners."""
+
+_RECORDED_RUNS = 3
+"""One alone may be a run that another program disturbed."""
 
 
 class ReportFailure(Exception):
@@ -147,7 +150,7 @@ class _Gathering:
         self._add(tasks=tuple(rows))
 
     def race(self, rounds: int) -> None:
-        """The race with the rivals, and a recorded run."""
+        """Recorded runs, and the race with the rivals."""
         prepared = self._prepared
         work = prepared.work
         feeds = next(work.model.candidates())
@@ -161,21 +164,32 @@ class _Gathering:
             else:
                 rows = [row, *alone, row_of_onnx_runtime(work, feeds)]
             standings = race_rows(rows, rounds)
-        load = f"{standings.outcome.others:.0%} of the processors' time, by other programs"
+        others = standings.outcome.others
+        load = f"{others:.0%} of the processors' time, by other programs"
         self._add(
             rivals=tuple(_rivals(standings, row)),
             left_out=left_out,
+            doubt=doubt_by_load(others),
             facts={**self.contents.facts, "load while racing": load, "rounds": str(rounds)},
         )
 
     def _record(self, runner: Runner, feeds: Mapping[str, Array]) -> None:
-        """A recorded run of the plan; also if it fails in the middle."""
-        recorder = RealRecorder(self._prepared.compiled, self._prepared.work.names)
-        try:
-            recorded_run(runner, feeds, recorder)
-        finally:
-            if (trace := recorder.trace()).spans:
-                self._add(measured=_timeline(trace, critical_path(trace)))
+        """The recorded run of the plan that is neither the longest nor the shortest; or what one
+        that fails has done until then."""
+        traces: list[Trace] = []
+        for _ in range(_RECORDED_RUNS):
+            recorder = RealRecorder(self._prepared.compiled, self._prepared.work.names)
+            try:
+                recorded_run(runner, feeds, recorder)
+            except CoexecError:
+                self._measured(recorder.trace())
+                raise
+            traces.append(recorder.trace())
+        self._measured(sorted(traces, key=lambda trace: trace.makespan_s)[_RECORDED_RUNS // 2])
+
+    def _measured(self, trace: Trace) -> None:
+        if trace.spans:
+            self._add(measured=_timeline(trace, critical_path(trace)))
 
     def alternatives(self, planners_s: float) -> None:
         """What other planners would do, and the plan without each of its devices."""
@@ -184,7 +198,7 @@ class _Gathering:
             self._add(planners=planners, without=tuple(without_devices(self._prepared, planners_s)))
 
     def answer(self) -> None:
-        doubt = doubt_of(self._prepared)
+        doubt = doubt_of(self._prepared) or self.contents.doubt
         self._add(answer=answer_of(self.contents, self._prepared), doubt=doubt)
 
 

@@ -2,7 +2,8 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,9 @@ def race_rows(rows: Sequence[Row], rounds: int) -> Standings:
         Rest().until_idle()  # threads of the previous row may still spin for work
         row.warm_up_s = REAL.timed(row.run)
         row.run()
-    outcome = race({row.name: row.run for row in different}, (rounds, rounds)).complete()
+    runs = {row.name: row.run for row in different}
+    outcome, load = REAL.with_load(partial(race, runs, (rounds, rounds)))
+    outcome = replace(outcome.complete(), others=load.share)
     for row in different:
         Rest().until_idle()
         row.energy = measured_energy(row.run)

@@ -96,7 +96,8 @@ class Outcome(Generic[Key]):
     repeated: int = 0
     """Rounds that do not count and were run again, because the host took processor time."""
     others: float = 0.0
-    """Share of all processor time that other programs used in the turns."""
+    """Share of all processor time that other programs used meanwhile; whoever runs the race
+    measures it."""
 
     def rounds_s(self, key: Key, requests: Requests) -> list[float]:
         """Median seconds in each round."""

@@ -223,7 +223,8 @@ function drawTimelines() {
   const kinds = [["predicted", data.predicted], ["measured", data.measured]].filter(([, line]) => line);
   if (!kinds.length) return;
   const node = section("timeline", "What ran where and when",
-    "For each device the simulation above the recorded run. Red outlines: the critical path. " +
+    "For each device the simulation above the recorded run, of three the one of middle length. " +
+    "Red outlines: the critical path. " +
     "Arrow keys move from block to block, + and - zoom.");
   const end = Math.max(...kinds.map(([, line]) => line.makespan_s)) || 1e-9;
   const devices = [...new Set(kinds.flatMap(([, line]) => Object.keys(line.utilisation)))];
