@@ -126,7 +126,7 @@ def test_a_race_of_rows_knows_the_load_by_other_programs(
 ) -> None:
     monkeypatch.setattr(standings, "REAL", used_by_others(share))
     found = race_rows([Row("a", None, lambda: 0, lambda: 0)], 1)
-    assert found.outcome.others == pytest.approx(share, abs=0.02)
+    assert found.outcome.others == pytest.approx(share)
 
 
 def test_the_order_of_turns_rotates() -> None:

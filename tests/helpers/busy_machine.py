@@ -1,7 +1,7 @@
 """A stopwatch of a machine that other programs keep busy."""
 
 import os
-import time
+from itertools import count
 
 from coexec.profiling.processors import ProcessorTime
 from coexec.selection.quiet_moment import Stopwatch
@@ -10,10 +10,11 @@ __all__ = ["used_by_others"]
 
 
 def used_by_others(share: float) -> Stopwatch:
-    """Real clocks, except that other programs use this share of all processors."""
-    processors = os.cpu_count() or 1
-
-    def busy() -> ProcessorTime:
-        return ProcessorTime(time.process_time() + share * processors * time.perf_counter())
-
-    return Stopwatch(processor_time=busy)
+    """Clocks that go on by a second with each reading, and other programs that use this share of
+    all processors."""
+    now_s, busy_s = count(0.0), count(0.0, share * (os.cpu_count() or 1))
+    return Stopwatch(
+        now_s=lambda: next(now_s),
+        used_s=lambda: 0.0,
+        processor_time=lambda: ProcessorTime(next(busy_s)),
+    )
