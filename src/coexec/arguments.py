@@ -97,12 +97,9 @@ def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[
     listed = ", ".join(f"{t.name!r} {list(t.shape)} {t.dtype}" for t in inputs.values())
     missing, unknown = inputs.keys() - feeds.keys(), feeds.keys() - inputs.keys()
     if missing or unknown:
-        what = (
-            f"input {min(missing)!r} is missing"
-            if missing
-            else (f"the model has no input {min(unknown, key=str)!r}")
-        )
-        raise InputError(f"{what}; the model takes {listed}")
+        faults = [f"input {min(missing)!r} is missing"] if missing else []
+        faults += [f"the model has no input {min(unknown, key=str)!r}"] if unknown else []
+        raise InputError(f"{' and '.join(faults)}; the model takes {listed}")
     return {name: _array(tensor, feeds[name]) for name, tensor in inputs.items()}
 
 

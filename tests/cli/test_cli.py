@@ -247,7 +247,12 @@ def test_options_that_make_no_sense(folder: Path, capfd: pytest.CaptureFixture[s
         absent = part in ("unknown device", "wants core 4000", "named twice")
         refuse(capfd, call(folder, "plan", model, *words), part, expected=3 if absent else 2)
     plan = folder / "broken.json"
-    for text, part in [("{", "not a plan"), ('{"format": 99}', "99"), ("[]", "not a plan")]:
+    for text, part in [
+        ("{", "not a plan"),
+        ('{"format": 99}', "99"),
+        ("[]", "it has no 'format'"),
+        ("{}", "it has no 'format'"),
+    ]:
         plan.write_text(text)
         fail(capfd, call(folder, "run", model, "--plan", str(plan)), part)
     other = folder / "other.json"

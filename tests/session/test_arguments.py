@@ -211,6 +211,7 @@ class Refusing:
         ({"x": [[1], [1, 2]]}, "input 'x' is not an array"),
         ({"x": object()}, "dtype object"),
         ({"x": np.zeros(2, np.float32), 1: 2, "z": 3}, "no input 1; the model takes 'x' .2. float"),
+        ({"z": 3}, "input 'x' is missing and the model has no input 'z'; the model takes 'x'"),
         ({"x": np.zeros((2, 1), np.float32)}, r"shape \[2, 1\], the model takes \[2\]"),
     ],
 )

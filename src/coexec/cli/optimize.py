@@ -87,6 +87,8 @@ def command(
         out.print(f"use it     session = coexec.InferenceSession({model!r}, plan={str(file)!r})")
     elif file.exists():
         out.print(f"plan       {file} is of an earlier call, and stays as it is")
+    else:
+        out.print("plan       none was written: a program needs none to keep ONNX Runtime")
     if verdict.decision is not None:
         when = (
             "in an earlier call; --fresh chooses anew"

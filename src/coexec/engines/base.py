@@ -494,6 +494,9 @@ class Engine(ABC):
     needs_trial: ClassVar[bool] = True
     """Whether coexec tries the engine in a separate process before it is used. False if the engine
     does so itself, or if nothing works without the engine."""
+    builds_kernels: ClassVar[bool] = False
+    """Whether it compiles source code for a model, which may take a minute. Where time is limited,
+    plans with such an engine start after all others."""
     pretends: ClassVar[bool] = False
     """Whether it is only for tests: it is not listed, and never chosen automatically."""
 

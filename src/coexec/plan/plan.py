@@ -120,6 +120,11 @@ class Plan:
                     f"this is not a plan, nor any JSON ({error}); make one with coexec plan MODEL "
                     f"--output plan.json"
                 ) from None
+            if not isinstance(data, dict) or "format" not in data:
+                raise PlanError(
+                    "this is JSON, but not a plan: it has no 'format'; make one with coexec plan "
+                    "MODEL --output plan.json"
+                )
             if data["format"] != _FORMAT:
                 raise _other_format(data["format"])
             rows = {str(d): [(_piece(r), r) for r in o] for d, o in data["order"].items()}

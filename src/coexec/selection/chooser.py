@@ -323,9 +323,10 @@ class Chooser:
         """The plans that run; and the others, with the reason why they do not run.
 
         Of the plans for several devices, those with the best predictions run, and of the devices
-        with fewer cores than there are, those with the best expectations. All others run. Plans for
-        CPU cores with their first engine start first, as kernels of other engines may have to be
-        compiled; devices with fewer cores start last, as they seldom win.
+        with fewer cores than there are, those with the best expectations. All others run. The time
+        may be over before all have started. So plans for CPU cores with their first engine, which
+        is the reference, start first, and engines that build kernels after those that do not.
+        Devices with fewer cores start last, as they seldom win.
         """
         is_part = self._is_part
         able = [self._expecting(entry) if entry.is_single else entry for entry in able]
@@ -336,7 +337,7 @@ class Chooser:
         near, far = _nearest(plans, plans, "prediction", self._rules)
         near_parts, far_parts = _nearest(parts, single, "expectation", self._rules)
         shortlist = [*certain, *near_parts, *near]
-        shortlist.sort(key=lambda entry: (is_part(entry), not entry.is_plain))
+        shortlist.sort(key=lambda e: (is_part(e), not e.is_plain, e.builds_kernels))
         return shortlist, [*far, *far_parts]
 
     def _expecting(self, entry: Contender) -> Contender:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from coexec.engines.names import parse
+from coexec.engines.registry import load_engine
 from coexec.errors import CoexecError
 from coexec.plan.plan import Plan
 from coexec.selection.comparison import ReferenceAnswers, result_of
@@ -50,6 +51,11 @@ class Contender(NamedTuple):
         """Whether it uses CPU cores only, with their first engine."""
         requests = [parse(name) for name in self.candidate.devices]
         return all(request.kind == "cpu" and not request.engines for request in requests)
+
+    @property
+    def builds_kernels(self) -> bool:
+        """Whether one of its engines compiles source code for the model."""
+        return any(load_engine(name).builds_kernels for name in self.candidate.engines)
 
     @property
     def predicted_s(self) -> float:

@@ -126,7 +126,7 @@ class Verdict:
                 f"{self.unfinished}"
             )
         text = f"{'use the plan' if self.is_faster else 'keep ONNX Runtime'}"
-        text += " (in doubt)" if self.is_faster and self._is_doubtful else ""
+        text += " (in doubt)" if self._is_doubtful else ""
         text += f": {self._why}"
         text += f", for {self.decision.shapes}" if self.decision.shapes else ""
         if self.untried:

@@ -23,6 +23,7 @@ class OpenCl(Engine):
     kinds = ("cpu", "gpu")
     rank = 10
     needs_trial = False
+    builds_kernels = True
     options = Options
     distributions = ("coexec",)
 
