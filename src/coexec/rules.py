@@ -64,24 +64,22 @@ class Rules:
     planning_share: float = 0.6
     """Share of the time limit for profiles and plans; configurations left by then are not tried."""
     racing_share: float = 0.9
-    """Share of the time limit at which the race ends. The comparison with ONNX Runtime follows."""
-    race_s: float = 6.0
-    """Seconds for all runs of a race together."""
-    least_race_s: float = 1.0
-    """A race may always take at least this many seconds."""
+    """Share of the time limit at which races end. The comparison with ONNX Runtime follows."""
+    race_s: float = 3.0
+    """Seconds for the race of a plan with the reference, if the least number of rounds takes no
+    longer."""
     rounds: tuple[int, int] = (5, 40)
-    """Least and largest number of rounds of a race."""
+    """Least and largest number of rounds of such a race. A plan that is faster in fewer rounds is
+    in doubt, and does not answer."""
     cut_rounds: int = 2
-    """Least number of rounds of a race for which there is no more time. Its result is in doubt."""
-    race_limit: float = 1.5
-    """A race that has taken this factor times its budget ends after `cut_rounds`."""
+    """Number of rounds after which a plan that was slower in all of them is out."""
     memory_share: float = 0.5
-    """Share of main memory that all plans of a race together may need for weights and tensors."""
+    """Share of main memory that both plans of a race may need for weights and tensors."""
     deciding_rounds: float = 0.75
     """Share of the rounds in which a comparison has to hold: for a large network there are few
     rounds, and their medians may be off by a percent."""
-    leaves_race: float = 1.02
-    """A rival that takes more than this factor of the time of the first one leaves the race."""
+    out_of_race: float = 1.02
+    """A plan that takes more than this factor of the best time in all rounds is out."""
     gain: float = 0.99
     """A plan for several devices has to take less than this share of the time of the reference, a
     single device."""
@@ -102,19 +100,14 @@ class Rules:
     """Seconds in which threads send requests in one turn of such a race."""
     parallel_gain: float = 1.03
     """Requests per second, divided by those of the reference; below, the reference is kept."""
-    most_races: int = 3
-    """A choice that is still in doubt after this many races is kept: the difference hardly matters.
-    """
+    most_idle_passes: int = 3
+    """A choice is final after this many passes in a row that have settled no candidate."""
     lead: float = 1.03
-    """A rival's time over the winner's. Below this ratio, the rival may win the next race."""
-    spread: float = 0.2
-    """Largest width of the middle half of the winner's rounds over their median."""
-    disagreement: float = 1.35
-    """Largest ratio between the measured and the predicted time, or the reverse."""
+    """A plan replaces a chosen one if the chosen one takes more than this factor of its time."""
     busy: float = BUSY
-    """Share of the processor time of other programs above which a race is in doubt."""
+    """Share of the processor time of other programs above which a race proves nothing."""
     stolen: float = STOLEN
-    """Share of the processor time taken by the host above which a race is in doubt."""
+    """Share of the processor time taken by the host above which a plan needs twice the rounds."""
     clear_gain: float = 0.97
     """A plan that takes a larger share of ONNX Runtime's time is not clearly faster."""
 

@@ -169,7 +169,7 @@ def test_auto_considers_a_processor_that_only_it_drives(install: Install, tmp_pa
         return Outcome({which: [Lap((1 / (1 + which),), (1 / (1 + which),))] for which in turns})
 
     settings = Settings(cache=tmp_path / "cache", rules=Rules(further_engines=False))
-    choice = Chooser(products(), settings, alone=True, compete=last_is_fastest).choose()
+    choice = Chooser(products(), settings, compete=last_is_fastest).go_on(alone=True)
     taken = choice.candidates[0]
     assert (taken.devices, taken.engines, taken.status) == (("npu:1",), ("slow",), "taken")
     assert taken.comparison == "its outputs agree with ONNX Runtime's for 8 inputs"

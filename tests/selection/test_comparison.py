@@ -222,7 +222,7 @@ def test_a_plan_that_raises_differs(tmp_path: Path) -> None:
 
 def later_is_faster(rivals: Iterable[int], *_: Any, **__: Any) -> Outcome[int]:
     """A race that those win that were started last: plans for several devices."""
-    laps = {which: [Lap((1 / (1 + which),), (1 / (1 + which),))] for which in rivals}
+    laps = {which: [Lap((1 / (1 + which),), (1 / (1 + which),))] * 5 for which in rivals}
     return Outcome(laps)
 
 

@@ -27,9 +27,10 @@ from coexec.rules import RULES, Rules
 from coexec.selection.agenda import Agenda
 from coexec.selection.chooser import Chooser
 from coexec.selection.configurations import Configuration, configurations
-from coexec.selection.contender import Contender
+from coexec.selection.contender import Contender, Standing
 from coexec.selection.deadline import Deadline
 from coexec.selection.decision import Candidate
+from coexec.selection.objective import objective_of
 from coexec.selection.planner_times import PlannerTimes
 from coexec.selection.planning import ConfigurationPlanning
 from coexec.selection.planning_context import PlanningContext
@@ -90,12 +91,21 @@ class Machine:
         links = (Link(a.name, b.name, HANDOVER_S) for a, b in permutations(devices, 2))
         return CostTable(tasks_s), System(tuple(devices), tuple(links))
 
-    def race(self, shortlist: Sequence[Contender], *_: Any) -> Outcome[int]:
+    def race(self, shortlist: Sequence[Contender], *_: Any) -> list[Contender]:
         """Stands for `PlanRace.run`: the first single device wins."""
-        self.raced = [entry.candidate for entry in shortlist]
-        return Outcome(
+        self.raced = [entry.candidate for entry in shortlist if entry.plans]
+        outcome = Outcome(
             {which: [Lap((1.0 + which,), (1.0 + which,))] * 5 for which in range(len(shortlist))}
         )
+        objective = objective_of("latency", RULES)
+        return [
+            entry.measured(which, outcome, 0, objective)._replace(
+                standing=Standing(is_reference=not which)
+            )
+            if entry.plans
+            else entry
+            for which, entry in enumerate(shortlist)
+        ]
 
 
 @pytest.fixture
@@ -228,7 +238,8 @@ def test_the_choice_ends_in_time_however_slow_profiles_are(
     assert {row.reason for row in untried} == {"there was no time for it within 60 s"}
     assert rows[0].status == "taken" and rows[0].devices == ("cpu:0-15",)
     # More time goes on, with the stored profiles.
-    more = chosen(tmp_path, replace(rules, seconds=600.0))
+    settings = Settings(cache=tmp_path, rules=replace(rules, seconds=600.0))
+    more = Chooser(branches(), settings).go_on().candidates
     assert not any(row.status == "untried" for row in more) and len(machine.profiled) > 2
 
 
@@ -255,14 +266,16 @@ def test_where_time_is_limited_engines_that_build_kernels_start_last(
         Candidate(("cpu:0-1",), "single", engines=("onnxruntime",)),
         Candidate(("cpu:0", "cpu:1"), "codl", 1e-3, engines=("onnxruntime",)),
     ]
-    shortlist, left_out = chooser._worth_running([Contender(row, []) for row in rows])
+    shortlist, left_out = chooser._worth_running(
+        [Contender(row, [("work", "plan")]) for row in rows]
+    )  # type: ignore[list-item]
     assert left_out == []
     assert [entry.candidate for entry in shortlist] == [rows[i] for i in (4, 5, 2, 3, 0, 1)]
 
 
 def test_single_devices_alone_are_also_fewer_cores(machine: Machine, tmp_path: Path) -> None:
     settings = Settings(cache=tmp_path, rules=ONE_ENGINE)
-    decision = Chooser(branches(), settings, alone=True).choose().decision
+    decision = Chooser(branches(), settings).go_on(alone=True).decision
     assert decision is not None and machine.profiled == []
     assert all(len(row.devices) == 1 for row in machine.raced)
     untried = {row.devices for row in decision.untried}

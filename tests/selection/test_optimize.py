@@ -3,10 +3,8 @@
 import json
 import queue
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +21,7 @@ from coexec.selection.chooser import Chooser
 from coexec.selection.deadline import Deadline, OutOfTimeError
 from coexec.selection.decision import Candidate, Decision
 from coexec.selection.optimize import Verdict, optimize
-from coexec.selection.planning_context import PlanningContext
 from coexec.selection.quiet_moment import Stopwatch
-from coexec.selection.race import Lap, Outcome
 from coexec.settings import Settings
 from tests.helpers.small_models import branches
 
@@ -34,19 +30,15 @@ CPUS = [f"cpu:{core}" for core in CORES]
 two_cores = pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only")
 QUICK = Effort(warm_up=1, least=2, most=2)
 ONE_ENGINE = Rules(further_engines=False)
-BEST = Candidate(("cpu:0-1/opencl",), "single", None, paced_s=0.0224)
+ORT = Candidate(("cpu:0-1",), "single", engines=("onnxruntime",), own_session=True, paced_s=0.0331)
+BEST = Candidate(
+    ("cpu:0-1/opencl",), "single", paced_s=0.0224, rounds_s=((0.0224, 0.0331),) * 6, reason="why"
+)
 UNTRIED = Candidate(("cpu:0", "cpu:1"), "", None, status="untried", reason="no time")
-DECISION = Decision((BEST, UNTRIED), shapes="images=1,3,224,224")
-FASTER = Verdict(
-    0.0331, 0.0224, 1.48, is_faster=True, decision=DECISION, reason="1.48 times as fast"
-)
-SLOWER = Verdict(
-    0.010,
-    0.011,
-    0.909,
-    decision=Decision((BEST,)),
-    reason="1.10 of its time, and only below 0.97 a plan is clearly faster",
-)
+DOUBTFUL = replace(BEST, status="in doubt", reason="it takes 0.68 in 2 rounds; 5 are needed")
+DECISION = Decision((BEST, ORT, UNTRIED), reference=str(ORT), shapes="images=1,3,224,224")
+FASTER = Verdict(DECISION, "{}")
+SLOWER = Verdict(Decision((ORT, replace(BEST, rounds_s=((0.011, 0.010),) * 5)), reference=str(ORT)))
 
 
 @pytest.fixture
@@ -57,148 +49,37 @@ def model(tmp_path: Path) -> str:
 
 
 def test_a_verdict_is_a_sentence() -> None:
+    assert FASTER.is_faster and FASTER.ratio == pytest.approx(0.0331 / 0.0224)
     assert str(FASTER) == (
-        "use the plan: in a last race against ONNX Runtime's session with default options, "
-        "cpu:0-1/opencl (single) took 22.4 ms and that session 33.1 ms at up to 30 requests a "
-        "second: 1.48 times as fast, for images=1,3,224,224; more time would try cpu:0+cpu:1"
+        "use the plan: cpu:0-1/opencl (single) took 22.4 ms and ONNX Runtime's own session 33.1 ms "
+        "at up to 30 requests a second: 1.48 times as fast, in 6 of 6 rounds, for "
+        "images=1,3,224,224; more time would try cpu:0+cpu:1"
     )
-    assert str(SLOWER) == (
-        "keep ONNX Runtime: in a last race against ONNX Runtime's session with default options, "
-        "cpu:0-1/opencl (single) took 11.0 ms and that session 10.0 ms at up to 30 requests a "
-        "second: 1.10 of its time, and only below 0.97 a plan is clearly faster"
-    )
-    own = replace(BEST, own_session=True, engines=("onnxruntime",))
-    assert str(replace(SLOWER, decision=Decision((own,)))) == (
-        "keep ONNX Runtime: no candidate that may answer is clearly faster than its own session"
-    )
+    nothing = "no candidate that may answer is proven to be faster than its own session"
+    assert str(SLOWER) == f"keep ONNX Runtime: {nothing}"
+    assert not SLOWER.is_faster and SLOWER.ratio == pytest.approx(0.010 / 0.011)
     differs = replace(BEST, status="refused", comparison="its answers differ")
-    rows = (replace(own, paced_s=0.0331), differs)
-    verdict = replace(SLOWER, decision=Decision(rows))
+    verdict = Verdict(Decision((ORT, differs), reference=str(ORT)))
     assert verdict.refused == f"{differs} takes 0.68 of its time, but its answers differ"
     assert f"({verdict.refused})" in str(verdict)
-    assert replace(SLOWER, decision=Decision((rows[0], BEST))).refused is None
-    for verdict, word in [(FASTER, "use the plan"), (SLOWER, "keep ONNX Runtime")]:
-        assert str(replace(verdict, others=0.5)).startswith(f"{word} (in doubt): ")
+    doubtful = Verdict(Decision((ORT, DOUBTFUL), reference=str(ORT)))
+    assert str(doubtful) == f"keep ONNX Runtime (in doubt): {nothing}"
+    assert doubtful.doubt == f"{DOUBTFUL}: {DOUBTFUL.reason}"
     assert "keep ONNX Runtime" in str(Verdict(unfinished="the model was loaded"))
 
 
-def test_an_unfinished_call_tells_the_load_until_then() -> None:
+def test_an_unfinished_call_has_the_figures_so_far() -> None:
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     messages.put(("race of 3 plans", 4, 100, 0.6))
     verdict = module._followed(messages, 0.0, None)
-    assert verdict.unfinished == "race of 3 plans, 4 of 100"
-    assert verdict.others == 0.6 and verdict.is_busy
+    assert verdict.unfinished == "race of 3 plans, 4 of 100" and verdict.others == 0.6
     messages.put(FASTER)
     messages.put(("race of 4 plans", 30, 100, 0.0))
     verdict = module._followed(messages, 0.0, None)
     assert verdict.is_faster and str(verdict).endswith(
-        "more time would try cpu:0+cpu:1; a second choice, among all devices, was not finished in "
-        "the time (race of 4 plans, 30 of 100)"
+        "more time would try cpu:0+cpu:1; the time was over during this step: race of 4 plans, 30 "
+        "of 100"
     )
-
-
-def chosen_with(*rows: Any, reference: str | None = None) -> Any:
-    """A chosen plan whose decision has these candidates, the taken one first."""
-    return SimpleNamespace(
-        decision=Decision(rows, reference=reference),
-        plan="plan",
-        graph=None,
-        origin=SimpleNamespace(shapes={}),
-        work=SimpleNamespace(settings=SimpleNamespace(rules=RULES)),
-    )
-
-
-def test_until_the_last_race_has_ended_the_race_of_all_candidates_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "text_of", lambda *_: "{}")
-    monkeypatch.setattr(module, "is_whole_machine", lambda _: True)
-    monkeypatch.setattr(module, "whole_cpu", lambda: "cpu:0-1")
-    ort = replace(
-        BEST, devices=("cpu:0-1",), own_session=True, engines=("onnxruntime",), paced_s=0.033
-    )
-    chooser: Any = SimpleNamespace(doubt=None)
-
-    def verdict(*rows: Any, reference: str | None = str(ort)) -> Verdict | None:
-        return module._until_raced(chosen_with(*rows, reference=reference), chooser)
-
-    quick = replace(BEST, paced_s=0.022, rounds=6, rounds_won=6)
-    found = verdict(quick, ort)
-    assert found is not None and found.is_faster and found.ratio == pytest.approx(1.5)
-    assert found.plan_file == "{}"
-    text = str(replace(found, unfinished="race with ONNX Runtime"))
-    assert text.startswith(f"use the plan (in doubt): in the race of all candidates, {quick} took")
-    assert text.endswith("; a last race was not finished in the time (race with ONNX Runtime)")
-    kept = verdict(ort, replace(quick, paced_s=0.034))
-    assert kept is not None and not kept.is_faster and str(kept).startswith("keep ONNX Runtime")
-    # no figure of ONNX Runtime, few rounds won, or rounds against another plan
-    assert verdict(quick) is None
-    assert verdict(quick, replace(ort, paced_s=None)) is None
-    assert verdict(replace(quick, rounds_won=2), ort) is None
-    assert verdict(quick, ort, reference="another plan") is None
-
-
-def judged(
-    decision: Decision, paced: float, loop: float, monkeypatch: pytest.MonkeyPatch
-) -> Verdict:
-    """The verdict on a plan whose times are these shares of ONNX Runtime's."""
-    laps = {"plan": [Lap((paced,), (loop,))] * 5, "ONNX Runtime": [Lap((1.0,), (1.0,))] * 5}
-    chosen: Any = SimpleNamespace(decision=decision, plan=None, graph=None, shapes=None, doubt=None)
-    chosen.origin = chosen
-    monkeypatch.setattr(module, "text_of", lambda *_: "{}")
-    return module._judged(chosen, Outcome(laps), 0.0, chosen, RULES)
-
-
-@pytest.mark.parametrize(
-    ("paced", "loop", "is_faster", "reason"),
-    [
-        (0.9, 0.9, True, "1.11 times as fast"),
-        (0.98, 0.9, False, "0.98 of its time, and only below 0.97 a plan is clearly faster"),
-        (0.9, 1.0, True, "1.11 times as fast"),
-        (0.9, 1.1, False, "0.90 of its time, but 1.10 of its time in a loop"),
-    ],
-)
-def test_a_plan_is_faster_by_one_figure_and_not_slower_by_the_other(
-    paced: float, loop: float, is_faster: bool, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    verdict = judged(DECISION, paced, loop, monkeypatch)
-    assert verdict.is_faster == is_faster and verdict.ratio == pytest.approx(1 / paced)
-    assert verdict.reason == reason
-
-
-@pytest.mark.parametrize(("whole", "word"), [(True, "keep ONNX Runtime"), (False, "use the plan")])
-def test_its_default_session_is_not_faster_than_itself(
-    whole: bool, word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By chance it may be in a race. With fewer threads than by default it may be in truth."""
-    monkeypatch.setattr(module, "is_whole_machine", lambda cores: whole)
-    session = replace(BEST, devices=(whole_cpu(),), engines=("onnxruntime",), own_session=True)
-    assert str(judged(Decision((session,)), 0.9, 0.9, monkeypatch)).startswith(word)
-
-
-@pytest.mark.parametrize(("budget_s", "starts"), [(100.0, 3), (0.0, 1)])
-def test_the_last_race_starts_its_rivals_anew(
-    budget_s: float, starts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[dict[str, Any]] = []
-    rounds: list[tuple[int, int]] = []
-
-    @contextmanager
-    def rivals(chosen: Any) -> Iterator[dict[str, Any]]:
-        started.append({})
-        yield started[-1]
-
-    def race(rivals: Any, limits: tuple[int, int], budget_s: float) -> Outcome[str]:
-        assert rivals is started[-1] and budget_s > 0
-        rounds.append(limits)
-        return Outcome({name: [Lap((float(len(started)),))] for name in ("plan", "ONNX Runtime")})
-
-    monkeypatch.setattr(module, "_rivals", rivals)
-    monkeypatch.setattr(module, "race", race)
-    chosen: Any = SimpleNamespace(work=SimpleNamespace(settings=Settings()))
-    outcome, _ = module._raced(chosen, budget_s)
-    assert outcome.rounds_s("plan", "paced") == [float(n + 1) for n in range(starts)]
-    assert sum(least for least, _ in rounds) >= RULES.rounds[0]
 
 
 @pytest.mark.long
@@ -206,20 +87,9 @@ def test_it_ends_with_a_verdict_on_a_real_model(model: str, tmp_path: Path) -> N
     steps: list[str] = []
     settings = Settings(CPUS[:1], cache=tmp_path / "cache", planner_options={"planners": "heft"})
     verdict = optimize(model, settings, 600.0, lambda what, done, total: steps.append(what))
-    assert verdict.ort_s and verdict.plan_s and verdict.plan_file is not None
+    assert verdict.ratio and (verdict.plan_file is not None) == verdict.is_faster
     assert verdict.candidates and not verdict.untried and verdict.unfinished is None
-    assert "race with ONNX Runtime" in steps
-
-
-def test_devices_are_closed_after_the_race(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work = PlanningContext(model, Settings(CPUS[:1], cache=tmp_path))
-    closed: list[PlanningContext] = []
-    monkeypatch.setattr(work, "release", lambda: closed.append(work))
-    outcome, _ = module._raced(work.prepared_by("single", {}), 0.1)
-    assert closed == [work]
-    assert outcome.ratio("plan", "ONNX Runtime", "loop") > 0
+    assert "plans raced" in steps
 
 
 def test_a_time_that_is_too_short_is_said(model: str, tmp_path: Path) -> None:
@@ -245,7 +115,7 @@ def test_the_plan_is_kept_where_it_is_faster(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(module, "optimize", lambda *_: replace(verdict, plan_file="{}"))
+    monkeypatch.setattr(module, "optimize", lambda *_: verdict)
     monkeypatch.chdir(tmp_path)
     assert main(["optimize", model]) == 0
     said = capfd.readouterr().out
@@ -264,7 +134,7 @@ def test_a_plan_of_an_earlier_call_is_told(
     (tmp_path / "m.plan.json").write_text("{}")
     assert main(["optimize", model]) == 0
     assert "m.plan.json is of an earlier call" in capfd.readouterr().out
-    monkeypatch.setattr(module, "optimize", lambda *_: replace(FASTER, plan_file="{}"))
+    monkeypatch.setattr(module, "optimize", lambda *_: FASTER)
     assert main(["optimize", model]) == 0
     assert "m.plan.json, in place of an earlier one" in capfd.readouterr().out
 
@@ -282,61 +152,26 @@ def test_a_plan_file_that_is_not_used_is_told(
     )
 
 
-def test_a_busy_machine_and_a_doubt_are_one_line(
+def test_what_is_in_doubt_is_one_line(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    doubtful = replace(FASTER, plan_file="{}", doubt="the times vary by 30%")
-    for others, text in (
-        (0.0, "doubt the times vary by 30%; the next call measures again"),
-        (0.5, "doubt other programs used 50% of the processors' time"),
-    ):
-        verdict = replace(doubtful, others=others)
-        monkeypatch.setattr(module, "optimize", lambda *_, verdict=verdict: verdict)
-        assert main(["optimize", model]) == 0
-        said = " ".join(capfd.readouterr().out.split())
-        assert text in said and said.count("doubt ") == 1
+    verdict = Verdict(Decision((ORT, DOUBTFUL, UNTRIED), reference=str(ORT)))
+    monkeypatch.setattr(module, "optimize", lambda *_: verdict)
+    assert main(["optimize", model]) == 0
+    said = " ".join(capfd.readouterr().out.split())
+    assert f"in doubt {verdict.doubt}; the next call goes on from here" in said
+    assert verdict.doubt is not None and verdict.doubt.endswith("no time to try cpu:0+cpu:1")
+    assert not (tmp_path / "m.plan.json").exists()
 
 
 def test_a_verdict_without_rivals_says_so() -> None:
-    session = replace(BEST, engines=("onnxruntime",), own_session=True)
-    alone = Verdict(0.010, 0.010, 1.0, decision=Decision((session, UNTRIED)))
-    assert "keep ONNX Runtime: there was no time to try anything else" in str(alone)
-
-
-def test_an_earlier_choice_is_raced_first_and_then_reconsidered(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[str] = []
-
-    class Chosen:
-        known, doubt = (
-            SimpleNamespace(decision=DECISION, candidates=(BEST,)),
-            "the machine was busy",
-        )
-
-        def reconsider(self) -> Any:
-            calls.append("reconsider")
-            return self.known
-
-    def verdict(*_: Any) -> Verdict:
-        calls.append("race")
-        return FASTER
-
-    monkeypatch.setattr(module, "_chooser", lambda *_, **__: Chosen())
-    monkeypatch.setattr(module, "_verdict", verdict)
-    monkeypatch.setattr(module, "_until_raced", lambda *_: None)
-    settings = Settings(CPUS[:1], cache=tmp_path)
-    verdicts = list(module._verdicts(model, settings, 60.0, lambda *_: None))
-    assert calls == ["race", "reconsider", "race"]
-    assert [v.is_earlier for v in verdicts] == [True, False]
+    alone = Verdict(Decision((ORT, UNTRIED), reference=str(ORT)))
+    assert "keep ONNX Runtime (in doubt): there was no time to try anything else" in str(alone)
 
 
 @two_cores
-def test_more_time_tries_what_there_was_no_time_for(
-    tmp_path: Path,
-) -> None:
-
+def test_more_time_tries_what_there_was_no_time_for(tmp_path: Path) -> None:
     def auto(seconds: float) -> Chooser:
         options = {"planners": "heft", "seconds": seconds}
         settings = Settings(
@@ -350,52 +185,24 @@ def test_more_time_tries_what_there_was_no_time_for(
     assert {c.devices for c in untried} >= {tuple(CPUS)}
     assert all("within 0.001 s" in c.reason for c in untried)
     assert first.candidates[0].status == "taken"
-    assert auto(1e-4).known is not None
-    assert auto(600.0).known is None
-    assert not any(c.status == "untried" for c in auto(600.0).choose().candidates)
-    assert auto(1200.0).known is not None
+    again = auto(600.0)
+    assert again.known is not None and again.is_open
+    assert not any(c.status == "untried" for c in again.go_on().candidates)
 
 
 @two_cores
-def test_what_was_chosen_among_devices_alone_is_chosen_again(
-    tmp_path: Path,
-) -> None:
-    rules = replace(ONE_ENGINE, planners="heft")
-    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
-    first = Chooser(branches(), settings, alone=True).choose()
-    assert all(len(c.devices) == 1 for c in first.candidates if c.status != "untried")
-    assert any(c.devices == tuple(CPUS) for c in first.candidates if c.status == "untried")
-    assert Chooser(branches(), settings, alone=True).known is not None
-    assert Chooser(branches(), settings).known is None
-    assert not any(c.status == "untried" for c in Chooser(branches(), settings).choose().candidates)
-    assert Chooser(branches(), settings, alone=True).known is not None
-
-
-@two_cores
-def test_a_choice_is_kept_where_there_is_no_time_to_try_its_plan_again(tmp_path: Path) -> None:
-    """A process that was slower than expected has started one plan, and it is another one."""
-    rules = replace(ONE_ENGINE, planners="heft")
-    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
-    second = (CPUS[1],)
-
-    def compete(rivals: Any, *_: Any, **__: Any) -> Outcome[int]:
-        laps = {which: [Lap((1.0 + which,), (1.0 + which,))] * 5 for which in rivals}
-        return Outcome(laps)
-
-    first = Chooser(branches(), settings, alone=True, compete=compete)
-    assert first.choose().decision is not None
-    taken = first.decision.taken
-    assert taken.devices != second
-
-    class Only(Chooser):
-        @property
-        def _configurations(self) -> Any:
-            return [second]
-
-    later = Only(branches(), settings, compete=compete)
-    assert later.known is None
-    assert later.choose().decision is not None and later.decision.taken == taken
-    assert later.decision.races == 2 and not later.decision.alone
+def test_an_earlier_choice_is_told_and_goes_on_if_it_is_open(model: str, tmp_path: Path) -> None:
+    """What it takes from there is compared with ONNX Runtime on all cores, for any devices."""
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=replace(ONE_ENGINE, busy=1.0))
+    verdicts: list[Verdict] = []
+    module._verdicts(model, settings, 600.0, lambda *_: None, verdicts.append)
+    last = verdicts[-1]
+    assert last.decision is not None and not last.untried and not last.is_earlier
+    assert last.decision.reference is not None and whole_cpu() in last.decision.reference
+    again: list[Verdict] = []
+    module._verdicts(model, settings, 600.0, lambda *_: None, again.append)
+    assert again[0].is_earlier and again[0].decision == last.decision
+    assert (len(again) == 1) == (last.decision.doubt is None)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, "30", True, float("nan")])

@@ -2,13 +2,13 @@
 
 import itertools
 import multiprocessing
-import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import pytest
 
@@ -16,10 +16,12 @@ from coexec.errors import ExecutionError
 from coexec.profiling.processors import ProcessorTime, processor_time
 from coexec.rules import RULES
 from coexec.selection import plan_race
+from coexec.selection.contender import Contender
 from coexec.selection.deadline import Deadline
+from coexec.selection.decision import Candidate
 from coexec.selection.objective import objective_of
 from coexec.selection.quiet_moment import REAL, Rest, Stopwatch, cpu_clock
-from coexec.selection.race import Lap, Outcome, Pacing, compete, race, ratio, turn
+from coexec.selection.race import Outcome, Pacing, compete, race, turn
 from tests.helpers.patience import ENOUGH_S
 
 pytestmark = pytest.mark.alone
@@ -119,30 +121,6 @@ def test_a_request_that_takes_long_is_a_turn_of_its_own() -> None:
     assert machine.log.count("b") > 1
 
 
-def test_the_time_for_a_race_counts_from_the_compiled_plans(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine, given = Machine(), dict[str, float]()
-
-    def compiling(*_: Any) -> Any:
-        machine._pass(8.0)
-        return plan_race._Rivals(dict.fromkeys(range(2), lambda: Lap((1.0,), (1.0,))))
-
-    def compete(turns: Any, rounds: Any, *, budget_s: float, limit_s: float, **_: Any) -> Any:
-        given.update(budget_s=budget_s, limit_s=limit_s)
-        return Outcome()
-
-    monkeypatch.setattr(plan_race.PlanRace, "_started", compiling)
-    objective = objective_of("latency", RULES)
-    raced = plan_race.PlanRace(objective, RULES, None, lambda *_: None, compete)
-    plans: Any = [SimpleNamespace(release=lambda: None)] * 2
-    raced.run(plans, Deadline(20.0, now_s=lambda: machine.now_s))
-    assert given["budget_s"] == RULES.race_s
-    raced.run(plans, Deadline(9.0, now_s=lambda: machine.now_s))
-    least_s = RULES.least_race_s
-    assert given == {"budget_s": least_s, "limit_s": RULES.race_limit * least_s}
-
-
 def test_a_late_request_behind_one_that_was_slow_for_once_does_not_count_as_paced() -> None:
     machine = Machine()
     took_s = iter([0.4, 0.01, 0.02, 0.03])  # cold; late, though quick itself; paced; in a loop
@@ -238,42 +216,104 @@ def test_errors_of_signal_handlers_are_not_taken_for_failures_of_a_rival() -> No
         race({"a": interrupted}, (3, 3), watch=Machine().watch)
 
 
-def test_a_rival_that_is_clearly_slower_leaves_and_the_race_ends() -> None:
+def test_a_race_ends_when_it_is_decided_or_its_budget_is_spent() -> None:
     machine = Machine()
-    rivals = {
-        "fast": machine.rival("fast", 0.010),
-        "level": machine.rival("level", 0.0101),
-        "slow": machine.rival("slow", 0.011),
-    }
-    outcome = race(rivals, (3, 8), drop_by="paced", pacing=ONCE, watch=machine.watch)
-    rounds = {name: len(outcome.rounds_s(name, "paced")) for name in rivals}
-    assert rounds == {"fast": 8, "level": 8, "slow": 4}
-    del rivals["level"]
-    outcome = race(rivals, (3, 8), drop_by="loop", pacing=ONCE, watch=machine.watch)
-    assert [len(outcome.rounds_s(name, "loop")) for name in rivals] == [4, 4]
-    outcome = race(rivals, (3, 8), pacing=ONCE, watch=machine.watch)
-    assert [len(outcome.rounds_s(name, "loop")) for name in rivals] == [8, 8]
-    outcome = race(rivals, (3, 8), pacing=ONCE, watch=machine.watch, budget_s=1e-9)
-    assert [len(outcome.rounds_s(name, "loop")) for name in rivals] == [3, 3]
-    late = {"budget_s": 1e-9, "limit_s": 2e-9}
-    outcome = race(rivals, (3, 8), pacing=ONCE, watch=machine.watch, **late)
-    assert [len(outcome.rounds_s(name, "loop")) for name in rivals] == [RULES.cut_rounds] * 2
+    rivals = {"fast": machine.rival("fast", 0.010), "slow": machine.rival("slow", 0.011)}
+
+    def rounds(**words: Any) -> list[int]:
+        outcome = compete(
+            {name: partial(turn, run, ONCE, machine.watch) for name, run in rivals.items()},
+            (3, 8),
+            watch=machine.watch,
+            **words,
+        )
+        return [len(outcome.rounds_s(name, "loop")) for name in rivals]
+
+    assert rounds() == [8, 8]
+    assert rounds(budget_s=1e-9) == [3, 3]
+    seen: list[int] = []
+
+    def is_decided(outcome: Outcome[str], took_s: float) -> bool:
+        assert took_s > 0
+        seen.append(len(outcome.rounds_s("slow", "paced")))
+        return seen[-1] == 2
+
+    assert rounds(is_decided=is_decided) == [2, 2] and seen == [1, 2]
 
 
-def test_who_leaves_is_decided_by_rounds_and_not_by_medians() -> None:
-    noise = [1.0, 3.0, 1.0, 9.0, 2.0]
-    assert ratio([0.5 * n for n in noise[1:]], noise[1:]) == 0.5
-    unsteady = [0.9, 4.0, 0.9, 12.0, 1.9]  # worse in the median, but not in most of the rounds
-    assert statistics.median(unsteady[:4]) > statistics.median(noise[:4])
-    machine = Machine()
+class OfOnePlan:
+    """Stands for the plan of a contender: counts the plans that are open at the same time."""
 
-    def rival(seconds: list[float]) -> Callable[[], None]:
-        left = iter([s for s in seconds for _ in range(2)])  # discarded and paced, back to back
-        return lambda: machine._pass(next(left), busy=1.0)
+    opened: ClassVar[list[str]] = []
+    most = 0
 
-    rivals = {"noise": rival(noise), "unsteady": rival(unsteady)}
-    outcome = race(rivals, (2, 5), drop_by="paced", pacing=ONCE, watch=machine.watch)
-    assert len(outcome.rounds_s("unsteady", "paced")) == 5
+    def __init__(self, name: str, seconds: float, machine: Machine) -> None:
+        self.name, self.run = name, machine.rival(name, seconds)
+        model = SimpleNamespace(candidates=lambda: iter([{}]), graph=None)
+        self.work: Any = SimpleNamespace(model=model, release=lambda: None)
+
+    def __enter__(self) -> Self:
+        self.opened.append(self.name)
+        OfOnePlan.most = max(OfOnePlan.most, len(self.opened))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.opened.remove(self.name)
+
+
+def raced_plans(
+    seconds: Sequence[float], monkeypatch: pytest.MonkeyPatch, left_s: float = 1e6
+) -> tuple[list[int], list[Contender]]:
+    """The rounds of each of these contenders, the first one of which is the reference."""
+    machine, entries = Machine(), []
+    for number, each_s in enumerate(seconds):
+        plan = OfOnePlan(str(number), each_s, machine)
+        candidate = Candidate((f"cpu:{number}",), "single")
+        entries.append(Contender(candidate, [(plan.work, plan)]))  # type: ignore[list-item]
+    monkeypatch.setattr(Contender, "prepared", lambda self: self.plans[0][1])
+    monkeypatch.setattr(plan_race, "started", lambda plan: plan)
+    monkeypatch.setattr(plan_race, "main_memory_bytes", lambda: None)
+    monkeypatch.setattr(plan_race, "least_bytes", lambda graph: 0)
+    monkeypatch.setattr(
+        plan_race, "warm_turn", lambda plan, *_: partial(turn, plan.run, ONCE, machine.watch)
+    )
+    monkeypatch.setattr(plan_race, "Stopwatch", lambda **_: machine.watch)
+    races = plan_race.PlanRace(
+        objective_of("latency", RULES), RULES, None, lambda *_: None, compete
+    )
+    deadline = Deadline(left_s, now_s=lambda: machine.now_s)
+    ran = races.run(entries, deadline)
+    return [entry.candidate.rounds for entry in ran], ran
+
+
+def test_plans_race_one_after_the_other_with_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounds, ran = raced_plans([0.010, 0.005, 0.012, 0.006, 0.010], monkeypatch)
+    assert OfOnePlan.most == 2 and not OfOnePlan.opened
+    assert ran[0].standing.is_reference and rounds[0] == sum(rounds[1:])
+    assert rounds[1] >= RULES.rounds[0]
+    # Slower than the reference, or than the best plan so far, in each of two rounds.
+    assert [rounds[2], rounds[3], rounds[4]] == [RULES.cut_rounds] * 3
+
+
+def test_a_plan_in_doubt_races_again_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def two_rounds(turns: Any, rounds: tuple[int, int], **words: Any) -> Outcome[int]:
+        calls.extend(which for which in turns if which)
+        return Outcome({which: [run() for _ in range(2)] for which, run in turns.items()})
+
+    monkeypatch.setattr(sys.modules[__name__], "compete", two_rounds)
+    rounds, _ = raced_plans([0.010, 0.005, 0.020], monkeypatch)
+    assert calls == [1, 2, 1, 1] and rounds[1] == 6 >= RULES.rounds[0]
+
+
+def test_a_plan_for_which_there_is_no_time_is_untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ran = raced_plans([1.0, 0.9, 0.5], monkeypatch, left_s=5.0)
+    first, second = (entry.candidate for entry in ran[1:])
+    assert 0 < first.rounds < RULES.rounds[0] and second.status == "untried"
+    assert "within 5 s" in second.reason
 
 
 def test_what_the_host_takes_is_told_as_a_share() -> None:

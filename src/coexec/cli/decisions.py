@@ -40,8 +40,7 @@ def print_candidates(decision: Decision, first: str = "taken") -> None:
         out.print(f"{label:10} {line}")
     if decision.reference is not None:
         reference = (
-            f"{decision.reference}: the others are compared with it; a share of its time is the "
-            f"median of the shares of all rounds"
+            f"{decision.reference}: the others are compared with it, each in rounds of its own"
         )
         out.print(f"{'reference':10} {reference}")
         if decision.mode == "latency":
@@ -64,6 +63,9 @@ def format_candidate(candidate: Candidate) -> str:
     if candidate.per_s is not None:
         measured.append(f"{candidate.per_s:.1f} requests a second")
     if measured:
+        if candidate.reference_s is not None and candidate.ratio != 1:
+            beside = f"{format_seconds(candidate.reference_s)} of the reference in its rounds"
+            measured[0] += f" (beside {beside})"
         varies = "" if candidate.spread is None else f", varying by {candidate.spread:.0%}"
         facts.append(f"measured {', '.join(measured)}{varies}")
     facts += [text for text in (candidate.reason, _outputs(candidate)) if text]

@@ -33,18 +33,18 @@ PlanFileOpt = Annotated[
 @prints(
     verdict="A sentence.",
     is_faster="Whether the plan is clearly faster than ONNX Runtime's own session.",
-    ratio="ONNX Runtime's time over the plan's; null: nothing was measured.",
-    onnx_runtime_s="Median seconds of a request.",
-    plan_s="The same with the plan that was raced with it.",
+    ratio="ONNX Runtime's time over the plan's, or over that of the fastest other candidate if no "
+    "plan is kept; null: none ran.",
+    onnx_runtime_s="Median seconds of a request, in the same rounds.",
+    plan_s="The same with that plan.",
     requests="The figure that these are: paced or loop.",
     devices="Devices of that plan, also if it is not kept.",
     refused="A candidate that was faster and may not answer, with the reason; null: none.",
-    is_earlier="Whether the choice is of an earlier call.",
+    is_earlier="Whether the choice is of an earlier call, and nothing was measured.",
     untried="Configurations for which there was no time.",
     others="Share of the processors' time that other programs used.",
-    doubt="Why the next call measures again; null: it does not.",
+    doubt="What the next call goes on with; null: nothing.",
     unfinished="The step in which the time was over; null: none.",
-    has_last_race="Whether the figures are of the last race, or of the race of all candidates.",
     plan="The file of the plan; null: none was kept.",
 )
 @takes(*CHOOSING)
@@ -80,8 +80,8 @@ def command(
         print_json(_facts(verdict) | {"plan": None if kept is None else str(file)})
         return
     out.print(f"verdict    {verdict}")
-    if (doubt := _doubt(verdict)) is not None:
-        out.print(f"doubt      {doubt}")
+    if verdict.doubt is not None:
+        out.print(f"in doubt   {verdict.doubt}; the next call goes on from here")
     if kept is not None:
         out.print(f"plan       {file}{', in place of an earlier one' if replaced else ''}")
         out.print(f"use it     session = coexec.InferenceSession({model!r}, plan={str(file)!r})")
@@ -90,14 +90,8 @@ def command(
     else:
         out.print("plan       none was written: a program needs none to keep ONNX Runtime")
     if verdict.decision is not None:
-        when = (
-            "in an earlier call; --fresh chooses anew"
-            if verdict.is_earlier
-            else "before the last race"
-            if verdict.has_last_race
-            else "with these figures"
-        )
-        out.print(f"\nThe race of all candidates, {when}:")
+        when = ", of an earlier call; --fresh chooses anew" if verdict.is_earlier else ""
+        out.print(f"\nThe candidates{when}:")
         print_candidates(verdict.decision, "first")
 
 
@@ -116,31 +110,20 @@ def _keep(file: Path, model: str, text: str, config: "Settings") -> None:
     write_plan(file, model, prepare(model, made))
 
 
-def _doubt(verdict: "Verdict") -> str | None:
-    """Why the ratio may be wrong; the answers of a plan are compared in any case."""
-    again = "" if verdict.doubt is None else "; the next call measures again"
-    if verdict.is_busy:
-        return (
-            f"other programs used {verdict.others:.0%} of the processors' time meanwhile, so on a "
-            f"quiet machine the plan may gain more or less{again}"
-        )
-    return None if verdict.doubt is None else f"{verdict.doubt}{again}"
-
-
 def _facts(verdict: "Verdict") -> dict[str, Any]:
+    plan = verdict.plan
     return {
         "verdict": str(verdict),
         "is_faster": verdict.is_faster,
         "ratio": verdict.ratio,
-        "onnx_runtime_s": verdict.ort_s,
-        "plan_s": verdict.plan_s,
-        "requests": verdict.requests,
-        "devices": verdict.candidates[0].devices if verdict.candidates else None,
+        "onnx_runtime_s": None if plan is None else plan.reference_s,
+        "plan_s": None if plan is None else plan.measured_s,
+        "requests": None if plan is None else plan.requests,
+        "devices": None if plan is None else plan.devices,
         "refused": verdict.refused,
         "is_earlier": verdict.is_earlier,
         "untried": verdict.untried,
-        "others": verdict.others,
+        "others": max(verdict.others, 0.0 if verdict.decision is None else verdict.decision.others),
         "doubt": verdict.doubt,
         "unfinished": verdict.unfinished,
-        "has_last_race": verdict.has_last_race,
     }

@@ -5,17 +5,20 @@ fastest choice depends on the model: many branches favour plans, one long chain 
 device, and on many cores a few of them can be faster than all. So configurations are profiled,
 planned by several planners and simulated; where there are many, those with the best expectations
 are (`forecast`, `agenda`). The plans with the best predictions, and every single device, then run
-for real, in turns (`race`), until one is clearly the fastest. It is compared with ONNX Runtime
-(`comparison`): if its outputs differ, it is rejected and the next one is compared. The choice is
-kept in the cache. A plan that is not clearly faster than the reference, a single device, is not
-chosen (`ranking`).
+for real, each in turns with the reference, a single device (`plan_race`). A plan is taken only if
+its rounds prove that it is faster (`ranking`), and if its outputs are those of ONNX Runtime
+(`comparison`); otherwise the reference is taken.
+
+The choice is kept in the cache after each race, with all rounds. Where it is open, because a plan
+is in doubt or was not tried, a further pass goes on from there: it repeats no step that has settled
+a candidate.
 
 In mode "throughput" there are no plans for several devices: each device of a configuration runs
 whole requests, and threads send many of them (`throughput`). All else is the same.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -50,9 +53,8 @@ from coexec.selection.plan_race import PlanRace
 from coexec.selection.planning import ConfigurationPlanning
 from coexec.selection.planning_context import PlanningContext, opened_cache
 from coexec.selection.prepared import Prepared
-from coexec.selection.race import Compete, Outcome, compete
-from coexec.selection.race_confidence import doubt
-from coexec.selection.ranking import explained, ranked, verdict
+from coexec.selection.race import Compete, compete
+from coexec.selection.ranking import explained, is_settled, ranked, verdict
 from coexec.settings import Settings
 
 if TYPE_CHECKING:  # importing planners and ONNX takes longer than starting from the cache
@@ -60,7 +62,7 @@ if TYPE_CHECKING:  # importing planners and ONNX takes longer than starting from
 
 __all__ = ["Chooser"]
 
-_FORM = 3
+_FORM = 4
 """Number of the form of a choice in the cache. Choices of another form are not found."""
 _FILE = "choice.json"
 _DIVIDING = frozenset({"codl", "mulayer"})
@@ -75,8 +77,9 @@ class Chooser:
         source: Any,
         settings: Settings | None = None,
         *,
-        alone: bool = False,
+        beside_ort: bool = False,
         compete: Compete = compete,
+        found: Callable[[Decision], None] = lambda decision: None,
     ) -> None:
         """
         Args:
@@ -88,9 +91,10 @@ class Chooser:
                 "loop" must not get slower; "seconds", how long the choice may take, 60 by default.
                 Time in which planning waits for the program's own requests does not count, nor does
                 loading the model.
-            alone: try only single devices, which need no profile. If other configurations were left
-                out because of it, a later call without it makes a new choice.
-            compete: runs the race.
+            beside_ort: compare with ONNX Runtime's session on all cores, also if the settings name
+                devices.
+            compete: runs a race.
+            found: called after each race with the decision so far.
 
         Raises:
             UsageError: an option that does not exist, or a value that it does not take.
@@ -104,21 +108,21 @@ class Chooser:
             for planner in self._rules.planner_names:
                 find_planner(planner)
         self._objective = objective_of(settings.mode, self._rules)
-        self._alone, self._compete = alone, compete
+        self._beside_ort, self._compete, self._found = beside_ort, compete, found
         self._deadline = Deadline()
         self._cache = opened_cache(settings.cache)
         self._source = source
         self._first_names = tuple(settings.devices or [whole_cpu()])
         self._first = self._open(self._first_names)
-        self._earlier: Prepared | None = None
-        """The choice that is reconsidered."""
-        self._quicker: Prepared | None = None
-        """The choice of an earlier call, with less time or among single devices only."""
 
     @cached_property
     def _configurations(self) -> Sequence[Configuration]:
         """The configurations to try. Used only without a cached choice: it loads all engines."""
-        return configurations(self._settings.devices, self._rules)
+        configured = configurations(self._settings.devices, self._rules)
+        default: Configuration = (whole_cpu(),)
+        return (
+            [default, *(n for n in configured if n != default)] if self._beside_ort else configured
+        )
 
     @cached_property
     def _known(self) -> Prepared | None:
@@ -155,83 +159,111 @@ class Chooser:
         return self._known
 
     @property
-    def quicker(self) -> Prepared | None:
-        """The choice of an earlier call with less time, if there is no other one."""
-        return self._quicker if self._known is None else None
-
-    @property
     def decision(self) -> Decision | None:
         """How the earlier choice was made; None if there is none."""
         return None if self._known is None else self._known.decision
 
     @property
-    def doubt(self) -> str | None:
-        """Why the earlier choice should be raced again; None if it should not."""
+    def is_open(self) -> bool:
+        """Whether `go_on` may find a better plan than `known`."""
         decision = self.decision
-        if decision is None or decision.races >= self._rules.most_races:
-            return None
-        return decision.doubt
-
-    def reconsider(self) -> Prepared:
-        """Race again because the earlier choice is in doubt. It is confirmed or replaced.
-
-        Profiles that were measured on a busy machine are measured again.
-        """
-        self._earlier, before = self._known, self.decision
-        if before is not None and before.others > self._rules.busy:
-            self._settings = replace(self._settings, fresh=True)
-            self._first = self._open(self._first_names)
-        self._known = None
-        return self.choose()
+        if decision is None:
+            return True
+        return decision.doubt is not None and (decision.idle_passes < self._rules.most_idle_passes)
 
     def choose(self) -> Prepared:
-        """The fastest plan found for the model. An earlier choice is kept if there is no time to
-        try its plan again.
+        """The earlier choice, or else a new one. Raises as `go_on` does."""
+        return self.go_on() if self._known is None else self._known
+
+    def go_on(self, seconds: float | None = None, alone: bool = False) -> Prepared:
+        """The fastest plan that is proven after one more pass over the candidates that are not
+        settled.
+
+        Args:
+            seconds: time limit of the pass; by default that of the rules.
+            alone: try only single devices, which need no profile. The others are untried then.
 
         Raises:
-            InfeasibleError: no configuration runs it.
+            InfeasibleError: no configuration runs the model.
             ExecutionError: no plan computes the same outputs as ONNX Runtime.
             CoexecError: the model cannot be loaded.
         """
-        if self._known is not None:
-            return self._known
+        before = self.decision
+        if before is not None and before.others > self._rules.busy:
+            # Profiles that were measured on a busy machine are measured again.
+            self._settings = replace(self._settings, fresh=True)
+            self._first = self._open(self._first_names)
         graph = self._first.graph  # a model that cannot be loaded is no configuration's fault
+        if seconds is not None:
+            self._rules = replace(self._rules, seconds=seconds)
         rules, quiet = self._rules, self._settings.quiet
         paused_s = (lambda: quiet.waited_s) if quiet is not None else (lambda: 0.0)
         deadline = self._deadline = Deadline(rules.seconds, paused_s=paused_s)
-        able, left_out = self._contenders()
+        able, rows = self._contenders(alone)
         self._deadline = Deadline()  # later measurements, for reports, have no time limit
-        if not able:
-            reasons = "; ".join(f"{'+'.join(c.devices)}: {c.reason}" for c in left_out)
+        if not any(entry.plans for entry in able):
+            reasons = "; ".join(f"{'+'.join(c.devices)}: {c.reason}" for c in rows)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         shortlist, unraced = self._worth_running(able)
+        left_out = [*unraced, *rows]
+
+        def found(entries: Sequence[Contender]) -> None:
+            """Keep the figures so far. No plan is compared yet, so the reference is taken, or the
+            plan of the earlier choice."""
+            ordered = self._ranked(entries)
+            safe = [e for e in ordered if e.standing.is_reference or self._is_chosen(e)]
+            others = [e for e in ordered if e not in safe]
+            decision = self._decision([*safe, *others], left_out, is_final=False)
+            self._found(decision)
+            if (prepared := self._prepared(safe[0])) is not None:
+                self._remember(prepared, decision)
+
         race = PlanRace(self._objective, rules, quiet, self._report, self._compete)
-        outcome = race.run(shortlist, deadline)
-        order = self._compared(ranked(shortlist, outcome, self._objective, rules), deadline)
-        decision = self._decision(order, [*unraced, *left_out], outcome)
-        earlier = self._earlier or self._quicker
-        before = None if earlier is None else earlier.decision
-        if earlier is None or before is None or _is_tried(before.taken, decision):
-            prepared = order[0].prepared()
-        else:
-            prepared, decision = earlier, before.again(decision)
+        entries = race.run(shortlist, deadline, found)
+        order = self._compared(self._ranked(entries), deadline)
+        decision = self._decision(order, left_out)
+        prepared = self._prepared(order[0])
+        assert prepared is not None  # `_compared` has started it
         self._remember(prepared, decision)
         self._known = replace(prepared, decision=decision)
+        self._settings = replace(self._settings, fresh=False)  # a next pass uses what is measured
         return self._known
 
-    @property
-    def _before(self) -> Decision | None:
-        """The decision that is reconsidered."""
-        return None if self._earlier is None else self._earlier.decision
+    def _ranked(self, entries: Sequence[Contender]) -> list[Contender]:
+        before = self.decision
+        chosen = None if before is None else before.taken
+        return ranked(entries, self._objective, self._rules, chosen)
 
-    def _contenders(self) -> tuple[list[Contender], list[Candidate]]:
-        """Plans that can run, and the configurations that cannot or that were left out."""
-        forecasts = self._forecasts
-        unable = self._unable
-        possible = [names for names in self._configurations if names not in unable]
+    def _is_chosen(self, entry: Contender) -> bool:
+        """Whether a contender is the earlier choice, which was proven and compared."""
+        before = self.decision
+        return before is not None and entry.candidate.key == before.taken.key
+
+    def _prepared(self, entry: Contender) -> Prepared | None:
+        """The plan of a contender, compiled; None if it is only a row of an earlier choice."""
+        if entry.plans:
+            return entry.prepared()
+        return self._known if self._is_chosen(entry) else None
+
+    def _contenders(self, alone: bool) -> tuple[list[Contender], list[Candidate]]:
+        """Plans that can run, with the rounds of earlier passes, and the configurations that cannot
+        or that were left out. Candidates that are settled are only rows of the earlier choice."""
+        forecasts, unable, earlier = self._forecasts, self._unable, self._earlier
+        before = self.decision
+        reference = None if before is None else before.reference_row  # runs in every pass
+        settled = {
+            key: row
+            for key, row in earlier.items()
+            if is_settled(row, self._rules) and row is not reference
+        }
+        possible = [
+            names
+            for names in self._configurations
+            if names not in unable and (names, "") not in settled
+        ]
         several = [names for names in possible if len(names) > 1]
         optional = forecasts is not None or self._objective.mode == "latency"
-        later = several if self._alone or optional else []
+        later = several if alone or optional else []
         planning = ConfigurationPlanning(
             lambda names: self._first if names == self._first_names else self._open(names),
             self._objective.mode,
@@ -239,20 +271,35 @@ class Chooser:
             self._deadline,
             self._report,
             lambda: None if forecasts is None else forecasts.forget(),
+            settled=settled.keys(),
         )
         agenda = Agenda(
             [names for names in possible if names not in later],
-            [] if self._alone else later,
+            [] if alone else later,
             None if forecasts is None else forecasts.of,
             self._rules,
             before_optional=self._profile_all_cores,
         )
         able, rows = planning.contenders(agenda)
-        if self._alone:
+        if alone:
             reason = "single devices come first, and there was no time for others"
             rows += [without_plan(names, "untried", reason) for names in several]
         rows += [without_plan(names, "refused", reason) for names, reason in unable.items()]
-        return able, rows
+        able = [entry.after(self._quiet_row(earlier.get(entry.candidate.key))) for entry in able]
+        new = {row.key for row in (*rows, *(entry.candidate for entry in able))}
+        old = [row for key, row in settled.items() if key not in new]
+        able += [Contender(row, ()) for row in old if row.rounds_s]
+        return able, [*rows, *(row for row in old if not row.rounds_s)]
+
+    @property
+    def _earlier(self) -> Mapping[tuple[tuple[str, ...], str], Candidate]:
+        """The candidates of the earlier choice."""
+        before = self.decision
+        return {} if before is None else {row.key: row for row in before.candidates}
+
+    def _quiet_row(self, row: Candidate | None) -> Candidate | None:
+        """``row``, if its rounds were measured on a quiet machine."""
+        return row if row is not None and row.others <= self._rules.busy else None
 
     @cached_property
     def _unable(self) -> Mapping[Configuration, str]:
@@ -314,7 +361,8 @@ class Chooser:
             sorted(of.engine_options.items()),
             of.waiting,
         )
-        machine = (of.devices, detect.clusters(), self._first.fingerprint, installed())
+        devices = (of.devices, self._beside_ort and of.devices is not None)
+        machine = (devices, detect.clusters(), self._first.fingerprint, installed())
         return digest(_FORM, self._first.given.digest, machine, options)
 
     def _worth_running(
@@ -329,7 +377,8 @@ class Chooser:
         Devices with fewer cores start last, as they seldom win.
         """
         is_part = self._is_part
-        able = [self._expecting(entry) if entry.is_single else entry for entry in able]
+        old = [entry for entry in able if not entry.plans]
+        able = [self._expecting(e) if e.is_single else e for e in able if e.plans]
         certain = [e for e in able if e.candidate.predicted_s is None and not is_part(e)]
         plans = [(e.predicted_s, e) for e in able if e.candidate.predicted_s is not None]
         single = [(e.expected_s, e) for e in able if e.is_single]
@@ -338,7 +387,7 @@ class Chooser:
         near_parts, far_parts = _nearest(parts, single, "expectation", self._rules)
         shortlist = [*certain, *near_parts, *near]
         shortlist.sort(key=lambda e: (is_part(e), not e.is_plain, e.builds_kernels))
-        return shortlist, [*far, *far_parts]
+        return [*shortlist, *old], [*far, *far_parts]
 
     def _expecting(self, entry: Contender) -> Contender:
         """A single device with its expected seconds after all profiles."""
@@ -364,10 +413,15 @@ class Chooser:
         what = "answers compared with ONNX Runtime's"
         for number, entry in enumerate(ranked):
             self._report(what, number, len(ranked))
-            entry = entry.compared(reference)
+            if entry.plans:
+                entry = entry.compared(reference)
+            elif not self._is_chosen(entry):
+                continue  # a row of an earlier choice
             if entry.candidate.is_able:
                 self._report(what, len(ranked), len(ranked))
-                return [entry, *ranked[number + 1 :], *rejected]
+                rest = [e for e in ranked if e.candidate.key != entry.candidate.key]
+                out = {e.candidate.key for e in rejected}
+                return [entry, *(e for e in rest if e.candidate.key not in out), *rejected]
             rejected.append(entry)
         reasons = "; ".join(
             f"{'+'.join(e.candidate.devices)}: {e.candidate.reason}" for e in rejected
@@ -375,44 +429,26 @@ class Chooser:
         raise ExecutionError(f"no plan may answer: {reasons}")
 
     def _decision(
-        self, order: Sequence[Contender], left_out: Sequence[Candidate], outcome: Outcome[int]
+        self, order: Sequence[Contender], left_out: Sequence[Candidate], is_final: bool = True
     ) -> Decision:
-        rows = explained(order)
+        rows = (*explained(order), *left_out)
         reference = [e.candidate for e in order if e.standing.is_reference]
         shapes = " and ".join(sizes_of(self._first.shapes))
-        before = self._before
+        before = self.decision
+        still_open = {row.key for row in rows if row.is_open}
+        was_open = {key for key, row in self._earlier.items() if row.is_open}
+        is_idle = is_final and before is not None and was_open <= still_open
         return Decision(
-            candidates=(*rows, *left_out),
+            candidates=rows,
             verdict=verdict(rows[0], shapes),
             mode=self._objective.mode,
             requests=self._rules.requests,
             reference=str(reference[0]) if reference else None,
             shapes=shapes,
-            others=outcome.others,
-            stolen=outcome.stolen,
-            doubt=self._doubt_of(order, outcome),
-            races=1 if before is None else before.races + 1,
-            seconds=self._rules.seconds,
-            alone=self._alone,
-        )
-
-    def _doubt_of(self, order: Sequence[Contender], outcome: Outcome[int]) -> str | None:
-        """Why the choice should be raced again."""
-        winner, *losers = order
-        raced = [
-            (entry.candidate, entry.rounds_s)
-            for entry in losers
-            if entry.rounds_s and entry.candidate.is_able
-        ]
-        before = None if self._before is None else self._before.taken
-        return doubt(
-            winner.candidate,
-            winner.rounds_s,
-            raced,
-            before,
-            outcome.stolen,
-            outcome.others,
-            self._rules,
+            others=max(row.others for row in rows),
+            stolen=max(row.stolen for row in rows),
+            passes=(0 if before is None else before.passes) + is_final,
+            idle_passes=before.idle_passes + 1 if before is not None and is_idle else 0,
         )
 
     def _remember(self, chosen: Prepared, decision: Decision) -> None:
@@ -440,10 +476,6 @@ class Chooser:
             prepared = replace(plans[0], beside=tuple(plans[1:]), decision=decision)
             if not is_exact(prepared) and any(_differs(plan) for plan in plans):
                 return None  # a request has shown that its outputs differ
-            more = self._rules.seconds > decision.seconds or (decision.alone and not self._alone)
-            if more and decision.untried:
-                self._quicker = prepared
-                return None
             return prepared
         except (
             OSError,
@@ -456,17 +488,6 @@ class Chooser:
             DeviceError,
         ):
             return None
-
-
-def _is_tried(taken: Candidate, decision: Decision) -> bool:
-    """Whether a later decision has considered a candidate, or left it out for another reason than
-    time."""
-    rows = [
-        c
-        for c in decision.candidates
-        if c.devices == taken.devices and c.planner in ("", taken.planner)
-    ]
-    return any(c.status != "untried" for c in rows)
 
 
 def _differs(plan: Prepared) -> bool:

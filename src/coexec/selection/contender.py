@@ -1,6 +1,7 @@
 """Contender: a configuration of devices with a plan for it, which can take part in a race."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,12 +12,11 @@ from coexec.errors import CoexecError
 from coexec.plan.plan import Plan
 from coexec.selection.comparison import ReferenceAnswers, result_of
 from coexec.selection.configurations import Configuration
-from coexec.selection.deadline import LateError
-from coexec.selection.decision import Candidate, Requests, Status
+from coexec.selection.decision import Candidate, Rounds, Status
+from coexec.selection.objective import Objective
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
-from coexec.selection.race import Outcome
-from coexec.selection.race_confidence import spread
+from coexec.selection.race import Outcome, Requests
 
 __all__ = ["Contender", "Standing", "contender", "single_device_contenders", "without_plan"]
 
@@ -25,11 +25,13 @@ class Standing(NamedTuple):
     """The place of a plan in the ranking."""
 
     ratio: float = math.inf
-    """Ranks the plan: the median ratio of its time to the reference's, below one only if the plan
-    is clearly faster; infinite if it did not run."""
+    """Ranks the plan: its ratio to the reference, below one only if the plan is proven to be
+    faster; infinite if it did not run."""
     against: str | None = None
-    """The rule by which it is not clearly faster than the reference; None if it is."""
+    """The rule by which it is not proven to be faster than the reference; None if it is."""
     is_reference: bool = False
+    in_doubt: bool = False
+    """Whether more rounds may prove it."""
 
 
 class Contender(NamedTuple):
@@ -37,9 +39,8 @@ class Contender(NamedTuple):
 
     candidate: Candidate
     plans: Sequence[tuple[PlanningContext, Plan]]
-    """One plan; or several that answer requests beside each other, in mode "throughput"."""
-    rounds_s: Sequence[float] = ()
-    """Seconds in each round of the race, by the figure that decides."""
+    """One plan; or several that answer requests beside each other, in mode "throughput". None if
+    the candidate was settled by an earlier pass."""
     standing: Standing = Standing()
 
     @property
@@ -79,36 +80,54 @@ class Contender(NamedTuple):
         for work, _ in self.plans:
             work.release()
 
-    def measured(self, outcome: Outcome[int], which: int, figure: Requests) -> "Contender":
-        """This contender with its figures as rival ``which`` of a race.
+    def measured(
+        self, which: int, outcome: Outcome[int], reference: int, objective: Objective
+    ) -> "Contender":
+        """This contender with the figures of a race as rival ``which``. The rounds are added to
+        those of earlier races.
 
-        If it failed and other rivals ran, its candidate is refused with the error; if it was not
-        started in time, it is untried.
+        If it failed, its candidate is refused with the error.
         """
-        error = outcome.failed.get(which) if any(outcome.laps.values()) else None
-        rounds_s = outcome.rounds_s(which, figure)
+        if (error := outcome.failed.get(which)) is not None:
+            return self.refused(str(error))
+        row = self.candidate
+        rounds_s = row.rounds_s + _pairs(outcome, which, reference, objective.figure)
+        guard_s = row.guard_s
+        if objective.guard is not None:
+            guard_s += _pairs(outcome, which, reference, objective.guard)
         parallel_s = outcome.median_s(which, "parallel")
         candidate = replace(
-            self.candidate,
+            row,
             paced_s=outcome.median_s(which, "paced"),
             loop_s=outcome.median_s(which, "loop"),
             per_s=None if parallel_s is None else 1 / parallel_s,
-            requests=figure,
-            spread=spread(rounds_s),
+            requests=objective.figure,
+            rounds_s=rounds_s,
+            guard_s=guard_s,
+            stolen=max(row.stolen, outcome.stolen),
+            others=max(row.others, outcome.others),
         )
-        entry = self._replace(candidate=candidate, rounds_s=rounds_s)
-        if error is None:
-            return entry
-        status: Status = "untried" if isinstance(error, LateError) else "refused"
-        return entry._replace(candidate=replace(candidate, status=status, reason=str(error)))
+        return self._replace(candidate=_with_medians(candidate))
 
     def expecting(self, expected_s: float | None) -> "Contender":
         """This contender with the seconds that were expected of its configuration."""
         return self._replace(candidate=replace(self.candidate, expected_s=expected_s))
 
-    def refused(self, reason: str) -> "Contender":
+    def refused(self, reason: str, status: Status = "refused") -> "Contender":
         """This contender with the reason why it may not answer requests."""
-        return self._replace(candidate=replace(self.candidate, status="refused", reason=reason))
+        return self._replace(candidate=replace(self.candidate, status=status, reason=reason))
+
+    def after(self, earlier: Candidate | None) -> "Contender":
+        """This contender with the rounds that an earlier pass has measured."""
+        if earlier is None:
+            return self
+        row = replace(
+            self.candidate,
+            rounds_s=earlier.rounds_s,
+            guard_s=earlier.guard_s,
+            stolen=earlier.stolen,
+        )
+        return self._replace(candidate=row)
 
     def compared(self, reference: ReferenceAnswers) -> "Contender":
         """This contender with the result of comparing its outputs with ONNX Runtime's; refused if
@@ -121,6 +140,26 @@ class Contender(NamedTuple):
             self.release()
         entry = self._replace(candidate=replace(self.candidate, comparison=result.in_words))
         return entry if result.reason is None else entry.refused(result.in_words)
+
+
+def _pairs(outcome: Outcome[int], which: int, reference: int, figure: Requests) -> Rounds:
+    """Seconds of a rival and of the reference, in the rounds that both have run."""
+    return tuple(
+        zip(outcome.rounds_s(which, figure), outcome.rounds_s(reference, figure), strict=False)
+    )
+
+
+def _with_medians(row: Candidate) -> Candidate:
+    """``row`` with the medians of all its rounds, also of earlier races."""
+    figures = {row.requests: row.rounds_s}
+    if row.guard_s:
+        figures["loop"] = row.guard_s
+    medians = {
+        f"{figure}_s": statistics.median(own_s for own_s, _ in rounds_s)
+        for figure, rounds_s in figures.items()
+        if rounds_s and figure != "parallel"
+    }
+    return replace(row, **medians)  # type: ignore[arg-type]
 
 
 def without_plan(

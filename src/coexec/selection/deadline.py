@@ -9,9 +9,7 @@ import math
 import time
 from collections.abc import Callable
 
-from coexec.errors import ExecutionError
-
-__all__ = ["Deadline", "LateError", "OutOfTimeError"]
+__all__ = ["Deadline", "OutOfTimeError"]
 
 
 class OutOfTimeError(Exception):
@@ -54,7 +52,3 @@ class Deadline:
         """
         if self.left_s(share) <= 0:
             raise OutOfTimeError(f"there was no time for it within {self.seconds:.3g} s")
-
-
-class LateError(ExecutionError):
-    """A plan did not run, because the time for the choice was over before it was started."""

@@ -4,13 +4,14 @@ A decision is stored with the choice in the cache. `coexec explain` prints it, a
 `InferenceSession.decision` returns it.
 """
 
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from coexec.settings import MODE, Mode
 
-__all__ = ["FIGURES", "Candidate", "Decision", "Requests", "Status"]
+__all__ = ["FIGURES", "Candidate", "Decision", "Requests", "Rounds", "Status", "share_of"]
 
 Requests = Literal["paced", "loop", "rested", "parallel"]
 """Pacing of requests: 30 a second, as a camera sends them; one after the other; each after a long
@@ -21,9 +22,30 @@ FIGURES: Mapping[Requests, str] = {
     "parallel": "with many requests at once",
 }
 """The figures by which plans are compared, in words."""
-Status = Literal["taken", "not taken", "left out", "refused", "untried"]
-"""The plan answers requests; it might have been taken; it did not run, because of its prediction or
-expectation; it cannot run or its outputs differ; or there was no time to try it."""
+Status = Literal["taken", "not taken", "in doubt", "left out", "refused", "untried"]
+"""The plan answers requests; another one is better; it may be faster than the reference, but its
+rounds do not prove it; it did not run, because of its prediction or expectation; it cannot run or
+its outputs differ; or there was no time to try it."""
+Rounds = tuple[tuple[float, float], ...]
+"""By round of a race, the median seconds of a plan and of the reference."""
+
+
+_TUPLES = ("devices", "engines", "rounds_s", "guard_s")
+"""Fields of a candidate that JSON turns into lists."""
+
+
+def share_of(rounds_s: Rounds) -> float | None:
+    """Time of a plan over that of the reference, None without rounds: the ratio of the medians, or
+    the median of the ratios by round if that is larger.
+
+    A disturbance that lasts a round changes the first of them, one that lasts a part of a round the
+    second.
+    """
+    if not rounds_s:
+        return None
+    own_s, reference_s = zip(*rounds_s, strict=True)
+    of_medians = statistics.median(own_s) / statistics.median(reference_s)
+    return float(max(of_medians, statistics.median(own / ref for own, ref in rounds_s)))
 
 
 @dataclass(frozen=True)
@@ -45,14 +67,15 @@ class Candidate:
     profiles. None if nothing is known, or if all configurations are tried because they are few."""
     requests: Requests = "paced"
     """The figure by which it was compared."""
-    spread: float | None = None
-    """Width of the middle half of the rounds over their median, by that figure."""
-    ratio: float | None = None
-    """Median over the rounds of its time, by that figure, over the time of the reference."""
-    rounds: int = 0
-    """Rounds in which it ran with the reference."""
-    rounds_won: int = 0
-    """Rounds in which it was faster than the reference."""
+    rounds_s: Rounds = ()
+    """Its rounds with the reference by that figure, of all races; the reference's own with itself.
+    """
+    guard_s: Rounds = ()
+    """The same by the figure by which it may not be slower."""
+    stolen: float = 0.0
+    """Share of the processor time that the host of a virtual machine took in these rounds."""
+    others: float = 0.0
+    """Share of the processor time that other programs used in these rounds."""
     engines: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The user's options of these engines."""
@@ -75,6 +98,44 @@ class Candidate:
     def is_able(self) -> bool:
         """Whether nothing is known that keeps it from answering requests."""
         return self.status not in ("refused", "untried")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a further race may show that it is the fastest."""
+        return self.status in ("in doubt", "untried")
+
+    @property
+    def key(self) -> tuple[tuple[str, ...], str]:
+        """Devices and planner, which tell the candidates of a decision apart."""
+        return self.devices, self.planner
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds in which it ran with the reference."""
+        return len(self.rounds_s)
+
+    @property
+    def rounds_won(self) -> int:
+        """Number of rounds in which it was faster than the reference."""
+        return sum(own_s < reference_s for own_s, reference_s in self.rounds_s)
+
+    @property
+    def reference_s(self) -> float | None:
+        """Median seconds of the reference in the rounds of this candidate."""
+        return statistics.median(s for _, s in self.rounds_s) if self.rounds_s else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Its time over the reference's, by `share_of`; None without rounds."""
+        return share_of(self.rounds_s)
+
+    @property
+    def spread(self) -> float | None:
+        """Width of the middle half of its rounds over their median; None for less than four."""
+        if self.rounds < 4:
+            return None
+        low, median, high = statistics.quantiles([own_s for own_s, _ in self.rounds_s], n=4)
+        return (high - low) / median
 
     @property
     def is_ort_session(self) -> bool:
@@ -107,33 +168,34 @@ class Decision:
     others: float = 0.0
     """Share of the processor time that other programs used while candidates ran."""
     stolen: float = 0.0
-    """Share of the processor time that the host of a virtual machine took meanwhile."""
-    doubt: str | None = None
-    """Why the result is not certain; None if it is."""
-    races: int = 1
-    """Number of times that this choice was made."""
-    seconds: float = 0.0
-    """Time limit of the choice."""
-    alone: bool = False
-    """Whether only single devices were to be tried."""
+    """Largest share of the processor time that the host of a virtual machine took in a race."""
+    passes: int = 1
+    """Number of times that candidates were raced for this choice."""
+    idle_passes: int = 0
+    """Number of the last passes that have settled no candidate. After `Rules.most_idle_passes` no
+    further pass is made."""
 
     @property
     def taken(self) -> Candidate:
         return self.candidates[0]
 
     @property
+    def reference_row(self) -> Candidate | None:
+        """The candidate with which the others are compared."""
+        return next((c for c in self.candidates if str(c) == self.reference), None)
+
+    @property
     def untried(self) -> Sequence[Candidate]:
         """Candidates for which there was no time."""
         return [c for c in self.candidates if c.status == "untried"]
 
-    def again(self, later: "Decision") -> "Decision":
-        """This decision after a later one that has not tried its plan."""
-        return replace(
-            self,
-            races=self.races + 1,
-            seconds=max(self.seconds, later.seconds),
-            alone=self.alone and later.alone,
-        )
+    @property
+    def doubt(self) -> str | None:
+        """What a further pass may change; None if nothing may win that is not settled."""
+        texts = [f"{c}: {c.reason}" for c in self.candidates if c.status == "in doubt"]
+        if names := list(dict.fromkeys("+".join(c.devices) for c in self.untried)):
+            texts.append(f"there was no time to try {', '.join(names)}")
+        return "; ".join(texts) or None
 
     def to_json(self) -> dict[str, Any]:
         """This decision as lists, dicts and numbers."""
@@ -147,7 +209,12 @@ class Decision:
             KeyError, TypeError: it is no decision, or one of another version.
         """
         rows = [
-            Candidate(**{**row, "devices": tuple(row["devices"]), "engines": tuple(row["engines"])})
+            Candidate(**{**row, **{name: _tuples(row[name]) for name in _TUPLES}})
             for row in data["candidates"]
         ]
         return cls(**{**data, "candidates": tuple(rows)})
+
+
+def _tuples(value: Any) -> Any:
+    """``value`` with tuples in place of lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value

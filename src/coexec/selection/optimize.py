@@ -1,8 +1,8 @@
 """Find the fastest plan for a model within a time limit, and give a verdict.
 
-Planner "auto" (`selection.chooser`) chooses the plan. It then runs in turns with ONNX Runtime's own
-session with default options, which a program would use otherwise. The verdict depends on these
-figures alone.
+Planner "auto" (`selection.chooser`) chooses the plan, in as many passes as there is time for. The
+verdict is its decision: the plan is used only if it is proven to be faster than ONNX Runtime's own
+session on all cores, which a program would use otherwise.
 
 Everything runs in a process of its own, which is ended when the time is over: compiling kernels and
 creating a session cannot be interrupted in another way.
@@ -14,88 +14,74 @@ import contextlib
 import math
 import os
 import queue
-import statistics
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from coexec.engines.detect import is_whole_machine, usable_cores
-from coexec.engines.names import whole_cpu, without_engine
-from coexec.errors import CoexecError, ExecutionError, UsageError
+from coexec.errors import CoexecError, UsageError
 from coexec.processes import Child, EndedError, Parent
-from coexec.profiling.processors import Load, load_from_now
+from coexec.profiling.processors import load_from_now
 from coexec.progress import ReportProgress
-from coexec.rules import RULES, Rules
+from coexec.rules import RULES
 from coexec.selection.chooser import Chooser
-from coexec.selection.decision import Candidate, Decision, Requests
+from coexec.selection.decision import FIGURES, Candidate, Decision
 from coexec.selection.plan_files import text_of
 from coexec.selection.planning_context import opened_cache
 from coexec.selection.prepared import Prepared
-from coexec.selection.quiet_moment import REAL
-from coexec.selection.race import REQUESTS, Lap, Outcome, race, ratios
 from coexec.settings import AUTO, Settings
 from coexec.units import format_seconds
 
 __all__ = ["Verdict", "optimize"]
 
 _FIRST = 0.3
-"""Share of the time for a first choice, among single devices: they need no profile."""
-_CHOOSING = 0.7
-"""Share of the remaining time for a second choice, among all plans; then comes the race."""
+"""Share of the time for a first pass, among single devices: they need no profile."""
 _GRACE = 1.05
 """The process is ended after this factor times the limit, and its last verdict counts."""
 _LEAST_S = 0.1
-_LEAST_RACE_S = 0.5
-_STARTS = 3
-"""Number of starts of both rivals for the last race. On some machines a session that is made again
-takes a tenth more or less, as long as it lives."""
-_OURS, _ORT = "plan", "ONNX Runtime"
+_LEAST_PASS_S = 1.0
+"""A further pass begins only if this time is left."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of optimizing a model.
+    """Result of optimizing a model. The figures are those of its decision."""
 
-    A quick choice is made first, so that there is a verdict when the time is over.
-    """
-
-    ort_s: float | None = None
-    """Median seconds of a request with ONNX Runtime's own session; None if nothing was measured."""
-    plan_s: float | None = None
-    """The same with the plan."""
-    ratio: float | None = None
-    """``ort_s`` over ``plan_s``."""
-    requests: Requests = "paced"
-    """The pacing of requests to which the figures belong."""
-    is_faster: bool = False
-    """Whether the plan is clearly faster by one figure and not slower by the other."""
-    plan_file: str | None = None
-    """The text of a plan file; None if no plan was found in the time."""
     decision: Decision | None = None
-    """How the plan was chosen among the candidates."""
-    reason: str = ""
-    """Why the plan is clearly faster, or not."""
+    """How the plan was chosen among the candidates; None if the time was over before a race."""
+    plan_file: str | None = None
+    """The text of a plan file; None if ONNX Runtime's own session is kept."""
     others: float = 0.0
-    """Share of the processor time that other programs used in the last race, or until the time was
-    over."""
-    doubt: str | None = None
-    """Why the choice will be made again; None if it will not."""
+    """Share of the processor time that other programs used until the time was over."""
     is_earlier: bool = False
-    """Whether the choice is of an earlier call; only the last race was run now."""
+    """Whether the choice is of an earlier call, and nothing was measured now."""
     unfinished: str | None = None
-    """The step that was running when the time was over; None if none was. The figures are those of
-    an earlier step, or there are none."""
-    has_last_race: bool = True
-    """Whether the figures are of the last race. Those of the race of all candidates stand until it
-    has ended: a model that starts slowly may have no time for it."""
+    """The step that was running when the time was over; None if none was."""
 
     @property
-    def is_busy(self) -> bool:
-        return self.others > RULES.busy
+    def is_faster(self) -> bool:
+        """Whether the plan is proven to be faster than ONNX Runtime's own session."""
+        return self.decision is not None and not self.decision.taken.is_ort_session
+
+    @property
+    def plan(self) -> Candidate | None:
+        """The plan that was taken; if ONNX Runtime is kept, the fastest other one that ran."""
+        if self.is_faster and self.decision is not None:
+            return self.decision.taken
+        ran = [c for c in self.candidates if c.is_able and c.ratio is not None]
+        return min(ran, key=lambda c: c.ratio or math.inf, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """ONNX Runtime's time over the plan's, in the same rounds; None if no plan ran."""
+        return None if self.plan is None or not self.plan.ratio else 1 / self.plan.ratio
+
+    @property
+    def doubt(self) -> str | None:
+        """What more time may change; None if nothing."""
+        return None if self.decision is None else self.decision.doubt
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -110,55 +96,42 @@ class Verdict:
     @property
     def refused(self) -> str | None:
         """A candidate that was clearly faster than ONNX Runtime's session, and may not answer."""
-        rows = self.candidates
-        ort_s = min((c.measured_s for c in rows if c.is_ort_session and c.measured_s), default=None)
-        for row in rows:
-            if ort_s and row.measured_s and row.status == "refused" and row.comparison:
-                share = row.measured_s / ort_s
-                if share < RULES.clear_gain:
-                    return f"{row} takes {share:.2f} of its time, but {row.comparison}"
+        for row in self.candidates:
+            is_faster = row.ratio is not None and row.ratio < RULES.clear_gain
+            if is_faster and row.status == "refused" and row.comparison:
+                return f"{row} takes {row.ratio:.2f} of its time, but {row.comparison}"
         return None
 
     def __str__(self) -> str:
-        if self.decision is None or self.plan_s is None or self.ort_s is None:
+        if self.decision is None:
             return (
                 f"keep ONNX Runtime, or give more time: the time was over during this step: "
                 f"{self.unfinished}"
             )
-        text = f"{'use the plan' if self.is_faster else 'keep ONNX Runtime'}"
-        text += " (in doubt)" if self._is_doubtful else ""
-        text += f": {self._why}"
+        text = "use the plan" if self.is_faster else "keep ONNX Runtime"
+        text += " (in doubt)" if self.doubt is not None and not self.is_faster else ""
+        text += f": {self._why(self.decision)}"
         text += f", for {self.decision.shapes}" if self.decision.shapes else ""
         if self.untried:
             text += f"; more time would try {' and '.join(self.untried)}"
         if self.unfinished is not None:
-            what = "a second choice, among all devices," if self.has_last_race else "a last race"
-            text += f"; {what} was not finished in the time ({self.unfinished})"
+            text += f"; the time was over during this step: {self.unfinished}"
         return text
 
-    @property
-    def _is_doubtful(self) -> bool:
-        return self.is_busy or self.doubt is not None or not self.has_last_race
-
-    @property
-    def _why(self) -> str:
-        assert self.decision is not None and self.plan_s is not None and self.ort_s is not None
-        plan = self.decision.taken
-        if plan.is_ort_session and not self.is_faster:
+    def _why(self, decision: Decision) -> str:
+        plan = decision.taken
+        if not self.is_faster:
             others = self.candidates[1:]
             if others and all(c.status == "untried" for c in others):
                 return "there was no time to try anything else"
-            why = "no candidate that may answer is clearly faster than its own session"
+            why = "no candidate that may answer is proven to be faster than its own session"
             return f"{why} ({self.refused})" if self.refused else why
-        where = (
-            "in a last race against ONNX Runtime's session with default options"
-            if self.has_last_race
-            else "in the race of all candidates"
-        )
+        if plan.measured_s is None or plan.reference_s is None or self.ratio is None:
+            return f"{plan} is taken: {plan.reason}"
         return (
-            f"{where}, {plan} took "
-            f"{format_seconds(self.plan_s)} and that session {format_seconds(self.ort_s)} "
-            f"{REQUESTS[self.requests]}: {self.reason}"
+            f"{plan} took {format_seconds(plan.measured_s)} and ONNX Runtime's own session "
+            f"{format_seconds(plan.reference_s)} {FIGURES[plan.requests]}: {self.ratio:.2f} times "
+            f"as fast, in {plan.rounds_won} of {plan.rounds} rounds"
         )
 
 
@@ -239,217 +212,43 @@ def _read(child: Child, messages: "queue.SimpleQueue[Any]") -> None:
 
 
 def _verdicts(
-    source: Any, settings: Settings, seconds: float, report: ReportProgress
-) -> Iterator[Verdict]:
-    """Choose and race in this process: first among single devices, then among all plans. An earlier
-    choice among all plans is raced first; then it is reconsidered, if it is in doubt."""
-    end_s = time.monotonic() + seconds
-    chooser = _chooser(source, settings, _FIRST * seconds, report, alone=True)
-    known, in_doubt = chooser.known, chooser.doubt is not None
-    is_earlier = known is not None and known.decision is not None and not known.decision.alone
-    chosen = known if is_earlier else None
-    if chosen is None:
-        chosen = chooser.reconsider() if in_doubt else chooser.choose()
-        in_doubt = False
-    race_s = (end_s - time.monotonic()) * (1 - _CHOOSING)
-    if (first := _until_raced(chosen, chooser)) is not None:
-        yield replace(first, is_earlier=is_earlier)
-    yield replace(_verdict(chosen, chooser, race_s, report), is_earlier=is_earlier)
-    more_s = _CHOOSING * (end_s - time.monotonic())
-    is_open = in_doubt or any(c.status == "untried" for c in chosen.candidates)
-    if more_s < _LEAST_RACE_S or not is_open:
-        return
-    chooser = _chooser(source, replace(settings, fresh=False), more_s, report)
-    if chooser.known is None:
-        chosen = chooser.choose()
-    elif in_doubt:
-        chosen = chooser.reconsider()
-    else:
-        return
-    yield _verdict(chosen, chooser, end_s - time.monotonic(), report)
+    source: Any,
+    settings: Settings,
+    seconds: float,
+    report: ReportProgress,
+    send: Callable[[Verdict], None],
+) -> None:
+    """Choose in this process, and send a verdict after each race: first among single devices, then
+    among all plans. An earlier choice that is open goes on from its figures."""
+    end_s, plan_file = time.monotonic() + seconds, None
 
+    def so_far(decision: Decision) -> None:
+        send(Verdict(decision, plan_file))
 
-def _chooser(
-    source: Any, settings: Settings, seconds: float, report: ReportProgress, alone: bool = False
-) -> Chooser:
-    options = {**settings.planner_options, "seconds": seconds}
-    chooser_settings = replace(settings, mode="latency", planner_options=options, progress=report)
-    return Chooser(source, chooser_settings, alone=alone)
-
-
-def _verdict(chosen: Prepared, chooser: Chooser, left_s: float, report: ReportProgress) -> Verdict:
-    report("race with ONNX Runtime", 0, 1)
-    outcome, other_share = _raced(chosen, max(_LEAST_RACE_S, 0.8 * left_s))
-    report("race with ONNX Runtime", 1, 1)
-    return _judged(chosen, outcome, other_share, chooser, chosen.work.settings.rules)
-
-
-def _until_raced(chosen: Prepared, chooser: Chooser) -> Verdict | None:
-    """The verdict by the race of all candidates; None if that race was not with ONNX Runtime's
-    session with default options, or had too few rounds for a plan that is faster."""
-    decision = chosen.decision
-    assert decision is not None  # planner "auto" has chosen
-    rules, plan = chosen.work.settings.rules, decision.taken
-    ort = next((c for c in decision.candidates if _is_default_session(c)), None)
-    if ort is None or ort.measured_s is None or plan.measured_s is None:
-        return None
-    if decision.reference != str(ort):
-        return None
-    share = plan.measured_s / ort.measured_s
-    is_faster = plan is not ort and share < rules.clear_gain
-    if is_faster and plan.rounds_won < rules.enough_rounds(max(1, plan.rounds)):
-        return None
-    against = None if is_faster else f"{share:.2f} of its time"
-    found = _found(chosen, chooser, ort.measured_s, plan.measured_s, against)
-    return replace(found, others=decision.others, has_last_race=False)
-
-
-def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
-    """Race of the plan with ONNX Runtime's session, and the load share of other programs.
-
-    Both are started several times if there is time for it.
-
-    Raises:
-        ExecutionError: no made-up inputs suit the model.
-    """
-    rounds, end_s = chosen.work.settings.rules.rounds, time.monotonic() + budget_s
-    laps: dict[str, list[Lap]] = {_OURS: [], _ORT: []}
-    whole = Load()
-    for starts in range(_STARTS, 0, -1):
-        begin_s = time.monotonic()
-        with _rivals(chosen) as rivals:
-            start_s, left_s = time.monotonic() - begin_s, end_s - time.monotonic()
-            is_last = starts == 1 or left_s < start_s + 2 * _LEAST_RACE_S
-            share_s = left_s if is_last else (left_s - (starts - 1) * start_s) / starts
-            limits = rounds if is_last and starts == _STARTS else _parts_of(rounds)
-            race_both = partial(race, rivals, limits, budget_s=max(_LEAST_RACE_S, share_s))
-            outcome, load = REAL.with_load(race_both)
-        for rival, own in outcome.complete().laps.items():
-            laps[rival] += own
-        whole = whole.plus(load)
-        if is_last:
-            break
-    return Outcome(laps), whole.share
-
-
-def _parts_of(rounds: tuple[int, int]) -> tuple[int, int]:
-    """Numbers of rounds for one of several starts."""
-    least, most = rounds
-    return -(-least // _STARTS), -(-most // _STARTS)
-
-
-@contextlib.contextmanager
-def _rivals(chosen: Prepared) -> Iterator[Mapping[str, Callable[[], Any]]]:
-    """The plan and ONNX Runtime's session, newly started and warm.
-
-    Raises:
-        ExecutionError: no made-up inputs suit the model.
-    """
-    work = chosen.work
-    session = work.given.onnx_runtime(threads=0)
-    reason = "there are no inputs to try"
-    try:
-        with work.start(chosen) as runner:
-            for feeds in work.model.candidates():
-                rivals: dict[str, Callable[[], Any]] = {
-                    _OURS: partial(runner.run, feeds),
-                    _ORT: partial(session.run, None, dict(feeds)),
-                }
-                try:
-                    for run in (*rivals.values(),) * 2:  # once to warm up, once to run warm
-                        run()
-                except Exception as error:  # ONNX Runtime's errors have no common class
-                    reason = str(error).partition("\n")[0]
-                    continue
-                yield rivals
-                return
-    finally:
-        work.release()  # some engines compute on one set of cores at a time
-    raise ExecutionError(
-        f"the model runs with no made-up inputs ({reason}); give it some by --inputs FILE.npz"
+    chooser = Chooser(
+        source,
+        replace(settings, mode="latency", progress=report),
+        beside_ort=settings.devices is not None,
+        found=so_far,
     )
-
-
-def _judged(
-    chosen: Prepared, outcome: Outcome[str], others_share: float, chooser: Chooser, rules: Rules
-) -> Verdict:
-    decision = chosen.decision
-    assert decision is not None  # planner "auto" has chosen
-    requests = decision.taken.requests
-    shares = {
-        figure: ratios(outcome.rounds_s(_OURS, figure), outcome.rounds_s(_ORT, figure))
-        for figure in REQUESTS
-    }
-    ort_s, plan_s = (outcome.median_s(who, requests) for who in (_ORT, _OURS))
-    assert ort_s is not None and plan_s is not None  # both ran, or the race would have raised
-    if _is_default_session(decision.taken):
-        against: str | None = "both are ONNX Runtime's own session with a thread for each core"
+    known = chooser.known
+    if known is not None:
+        plan_file = _plan_file(known)
+        send(Verdict(known.decision, plan_file, is_earlier=True))
     else:
-        against = _why_not_faster(plan_s / ort_s, requests, shares, rules)
-    return replace(_found(chosen, chooser, ort_s, plan_s, against), others=others_share)
+        plan_file = _plan_file(chooser.go_on(_FIRST * seconds, alone=True))
+        send(Verdict(chooser.decision, plan_file))
+    while chooser.is_open and (left_s := end_s - time.monotonic()) > _LEAST_PASS_S:
+        plan_file = _plan_file(chooser.go_on(left_s))
+        send(Verdict(chooser.decision, plan_file))
 
 
-def _found(
-    chosen: Prepared, chooser: Chooser, ort_s: float, plan_s: float, against: str | None
-) -> Verdict:
-    """The verdict by these figures.
-
-    Args:
-        against: the rule by which the plan is not clearly faster; None if it is.
-    """
-    decision = chosen.decision
-    assert decision is not None  # planner "auto" has chosen
-    return Verdict(
-        ort_s=ort_s,
-        plan_s=plan_s,
-        ratio=ort_s / plan_s,
-        requests=decision.taken.requests,
-        is_faster=against is None,
-        plan_file=text_of(chosen.plan, chosen.graph, chosen.origin.shapes),
-        decision=decision,
-        reason=against or f"{ort_s / plan_s:.2f} times as fast",
-        doubt=chooser.doubt,
-    )
-
-
-def _is_default_session(candidate: Candidate) -> bool:
-    """Whether it is the session that ONNX Runtime makes by default; a race is then chance."""
-    if not candidate.is_ort_session or not is_whole_machine(usable_cores()):
-        return False
-    return without_engine(candidate.devices[0]) == whole_cpu()
-
-
-def _why_not_faster(
-    share: float,
-    requests: Requests,
-    shares: Mapping[Requests, Sequence[float]],
-    rules: Rules,
-) -> str | None:
-    """The rule by which a plan is not clearly faster than ONNX Runtime; None if it is.
-
-    Args:
-        share: the plan's median time over ONNX Runtime's.
-        shares: the same of each round, by figure. A disturbance that lasts a round drops out of
-            their median.
-    """
-    by_round = shares[requests]
-    median, won = statistics.median(by_round), sum(each < 1 for each in by_round)
-    needed = rules.enough_rounds(len(by_round))
-    slower = {
-        figure: middle
-        for figure in REQUESTS
-        if (middle := statistics.median(shares[figure])) > 1 / rules.clear_gain
-    }
-    worst = max(share, median)
-    text = f"{worst:.2f} of its time"
-    if worst >= rules.clear_gain:
-        return f"{text}, and only below {rules.clear_gain:g} a plan is clearly faster"
-    if won < needed:
-        return f"{text}, but faster in {won} of {len(by_round)} rounds; {needed} are needed"
-    if slower:
-        figure, middle = next(iter(slower.items()))
-        return f"{text}, but {middle:.2f} of its time {REQUESTS[figure]}"
-    return None
+def _plan_file(chosen: Prepared) -> str | None:
+    """The text of a plan file; None for ONNX Runtime's own session."""
+    assert chosen.decision is not None  # planner "auto" has chosen
+    if chosen.decision.taken.is_ort_session:
+        return None
+    return text_of(chosen.plan, chosen.graph, chosen.origin.shapes)
 
 
 def _serve() -> None:
@@ -468,8 +267,7 @@ def _serve() -> None:
         message if isinstance(message, Warning) else UserWarning(message)
     )
     try:
-        for verdict in _verdicts(source, settings, seconds, report):
-            parent.send(verdict)
+        _verdicts(source, settings, seconds, report, parent.send)
     except CoexecError as error:
         parent.send(error)
     os._exit(0)  # does not wait for threads of engines

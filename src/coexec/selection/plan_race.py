@@ -1,12 +1,12 @@
-"""The race of a shortlist: start its plans side by side, and run them in turns."""
+"""Race plans with the reference, one after the other, so that two plans are in memory at a time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 from coexec.arrays import Array
-from coexec.errors import CoexecError, DeviceError, ExecutionError
+from coexec.errors import CoexecError, DeviceError
 from coexec.model.main_memory import least_bytes, main_memory_bytes
 from coexec.profiling.activity import Quiet, undisturbed
 from coexec.profiling.processors import Load
@@ -14,14 +14,18 @@ from coexec.progress import ReportProgress
 from coexec.rules import Rules
 from coexec.selection.candidate_process import RivalProcess
 from coexec.selection.contender import Contender
-from coexec.selection.deadline import Deadline, LateError
+from coexec.selection.deadline import Deadline
 from coexec.selection.objective import Objective, warm_turn
 from coexec.selection.quiet_moment import Stopwatch, cpu_clock
 from coexec.selection.race import Compete, Lap, Outcome
+from coexec.selection.ranking import best_in_doubt, best_ratio
 from coexec.selection.throughput import started
 from coexec.units import format_bytes
 
 __all__ = ["PlanRace"]
+
+Found = Callable[[Sequence[Contender]], None]
+"""Called with all contenders, and the figures that they have so far."""
 
 
 @dataclass(frozen=True)
@@ -34,115 +38,198 @@ class PlanRace:
     report: ReportProgress
     compete: Compete
 
-    def run(self, shortlist: Sequence[Contender], deadline: Deadline) -> Outcome[int]:
-        """Run the race; rivals are the indices of the shortlist. A single plan needs no race, also
-        if it is the only one that starts.
+    def run(
+        self,
+        shortlist: Sequence[Contender],
+        deadline: Deadline,
+        found: Found = lambda entries: None,
+    ) -> list[Contender]:
+        """The shortlist with its figures. A single plan needs no race.
 
-        Plans that are not started at the deadline do not run, but for the first one.
+        The reference is the first single device that starts, one that uses CPU cores with their
+        first engine if there is one; without a single device, the first plan that starts. Plans
+        that are not started at the deadline do not run.
+
+        Args:
+            shortlist: those with plans first; the others are rows of an earlier choice.
+            found: called after each race.
         """
+        entries = list(shortlist)
         if len(shortlist) == 1:
-            return Outcome()
+            return entries
+        if not any(entry.plans for entry in shortlist[1:]):
+            return [_as_reference(entries[0]), *entries[1:]]
+        for feeds in shortlist[0].plans[0][0].model.candidates():
+            entries = list(shortlist)
+            with ExitStack() as stack:
+                reference = self._reference(entries, feeds, stack)
+                if reference is None:
+                    continue
+                self._race_all(entries, reference, feeds, deadline, found)
+                return entries
+        return entries
+
+    def _reference(
+        self, entries: list[Contender], feeds: Mapping[str, Array], stack: ExitStack
+    ) -> "_Rival | None":
+        """Start the reference; None if no plan starts with these inputs."""
+        numbers = [which for which, entry in enumerate(entries) if entry.plans]
+        for which in sorted(
+            numbers, key=lambda w: (not entries[w].is_single, not entries[w].is_plain)
+        ):
+            try:
+                return self._start(entries[which], which, feeds, stack)
+            except CoexecError as error:
+                entries[which] = entries[which].refused(str(error))
+        return None
+
+    def _race_all(
+        self,
+        entries: list[Contender],
+        reference: "_Rival",
+        feeds: Mapping[str, Array],
+        deadline: Deadline,
+        found: Found,
+    ) -> None:
+        """Race each plan with the reference; then the best one that is in doubt again, as long as
+        there is time."""
+        entries[reference.which] = _as_reference(entries[reference.which])
+        rivals = [
+            which
+            for which, entry in enumerate(entries)
+            if which != reference.which and entry.plans and entry.candidate.is_able
+        ]
+        for number, which in enumerate(rivals):
+            self.report("plans raced", number, len(rivals))
+            self._race(entries, which, reference, feeds, deadline)
+            found(entries)
+        self.report("plans raced", len(rivals), len(rivals))
+        while deadline.left_s(self.rules.racing_share) > 0:
+            again = best_in_doubt(entries, self.objective, self.rules)
+            if again is None:
+                break
+            before = entries[again].candidate.rounds
+            self._race(entries, again, reference, feeds, deadline)
+            found(entries)
+            if entries[again].candidate.rounds == before:
+                break
+
+    def _race(
+        self,
+        entries: list[Contender],
+        which: int,
+        reference: "_Rival",
+        feeds: Mapping[str, Array],
+        deadline: Deadline,
+    ) -> None:
+        """Race one plan with the reference, and put its figures into ``entries``."""
+        entry = entries[which]
+        if deadline.left_s() <= 0:
+            reason = f"there was no time to start it within {deadline.seconds:.3g} s"
+            entries[which] = entry.refused(reason, "untried")
+            return
+        if (too_large := self._too_large(entry, entries[reference.which])) is not None:
+            entries[which] = entry.refused(too_large)
+            return
         with ExitStack() as stack:
-            rivals = self._started(shortlist, deadline, stack)
-            if len(rivals.turns) < 2:
-                return Outcome(failed=rivals.failed)
-            rules, left_s = self.rules, deadline.left_s(self.rules.racing_share)
-            budget_s = min(rules.race_s, max(rules.least_race_s, left_s))
-            watch = Stopwatch(used_s=cpu_clock(rivals.processes))
-            what, start_s = f"race of {len(rivals.turns)} plans", watch.now_s()
-            loads: list[Load] = []
-
-            def reported(run: Callable[[], Lap]) -> Lap:
-                share = (watch.now_s() - start_s) / max(budget_s, 1e-9)
-                self.report(what, round(100 * min(1.0, share)), 100)
-                lap, load = undisturbed(partial(watch.with_load, run), self.quiet)
-                loads.append(load)
-                return lap
-
-            outcome = self.compete(
-                {which: partial(reported, run) for which, run in rivals.turns.items()},
-                self.objective.rounds,
-                drop_by=self.objective.figure if self.objective.drops else None,
-                budget_s=budget_s,
-                limit_s=rules.race_limit * budget_s,
-                watch=watch,
-                rules=rules,
-            )
-            self.report(what, 100, 100)
-        for entry in shortlist:
+            try:
+                self.report(f"{entry.candidate} is compiled", 0, 1)
+                rival = self._start(entry, which, feeds, stack)
+            except CoexecError as error:
+                entries[which] = entry.refused(str(error))
+                return
+            outcome = self._outcome(entries, rival, reference, deadline)
+        if not any(a is b for a, _ in entry.plans for b, _ in entries[reference.which].plans):
             entry.release()
+        for index in (which, reference.which):
+            entries[index] = entries[index].measured(
+                index, outcome, reference.which, self.objective
+            )
+
+    def _outcome(
+        self,
+        entries: Sequence[Contender],
+        rival: "_Rival",
+        reference: "_Rival",
+        deadline: Deadline,
+    ) -> Outcome[int]:
+        rules, left_s = self.rules, deadline.left_s(self.rules.racing_share)
+        watch = Stopwatch(used_s=cpu_clock([*reference.processes, *rival.processes]))
+        best = min(1.0, best_ratio(entries, self.objective, rules))
+        what, start_s = f"race of {entries[rival.which].candidate}", watch.now_s()
+        loads: list[Load] = []
+
+        def reported(run: Callable[[], Lap]) -> Lap:
+            share = (watch.now_s() - start_s) / max(rules.race_s, 1e-9)
+            self.report(what, round(100 * min(1.0, share)), 100)
+            lap, load = undisturbed(partial(watch.with_load, run), self.quiet)
+            loads.append(load)
+            return lap
+
+        def is_decided(outcome: Outcome[int], took_s: float) -> bool:
+            if took_s > left_s:
+                return True
+            own_s, reference_s = (
+                outcome.rounds_s(which, self.objective.figure)
+                for which in (rival.which, reference.which)
+            )
+            limit = best * rules.out_of_race
+            is_out = all(a > limit * b for a, b in zip(own_s, reference_s, strict=False))
+            return self.objective.drops and len(own_s) >= rules.cut_rounds and is_out
+
+        outcome = self.compete(
+            {each.which: partial(reported, each.turn) for each in (reference, rival)},
+            self.objective.rounds,
+            budget_s=rules.race_s,
+            is_decided=is_decided,
+            watch=watch,
+        )
+        self.report(what, 100, 100)
         other_share = reduce(Load.plus, loads, Load()).share
-        return replace(outcome, failed={**rivals.failed, **outcome.failed}, others=other_share)
+        return replace(outcome, others=max(outcome.others, other_share))
 
-    def _started(
-        self, shortlist: Sequence[Contender], deadline: Deadline, stack: ExitStack
-    ) -> "_Rivals":
-        """Start the plans of a shortlist, with the first made-up inputs with which any plan runs.
-
-        A plan that would need too much memory beside the others does not start.
-        """
-        what = "plans compiled for the race"
-        model = shortlist[0].plans[0][0].model
-        needed_bytes, memory_bytes = least_bytes(model.graph), main_memory_bytes()
-        limit_bytes = self.rules.memory_share * memory_bytes if memory_bytes else None
-        for feeds in model.candidates():
-            rivals, count = _Rivals(), 0
-            with ExitStack() as attempt:
-                for which, entry in enumerate(shortlist):
-                    if rivals.turns and deadline.left_s() <= 0:
-                        rivals.failed[which] = LateError(
-                            f"there was no time to start it within {deadline.seconds:.3g} s"
-                        )
-                        continue
-                    all_bytes = (count + len(entry.plans)) * needed_bytes
-                    if limit_bytes and rivals.turns and all_bytes > limit_bytes:
-                        rivals.failed[which] = ExecutionError(
-                            f"not measured: {count + len(entry.plans)} plans in memory need "
-                            f"{format_bytes(all_bytes)}, and planning may use "
-                            f"{self.rules.memory_share:.0%} of {format_bytes(memory_bytes or 0)}"
-                        )
-                        continue
-                    self.report(what, which, len(shortlist))
-                    try:
-                        self._start(entry, which, feeds, rivals, attempt)
-                        count += len(entry.plans)
-                    except CoexecError as error:
-                        rivals.failed[which] = error
-                    self.report(what, which + 1, len(shortlist))
-                if rivals.turns:
-                    stack.push(attempt.pop_all())
-                    return rivals
-        return _Rivals()
+    def _too_large(self, entry: Contender, reference: Contender) -> str | None:
+        """Why a plan would need too much memory beside the reference; None if it would not."""
+        memory_bytes, count = main_memory_bytes(), len(entry.plans) + len(reference.plans)
+        needed_bytes = count * least_bytes(entry.plans[0][0].model.graph)
+        if not memory_bytes or needed_bytes <= self.rules.memory_share * memory_bytes:
+            return None
+        return (
+            f"not measured: {count} plans in memory need {format_bytes(needed_bytes)}, and "
+            f"planning may use {self.rules.memory_share:.0%} of {format_bytes(memory_bytes)}"
+        )
 
     def _start(
-        self,
-        entry: Contender,
-        which: int,
-        feeds: Mapping[str, Array],
-        rivals: "_Rivals",
-        stack: ExitStack,
-    ) -> None:
+        self, entry: Contender, which: int, feeds: Mapping[str, Array], stack: ExitStack
+    ) -> "_Rival":
         """Start a plan in this process; if an engine cannot be open beside the others, in another.
 
         Raises:
             CoexecError: the plan does not run.
         """
         try:
-            runner = stack.enter_context(started(entry.prepared()))
-            rivals.turns[which] = warm_turn(runner, feeds, self.objective.mode, self.rules)
+            with ExitStack() as attempt:
+                runner = attempt.enter_context(started(entry.prepared()))
+                turn = warm_turn(runner, feeds, self.objective.mode, self.rules)
+                stack.push(attempt.pop_all())
+            return _Rival(which, turn)
         except DeviceError:
             if len(entry.plans) > 1:
                 raise
             process = stack.enter_context(RivalProcess(*entry.plans[0], feeds))
-            rivals.turns[which] = process.turn
-            rivals.processes.append(process.pid)
+            return _Rival(which, process.turn, (process.pid,))
 
 
-@dataclass
-class _Rivals:
-    """The plans of a shortlist that are started, by index."""
+def _as_reference(entry: Contender) -> Contender:
+    return entry._replace(standing=entry.standing._replace(is_reference=True))
 
-    turns: dict[int, Callable[[], Lap]] = field(default_factory=dict)
-    processes: list[int] = field(default_factory=list)
-    """Ids of the processes of plans that run in a process of their own."""
-    failed: dict[int, CoexecError] = field(default_factory=dict)
+
+@dataclass(frozen=True)
+class _Rival:
+    """A plan that is started."""
+
+    which: int
+    """Index in the shortlist."""
+    turn: Callable[[], Lap]
+    processes: tuple[int, ...] = ()
+    """Ids of the processes in which it runs, if not in this one."""

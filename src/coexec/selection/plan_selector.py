@@ -74,6 +74,8 @@ class _State:
     """How planner "auto" made the choice in use; None for other planners."""
     decided: bool = False
     """Whether nothing more is tried: a plan was made or found, or no plan is possible."""
+    is_open: bool = False
+    """Whether one more pass of planner "auto" may find a better plan."""
     requests: KeptRequests | None = None
     """Requests to compare a plan with. None while there is no plan to compare."""
     pending: Prepared | None = None
@@ -91,8 +93,11 @@ class PlanSelector:
     head_start_s = 1.0
     """Seconds before planning in the background begins, in which the program goes on
     undisturbed."""
-    again_s = 300.0
-    """Seconds before a choice that is in doubt is raced again in the background."""
+    look_s = 0.1
+    """Seconds before an earlier choice is loaded beside the session that answers meanwhile: the
+    first request is then under way or done."""
+    again_s = 60.0
+    """Seconds before a choice that is open goes on in the background."""
 
     def __init__(self, source: Any, settings: Settings) -> None:
         """
@@ -176,19 +181,14 @@ class PlanSelector:
             check_planner(self._settings.planner, self._settings.planner_options)
 
     def start_known(self, shapes: Shapes, request: PlanRequest) -> bool:
-        """Start the earlier choice for these shapes, and return whether there was one.
-
-        A choice that was made in less time answers until one is made in the time of the settings.
-        """
-        prepared = request.known or request.quicker
+        """Start the earlier choice for these shapes, and return whether there was one."""
+        prepared = request.known
         if prepared is None:
             return False
         state = self._state(shapes)
         self._try(shapes, state, prepared)
         _warn_of(state)
-        if request.known is None:
-            self._submit(shapes, state, after_s=self.head_start_s)
-        elif request.doubt is not None:
+        if request.is_open:
             self._submit(shapes, state, after_s=self.again_s, again=True)
         return True
 
@@ -210,11 +210,12 @@ class PlanSelector:
             _warn_of(state)
 
     def start_later(self, shapes: Shapes) -> None:
-        """Plan for these shapes in the background."""
+        """Start the earlier choice for these shapes in the background, or plan there."""
         state = self._state(shapes)
         state.reason = "its plan is still being made"
         _log.info("%s: planning in the background begins", self._name(shapes))
-        self._submit(shapes, state, after_s=self.head_start_s)
+        is_quick = self.has_cached_digest
+        self._submit(shapes, state, after_s=self.look_s if is_quick else self.head_start_s)
 
     def answered(self, shapes: Shapes, seconds: float) -> None:
         """Record that the own session has answered a request of new shapes in ``seconds``."""
@@ -318,14 +319,17 @@ class PlanSelector:
     ) -> None:
         """Make a plan in the background, unless it is in the cache.
 
-        ``only_look``: only search the cache. ``again``: make the choice again.
+        ``only_look``: only search the cache. ``again``: make one more pass for an open choice.
         """
 
         def needed() -> bool:
-            missing = again or not self._found(shapes, state)
-            if only_look or not missing:
-                state.job = None
-                return False
+            job = state.job
+            if only_look or not again:
+                found = self._found(shapes, state)
+                if found or only_look or job is None:
+                    self._end_job(shapes, state)
+                    return False
+                job.cancelled.wait(max(0.0, self.head_start_s - after_s))
             return True
 
         if state.running is None and not only_look:
@@ -358,21 +362,28 @@ class PlanSelector:
         background.submit(state.job)
 
     def _found(self, shapes: Shapes, state: _State) -> bool:
-        """Use the plan in the cache, and return whether there was a plan or an error.
-
-        Where no plan answers yet, one that was chosen in less time is used, too; it does not count
-        as a plan.
-        """
+        """Use the plan in the cache, and return whether there was a plan or an error."""
         try:
             request = PlanRequest(self.source, replace(self._of(shapes), fresh=False))
             known = request.known
-            prepared = known or (request.quicker if state.running is None else None)
+            state.is_open = known is not None and request.is_open
         except CoexecError as error:
             self._cannot(shapes, state, error)
             return True
-        if prepared is not None:
-            self._try(shapes, state, prepared)
-        return known is not None
+        if known is None:
+            return False
+        running = state.running
+        if running is not None and running.prepared.plan == known.plan:
+            state.decision = known.decision or state.decision
+        else:
+            self._try(shapes, state, known)
+        return True
+
+    def _end_job(self, shapes: Shapes, state: _State) -> None:
+        """Forget the job of these shapes. If their choice is open, one more pass follows later."""
+        state.job, is_open, state.is_open = None, state.is_open, False
+        if is_open and not self._closed:
+            self._submit(shapes, state, after_s=self.again_s, again=True)
 
     def _try(self, shapes: Shapes, state: _State, prepared: Prepared) -> None:
         """Let a plan answer from now on, or record why it cannot."""
@@ -395,7 +406,9 @@ class PlanSelector:
         """Use the result of a job in the background; ``error`` if it failed."""
         took_s = time.monotonic() - began_s
         name, root = self._name(shapes), self.cache.root
-        if error is not None:
+        if error is not None and state.job is not None and state.job.again:
+            _log.warning("%s: its choice stays as it is: %s", name, error)
+        elif error is not None:
             state.reason, state.decided = str(error), True
             self._unwatch(state)
             _log.warning("%s: nothing was planned in the background: %s", name, error)
@@ -410,7 +423,7 @@ class PlanSelector:
             state.reason, state.decided = f"its plan could not be kept in {root}", True
             self._unwatch(state)
             _log.warning("%s: %s; make the session with background=False", name, state.reason)
-        state.job = None
+        self._end_job(shapes, state)
 
     def _name(self, shapes: Shapes) -> str:
         source = self.source if isinstance(self.source, str) else "the model"

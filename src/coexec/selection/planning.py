@@ -1,7 +1,7 @@
 """Plans of configurations, made one configuration after the other until the time is over."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -45,6 +45,8 @@ class ConfigurationPlanning:
     profiled: Callable[[], None] = lambda: None
     """Called after each profile."""
     planner_times: PlannerTimes = field(default_factory=PlannerTimes)
+    settled: Collection[tuple[Configuration, str]] = ()
+    """Candidates, as devices and planner, for which no plan is made."""
 
     def contenders(self, agenda: Agenda) -> _Planned:
         """Plans of the configurations of ``agenda`` with simulated times; and the configurations
@@ -92,10 +94,13 @@ class ConfigurationPlanning:
             works = [self.open((name,)) for name in names]
             plans = [(work, work.plan("single")) for work in works]
             return [contender(names, "single", plans)], []
+        if len(names) > 1 and all((names, p) in self.settled for p in self.rules.planner_names):
+            return [], []
         work = self.open(names)
         try:
             if len(names) == 1:
-                return single_device_contenders(work, names), []
+                entries = single_device_contenders(work, names)
+                return [e for e in entries if e.candidate.key not in self.settled], []
             return self._by_planners(work, names)
         finally:
             work.release()  # some engines can use only one set of cores at a time
@@ -107,7 +112,8 @@ class ConfigurationPlanning:
         rows: list[Candidate] = []
         narrow: list[Candidate] = []
         """Of plans for a single device, which is a configuration of its own."""
-        for planner in self.rules.planner_names:
+        planners = [p for p in self.rules.planner_names if (names, p) not in self.settled]
+        for planner in planners:
             row = partial(without_plan, names, planner=planner)
             try:
                 plan = self._plan(work, planner, len(names))

@@ -58,12 +58,6 @@ class PlanRequest:
             return self._by.found_plan(self._settings.plan.plan)
         return self._by.found(self._settings.planner, self._settings.planner_options)
 
-    @property
-    def quicker(self) -> Prepared | None:
-        """The choice of "auto" that an earlier call has made in less time than these settings give;
-        None where `known` is a plan, and if there is none."""
-        return self._by.quicker if isinstance(self._by, Chooser) else None
-
     def check_examples(self) -> None:
         """Refuse example inputs that do not fit the model, before planning, which takes long.
 
@@ -74,14 +68,14 @@ class PlanRequest:
         _ = self._by.given.model
 
     @property
-    def doubt(self) -> str | None:
-        """Why the plan in `known` should be chosen again; None if it should not."""
-        return self._by.doubt if isinstance(self._by, Chooser) else None
+    def is_open(self) -> bool:
+        """Whether one more pass may find a better plan than `known`."""
+        return isinstance(self._by, Chooser) and self._by.is_open
 
     def prepare(self, again: bool = False) -> Prepared:
         """The plan, made now if it is not in the cache. Begin, end and refusal are logged.
 
-        ``again``: repeat a choice of "auto" that is in doubt.
+        ``again``: make one more pass for a choice of "auto" that is open.
 
         Raises:
             CoexecError: the plan cannot be made.
@@ -106,7 +100,7 @@ class PlanRequest:
 
     def _prepare(self, again: bool) -> Prepared:
         if isinstance(self._by, Chooser):
-            return self._by.reconsider() if again else self._by.choose()
+            return self._by.go_on() if again else self._by.choose()
         if self._settings.plan is not None:
             return self._by.prepared_file(self._settings.plan)
         return self._by.prepared_by(self._settings.planner, self._settings.planner_options)

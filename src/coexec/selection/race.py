@@ -21,7 +21,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from coexec.errors import CoexecError
 from coexec.profiling.processors import ProcessorTime
-from coexec.rules import RULES, Rules
 from coexec.selection.decision import FIGURES, Requests
 from coexec.selection.quiet_moment import REAL, Rest, Stopwatch
 
@@ -133,55 +132,40 @@ def race(
     rivals: Mapping[Key, Run],
     rounds: tuple[int, int],
     *,
-    drop_by: Requests | None = None,
     budget_s: float = math.inf,
-    limit_s: float = math.inf,
     repeats: int = 0,
     pacing: Pacing = PACING,
     watch: Stopwatch = REAL,
-    rules: Rules = RULES,
 ) -> Outcome[Key]:
     """Run a race of rivals in this process.
 
     Args:
         rivals: functions that run one inference; each has run before.
         rounds: least and largest number. A race ends between them when the budget is spent.
-        drop_by: the figure that decides which rivals leave early. After the least number of rounds,
-            clearly slower rivals leave, and the race ends when one is left. By default none leaves.
         budget_s: seconds for the whole race, if the least number of rounds takes no longer.
-        limit_s: seconds after which the race ends with fewer rounds than that, but for
-            `Rules.cut_rounds`.
         repeats: largest number of rounds that are run again because the host of a virtual machine
             took processor time in them; their figures are discarded.
-        rules: when a rival is clearly slower.
     """
     turns = {key: partial(turn, run, pacing, watch) for key, run in rivals.items()}
-    return compete(
-        turns,
-        rounds,
-        drop_by=drop_by,
-        budget_s=budget_s,
-        limit_s=limit_s,
-        repeats=repeats,
-        watch=watch,
-        rules=rules,
-    )
+    return compete(turns, rounds, budget_s=budget_s, repeats=repeats, watch=watch)
 
 
 def compete(
     turns: Mapping[Key, Callable[[], Lap]],
     rounds: tuple[int, int],
     *,
-    drop_by: Requests | None = None,
     budget_s: float = math.inf,
-    limit_s: float = math.inf,
+    is_decided: Callable[["Outcome[Key]", float], bool] = lambda outcome, took_s: False,
     repeats: int = 0,
     watch: Stopwatch = REAL,
-    rules: Rules = RULES,
 ) -> Outcome[Key]:
     """Run a race of rivals that may run in other processes: each calls `turn` and returns the lap.
 
     The arguments are those of `race`. ``watch.used_s`` has to count the other processes as well.
+
+    Args:
+        is_decided: called after each round with the rounds so far and the seconds since the start;
+            if it returns True, the race ends.
     """
     laps: dict[Key, list[Lap]] = {key: [] for key in turns}
     failed: dict[Key, CoexecError] = {}
@@ -190,11 +174,10 @@ def compete(
     start_s = watch.now_s()
     for number in range(rounds[1] + repeats):
         counted = number - repeated
-        enough, took_s = counted >= rounds[0], watch.now_s() - start_s
-        decided = drop_by is not None and len(runners) < 2
-        if not runners or counted == rounds[1] or (enough and (decided or took_s > budget_s)):
+        took_s = watch.now_s() - start_s
+        if not runners or counted == rounds[1] or (counted >= rounds[0] and took_s > budget_s):
             break
-        if counted >= rules.cut_rounds and took_s > limit_s:
+        if counted and is_decided(Outcome(laps), took_s):
             break
         before = watch.processor_time()
         for key in _rotated(runners, counted):
@@ -211,9 +194,6 @@ def compete(
                 laps[key].pop()
             continue
         spent = spent.plus(processor_time)
-        if drop_by is not None and enough:
-            sofar = Outcome(laps)
-            runners = _still_in({key: sofar.rounds_s(key, drop_by) for key in runners}, rules)
     return Outcome(laps, failed, disturbed, spent.stolen, repeated)
 
 
@@ -262,18 +242,6 @@ def _paced(
 def _rotated(runners: Sequence[Key], number: int) -> list[Key]:
     shift = number % len(runners)
     return [*runners[shift:], *runners[:shift]]
-
-
-def _still_in(rounds_s: Mapping[Key, Sequence[float]], rules: Rules) -> list[Key]:
-    """Rivals that are not clearly slower than the rival with the best median."""
-    if not rounds_s:
-        return []
-    first = min(rounds_s.values(), key=statistics.median)
-    return [
-        key
-        for key, own in rounds_s.items()
-        if not rules.mostly(share > rules.leaves_race for share in ratios(own, first))
-    ]
 
 
 def ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:

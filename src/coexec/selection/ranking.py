@@ -1,102 +1,142 @@
 """The order of the plans that ran, by the rules, with the reason for each place."""
 
-import statistics
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from coexec.rules import Rules
 from coexec.selection.contender import Contender, Standing
-from coexec.selection.decision import FIGURES, Candidate
+from coexec.selection.decision import FIGURES, Candidate, Status, share_of
 from coexec.selection.objective import Objective
-from coexec.selection.race import Outcome, ratios
 
-__all__ = ["explained", "ranked", "verdict"]
+__all__ = ["best_in_doubt", "best_ratio", "explained", "is_settled", "ranked", "verdict"]
 
 
 def ranked(
-    shortlist: Sequence[Contender], outcome: Outcome[int], objective: Objective, rules: Rules
+    entries: Sequence[Contender],
+    objective: Objective,
+    rules: Rules,
+    chosen: Candidate | None = None,
 ) -> list[Contender]:
-    """The shortlist with its figures, the best first.
+    """The contenders with their standings, the best first.
 
-    Each plan is compared with the reference: the first single device that ran, one that uses CPU
-    cores with their first engine if there is one; without a single device, the first plan that ran.
-    The plan with the smallest median ratio of times is the best if the ratio is clearly below one,
-    and below one in most rounds. The plan also may not be slower by the guard of the objective. If
-    the host has stolen a share of the processor time, the ratio has to be lower by a multiple of
-    it. Otherwise the reference is the best. If no plan ran, single devices come first.
+    A plan is better than the reference only if its rounds prove it (`_against`). Then the plan with
+    the smallest ratio to the reference is the best; one that was chosen before stays if no other
+    one is clearly faster. If no plan ran, single devices come first.
     """
-    plans = [
-        entry.measured(outcome, which, objective.figure) for which, entry in enumerate(shortlist)
-    ]
-    ran = [which for which, entry in enumerate(plans) if entry.rounds_s]
-    if not ran:
-        return sorted(plans, key=lambda entry: (not entry.is_single, not entry.is_plain))
-    singles = sorted((w for w in ran if plans[w].is_single), key=lambda w: not plans[w].is_plain)
-    unit = singles[0] if singles else ran[0]
-    comparison = _RoundComparison(plans[unit], outcome.stolen, objective, rules)
-    for which in ran:
-        guard = outcome.ratio(which, unit, objective.guard) if objective.guard else 0.0
-        plans[which] = comparison.placed(plans[which], guard, any_gain=not singles)
-    best = Standing(objective.gain if singles else 1.0, is_reference=True)
-    plans[unit] = plans[unit]._replace(standing=best)
-    return sorted(plans, key=lambda entry: entry.standing.ratio)
+    if not any(entry.standing.is_reference for entry in entries):
+        return sorted(entries, key=lambda entry: (not entry.is_single, not entry.is_plain))
+    placed = _placed(entries, objective, rules)
+
+    def rank(entry: Contender) -> float:
+        is_chosen = chosen is not None and entry.candidate.key == chosen.key
+        return entry.standing.ratio / (rules.lead if is_chosen else 1.0)
+
+    return sorted(placed, key=rank)
 
 
-class _RoundComparison(NamedTuple):
-    """Compares plans with the reference, round by round."""
+def best_ratio(entries: Sequence[Contender], objective: Objective, rules: Rules) -> float:
+    """The smallest ratio to the reference that is proven; infinite if there is none."""
+    ratios = [entry.standing.ratio for entry in _placed(entries, objective, rules)]
+    return min((ratio for ratio in ratios if ratio < 1), default=math.inf)
 
-    reference: Contender
-    stolen: float
-    objective: Objective
-    rules: Rules
 
-    def placed(self, entry: Contender, guard: float, any_gain: bool) -> Contender:
-        """``entry`` with its ratio and its standing.
+def best_in_doubt(entries: Sequence[Contender], objective: Objective, rules: Rules) -> int | None:
+    """Index of the contender that may be the best one after more rounds; None if there is none. On
+    a busy machine more rounds prove nothing."""
+    placed = _placed(entries, objective, rules)
+    best = min(1.0, best_ratio(entries, objective, rules))
+    ratios = {
+        which: entry.candidate.ratio
+        for which, entry in enumerate(placed)
+        if entry.standing.in_doubt and entry.plans and entry.candidate.others <= rules.busy
+    }
+    which = min(ratios, key=lambda each: ratios[each] or 0.0, default=None)
+    return None if which is None or (ratios[which] or 0.0) >= best else which
 
-        ``any_gain``: take a plan that is faster at all, as no single device ran.
-        """
-        by_round = ratios(entry.rounds_s, self.reference.rounds_s)
-        ratio, won = statistics.median(by_round), sum(share < 1 for share in by_round)
-        candidate = replace(entry.candidate, ratio=ratio, rounds=len(by_round), rounds_won=won)
-        entry = entry._replace(candidate=candidate)
-        against = None if any_gain else self._against(entry, ratio, guard)
-        standing = Standing(ratio if against is None else max(1.0, ratio), against)
-        return entry._replace(standing=standing)
 
-    def _against(self, entry: Contender, ratio: float, guard: float) -> str | None:
-        """The rule by which a plan is not clearly faster than the reference; None if it is."""
-        objective, rules, candidate = self.objective, self.rules, entry.candidate
-        base = share(candidate, self.reference.candidate)
-        gain = objective.gain if entry.is_plain else objective.other_gain
-        extra = objective.stolen_factor * self.stolen
-        needed = rules.enough_rounds(candidate.rounds)
-        if ratio >= gain - extra:
-            return base if ratio >= 1 else f"{base}; {self._limit(entry, gain, extra)}"
-        if objective.guard is not None and guard > rules.not_slower:
-            return (
-                f"{base} {FIGURES[objective.figure]}, but {guard:.2f} times its time "
-                f"{FIGURES[objective.guard]}; at most {rules.not_slower:.2f} is accepted there"
+def is_settled(candidate: Candidate, rules: Rules) -> bool:
+    """Whether no further race can change the place of a candidate."""
+    return not candidate.is_open and candidate.others <= rules.busy
+
+
+def _placed(
+    entries: Sequence[Contender], objective: Objective, rules: Rules
+) -> Sequence[Contender]:
+    reference = next((entry for entry in entries if entry.standing.is_reference), None)
+    if reference is None:
+        return entries
+    placed = []
+    for entry in entries:
+        ratio = entry.candidate.ratio
+        if entry is reference:
+            gain = objective.gain if entry.is_single else 1.0
+            standing = Standing(gain, is_reference=True)
+        elif ratio is None or not entry.candidate.is_able:
+            standing = Standing()
+        elif not reference.is_single:  # no single device runs: any gain counts
+            standing = Standing(ratio)
+        else:
+            against, in_doubt = _against(entry, ratio, reference.candidate, objective, rules)
+            standing = Standing(
+                ratio if against is None else max(1.0, ratio), against, in_doubt=in_doubt
             )
-        if candidate.rounds_won < needed:
-            return (
-                f"{base} in the median, but it was faster in {candidate.rounds_won} of "
-                f"{candidate.rounds} rounds; {needed} are needed"
-            )
-        return None
+        placed.append(entry._replace(standing=standing))
+    return placed
 
-    def _limit(self, entry: Contender, gain: float, extra: float) -> str:
-        """The ratio below which a plan is taken, in words."""
-        if self.objective.mode == "throughput":
-            return f"a plan is taken from {1 / gain:.2f} times on"
-        kind = "with a GPU, an NPU or a further engine"
-        if entry.is_plain:
-            kind = "for CPU cores with their first engine"
-        text = f"a plan {kind} is taken below {gain:.2f}"
-        if extra < 0.005:
-            return text
-        host = f"the host took {self.stolen:.0%} of the processor time"
-        return f"{text}, lowered by {extra:.2f} because {host}"
+
+def _against(
+    entry: Contender, ratio: float, reference: Candidate, objective: Objective, rules: Rules
+) -> tuple[str | None, bool]:
+    """The rule by which a plan is not proven to be faster than the reference, None if it is; and
+    whether more rounds may prove it.
+
+    The ratio has to be clearly below one, lower by a multiple of the share of the processor time
+    that the host of a virtual machine took. The plan may not be slower by the guard of the
+    objective. It has to be faster in most rounds, and in enough of them, on a quiet machine.
+    """
+    row = entry.candidate
+    base = share(row, reference)
+    gain = objective.gain if entry.is_plain else objective.other_gain
+    extra = objective.stolen_factor * row.stolen
+    guard = share_of(row.guard_s) or 0.0
+    most = rules.enough_rounds(row.rounds)
+    is_stolen = row.stolen > rules.stolen and objective.stolen_factor > 0
+    needed = objective.rounds[0] * (2 if is_stolen else 1)
+    is_short = row.rounds < needed and row.rounds_won > 0
+    if row.others > rules.busy:
+        return f"{base}, but other programs used {row.others:.0%} of the processor time", True
+    if ratio >= gain - extra:
+        against = base if ratio >= 1 else f"{base}; {_limit(entry, gain, extra, objective)}"
+        return against, is_short and ratio < 1
+    if objective.guard is not None and guard > rules.not_slower:
+        return (
+            f"{base} {FIGURES[objective.figure]}, but {guard:.2f} times its time "
+            f"{FIGURES[objective.guard]}; at most {rules.not_slower:.2f} is accepted there"
+        ), is_short
+    if row.rounds_won < most:
+        return (
+            f"{base} in the median, but it was faster in {row.rounds_won} of "
+            f"{row.rounds} rounds; {most} are needed"
+        ), is_short
+    if row.rounds < needed:
+        host = f", as the host took {row.stolen:.0%} of the processor time" if is_stolen else ""
+        return f"{base} in {row.rounds} rounds; {needed} are needed{host}", True
+    return None, False
+
+
+def _limit(entry: Contender, gain: float, extra: float, objective: Objective) -> str:
+    """The ratio below which a plan is taken, in words."""
+    if objective.mode == "throughput":
+        return f"a plan is taken from {1 / gain:.2f} times on"
+    kind = "with a GPU, an NPU or a further engine"
+    if entry.is_plain:
+        kind = "for CPU cores with their first engine"
+    text = f"a plan {kind} is taken below {gain:.2f}"
+    if extra < 0.005:
+        return text
+    host = f"the host took {entry.candidate.stolen:.0%} of the processor time"
+    return f"{text}, lowered by {extra:.2f} because {host}"
 
 
 def share(candidate: Candidate, reference: Candidate) -> str:
@@ -119,30 +159,35 @@ def explained(order: Sequence[Contender]) -> list[Candidate]:
     for entry in other_contenders:
         row = entry.candidate
         if row.is_able:
-            row = replace(row, reason=_why_not_taken(entry, rows[0], reference))
+            status: Status = "in doubt" if entry.standing.in_doubt else "not taken"
+            if reference is not None and row.ratio is None and not entry.standing.is_reference:
+                status = "untried"
+            row = replace(row, status=status, reason=_why_not_taken(entry, reference))
         rows.append(row)
     return rows
 
 
 def _why_taken(entry: Contender, reference: Candidate | None) -> str:
-    if reference is None or entry.candidate.ratio is None:
-        return "no plan was measured"
+    row = entry.candidate
     if entry.standing.is_reference:
-        return "no other plan that may answer is clearly faster"
+        return "no other plan that may answer is proven to be faster"
+    if reference is None or row.ratio is None:
+        return "no plan was measured"
     if entry.standing.against is not None:
         return f"{entry.standing.against}; the plans before it may not answer"
-    row = entry.candidate
     return (
         f"{share(row, reference)} {FIGURES[row.requests]}, and it was faster in {row.rounds_won} "
         f"of {row.rounds} rounds"
     )
 
 
-def _why_not_taken(entry: Contender, taken: Candidate, reference: Candidate | None) -> str:
-    if reference is None or entry.candidate.ratio is None:
-        return "no plan was measured"
+def _why_not_taken(entry: Contender, reference: Candidate | None) -> str:
     if entry.standing.is_reference:
         return "the taken plan is clearly faster"
+    if reference is None:
+        return "no plan was measured"
+    if entry.candidate.ratio is None:
+        return "it was not raced yet"
     if entry.standing.against is not None:
         return entry.standing.against
     return f"{share(entry.candidate, reference)}; the taken plan is still faster"

@@ -62,8 +62,9 @@ def start(router: Router) -> None:
         router.ort.open()
         return
     now = options is None or not (options.optimized_model_filepath or may_give_weights(options))
+    later = _plans_later(router.settings)
     try:
-        quick = plans.selector.has_cached_digest
+        quick = not later and plans.selector.has_cached_digest
         # The check takes some milliseconds. It is not needed for the default devices.
         needs_check = quick or router.settings != _with_defaults(router.settings)
         request = plans.selector.check() if needs_check else None
@@ -81,13 +82,17 @@ def start(router: Router) -> None:
         _refuse_plan(settings, undecided)
         plans.selector.check_planner()
         return  # planned when the shapes of requests are known
-    later = settings.background
-    if later is None:
-        later = settings.planner == AUTO and settings.plan is None and settings.replan is None
     if later:
         plans.selector.start_later(())
     else:
         plans.selector.start_now(())
+
+
+def _plans_later(settings: Settings) -> bool:
+    """Whether ONNX Runtime's own session answers first, and a plan takes over when it is ready."""
+    if settings.background is not None:
+        return settings.background
+    return settings.planner == AUTO and settings.plan is None and settings.replan is None
 
 
 def _refuse_plan(settings: Settings, undecided: Sequence[Any]) -> None:
