@@ -1,6 +1,7 @@
 # make demo       find the fastest way to run ResNet-34, and see unlike engines work in parallel
 # make test       everything that a change has to pass
-# make test-all   that, and what takes long
+# make test-all   that, and a tenth of what takes long; another tenth for each commit
+# make campaign   all of what takes long
 #
 # All make their own virtual environment in .venv first. Another Python: make test PYTHON=python3.12
 
@@ -9,18 +10,30 @@ BIN := .venv/bin
 READY := .venv/.ready
 ABLE := .venv/.able
 PARALLEL := $(BIN)/python -m pytest -n auto --dist worksteal
+ALONE := $(BIN)/python -m pytest $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 SHORT := not long and not conformance
+
+# What takes long runs in tenths, and the OpenCL tests with one width of blocks: SEED selects them,
+# by default the time of the commit. `make test-all SEED=7` runs the same tests on any commit.
+SEED ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
+WIDTHS := 4 8 16
+test-all: PART := --part $(SEED)/10 --hypothesis-seed $(SEED)
+test-all: WIDTHS := $(word $(shell expr $(SEED) % 3 + 1),$(WIDTHS))
+
+# Tests start some hundred Python processes, which read the modules that the first one compiled.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint types contracts unit examples long blocks older-cpu twin sanitize format clean
+.PHONY: help demo test test-all campaign lint types contracts unit examples long blocks older-cpu twin sanitize format clean
 
 help:
 	@echo 'make demo       find the fastest way to run ResNet-34, and see unlike engines in parallel'
 	@echo 'make test       lint, types, contracts, unit tests and examples'
-	@echo 'make test-all   the same, all node tests of the ONNX project, many more examples of every'
-	@echo '                property, other widths of blocks, a processor without AVX-512, the loop'
-	@echo '                in Python, sanitizers'
+	@echo 'make test-all   the same, the loop in Python, sanitizers, and a tenth of the campaign,'
+	@echo '                another one for each commit: SEED=7 selects it'
+	@echo 'make campaign   all node tests of the ONNX project, five times as many examples of every'
+	@echo '                property, three widths of blocks, a processor without AVX-512; hours'
 	@echo 'make format     format the code and sort the imports'
 	@echo 'make clean      remove what the other commands made'
 
@@ -54,13 +67,17 @@ demo: $(ABLE)
 	$(BIN)/coexec optimize zoo:resnet34 --time 30 --output build/resnet34.plan.json && \
 	$(BIN)/coexec bench zoo:resnet34 --devices "cpu:$${cores% *},cpu:$${cores#* }/opencl" --planner codl --repeats 10 --gantt --check --trace build/trace.json
 
-test-all: test long blocks older-cpu twin sanitize
-	@echo '== all passed, and what takes long'
+test-all: test twin sanitize long blocks older-cpu
+	@echo '== all passed, and a tenth of what takes long: SEED=$(SEED)'
 
+campaign: long blocks older-cpu
+	@echo '== the campaign passed'
+
+# Node tests of the ONNX project, and five times as many examples.
 long: $(READY)
-	@echo '== long tests: all node tests of the ONNX project, five times as many examples'
-	@$(PARALLEL) --examples 5 -m '(long or conformance or hypothesis) and not alone'
-	@$(BIN)/python -m pytest -m 'long and alone'
+	@echo '== long tests $(PART)'
+	@$(PARALLEL) --examples 5 -m '(long or conformance or hypothesis) and not alone' $(PART)
+	@$(ALONE) -m 'long and alone' $(PART)
 
 # Rooms that depend on the width of OpenCL's blocks of channels. `make test` runs them with the
 # width of this processor's vectors.
@@ -69,7 +86,7 @@ BLOCKS := tests/engines/opencl tests/engines/test_devices.py tests/lowering \
 	tests/session/test_values.py tests/session/test_binding.py
 
 blocks: $(READY)
-	@for width in 4 8 16; do \
+	@for width in $(WIDTHS); do \
 	  echo "== OpenCL with blocks of $$width channels"; \
 	  $(PARALLEL) --opencl-block $$width $(BLOCKS) || exit 1; \
 	done
@@ -86,7 +103,7 @@ older-cpu: $(READY)
 	elif ! command -v qemu-x86_64 >/dev/null; then \
 	  echo 'skipped: there is no qemu-x86_64; the Debian package qemu-user brings it'; \
 	else \
-	  $(HASWELL) $(BIN)/python -m pytest --emulator '$(HASWELL)' $(OLDER); \
+	  $(HASWELL) $(BIN)/python -m pytest --emulator '$(HASWELL)' $(PART) $(OLDER); \
 	fi
 
 # What runs plans, with the loop in Python as where there is no compiler.
@@ -110,7 +127,10 @@ sanitize:
 	  done; \
 	fi
 
-test: lint types contracts unit examples
+# What uses one core runs side by side, and then what uses all cores or compares times.
+test: $(READY)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync types contracts lint examples
+	@$(MAKE) --no-print-directory unit
 	@echo '== all passed'
 
 lint: $(READY)
@@ -129,7 +149,7 @@ contracts: $(READY)
 unit: $(READY)
 	@echo '== unit tests'
 	@$(PARALLEL) -m '$(SHORT) and not alone'
-	@$(BIN)/python -m pytest -m '$(SHORT) and alone'
+	@$(ALONE) -m '$(SHORT) and alone'
 
 examples: $(READY)
 	@echo '== examples'

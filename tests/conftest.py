@@ -6,7 +6,7 @@ import shlex
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="property tests draw so many times as many examples",
     )
     parser.addoption(
+        "--part",
+        default="0/1",
+        metavar="SEED/N",
+        help="each N-th of the selected tests, from number SEED modulo N on",
+    )
+    parser.addoption(
         "--emulator",
         default="",
         metavar="COMMAND",
@@ -60,9 +66,12 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.executable = _emulated(emulator)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not name
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all but every n-th case of a test that is ``sampled(n)`` as long."""
+@pytest.hookimpl(wrapper=True)  # around pytest, which leaves out what -m does not name
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, object, object]:
+    """Mark all but every n-th case of a test that is ``sampled(n)`` as long. Of the tests that
+    pytest selects, keep the part that ``--part`` names."""
     cases: Counter[str] = Counter()
     for item in items:
         if mark := item.get_closest_marker("sampled"):
@@ -70,6 +79,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if cases[test] % mark.args[0]:
                 item.add_marker("long")
             cases[test] += 1
+    result = yield
+    seed, parts = map(int, config.getoption("--part").split("/"))
+    left_out = [item for number, item in enumerate(items) if (number - seed) % parts]
+    items[:] = items[seed % parts :: parts]
+    config.hook.pytest_deselected(items=left_out)
+    return result
 
 
 def _emulated(emulator: str) -> str:

@@ -23,6 +23,8 @@ from tests.helpers.campaign.recurrent import recurrent
 from tests.helpers.needs_opencl import opencl_found
 
 SEED = 1
+PARTS = range(10)
+"""Tests that the cases are dealt to, for several processes."""
 
 
 def judged(found: Iterable[Any]) -> list[Verdict]:
@@ -55,8 +57,10 @@ def test_first_operators(engine: str, cache: Cache) -> None:
 
 @pytest.mark.conformance
 @pytest.mark.parametrize("engine", SETTINGS)
-def test_operators(engine: str, cache: Cache) -> None:
-    assert not bad(judged(verdicts(engine, SEED, range(1000), 20, cores_of(engine), cache)))
+@pytest.mark.parametrize("part", PARTS)
+def test_operators(engine: str, part: int, cache: Cache) -> None:
+    cases = range(1000)[part :: len(PARTS)]
+    assert not bad(judged(verdicts(engine, SEED, cases, 20, cores_of(engine), cache)))
 
 
 def test_first_graphs(cache: Cache) -> None:
@@ -65,8 +69,9 @@ def test_first_graphs(cache: Cache) -> None:
 
 
 @pytest.mark.conformance
-def test_graphs(cache: Cache) -> None:
-    assert not bad(judged(of_graphs(SEED, range(100), cache)))
+@pytest.mark.parametrize("part", PARTS)
+def test_graphs(part: int, cache: Cache) -> None:
+    assert not bad(judged(of_graphs(SEED, range(100)[part :: len(PARTS)], cache)))
 
 
 @pytest.mark.conformance

@@ -264,6 +264,15 @@ def test_exhaustive_is_brute_force(data: st.DataObject) -> None:
 # The collector of garbage
 
 
+def test_frozen_objects_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each count takes time for every object of the process."""
+    counts, count = list[int](), gc.get_freeze_count
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counts.append(count()) or counts[-1])
+    graph = make_graph({"a": ()})
+    PLANNERS["single"](graph, table(graph, {"A": [1.0]}), make_system("A"))
+    assert counts == [0]
+
+
 def test_objects_are_frozen_while_a_plan_is_made_and_never_longer() -> None:
     graph, seen = make_graph({"a": ()}), list[int]()
     cost, system = table(graph, {"A": [1.0], "B": [2.0]}), make_system("AB")

@@ -85,7 +85,6 @@ class Planner(Generic[CostT, ProblemT, AnswerT, PlanT]):
     """``solve(problem, *, option=default, ...)``."""
     kind: PlannerKind[CostT, ProblemT, AnswerT, PlanT]
 
-    @_older_objects_kept()
     def __call__(self, graph: Graph, cost: CostT, system: System, **options: Any) -> PlanT:
         """Plan ``graph`` for the devices, or machines, of ``system``.
 

@@ -11,6 +11,7 @@ from coexec.engines.base import Device
 from coexec.engines.detect import usable_cores
 from coexec.model.model import Model
 from tests.helpers import computing_cases, layout_cases, movement_cases
+from tests.helpers.examples import scaled
 from tests.helpers.onnx_models import direct, random_feeds, run, tensor
 from tests.helpers.openvino_programs import compute, module_around, on_cores
 from tests.helpers.operator_cases import Case
@@ -58,7 +59,7 @@ def test_an_operator_computes_what_onnx_runtime_does(device: Device, family: str
         deadline=None,
         derandomize=True,
         database=None,
-        max_examples=25,
+        max_examples=scaled(6),
         suppress_health_check=list(HealthCheck),
     )
     @given(FAMILIES[family])
@@ -76,4 +77,4 @@ def test_an_operator_computes_what_onnx_runtime_does(device: Device, family: str
             np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-5, strict=True)
 
     check()
-    assert computed >= 5
+    assert computed >= scaled(1)
