@@ -26,6 +26,7 @@ from typing import Any
 from coexec.engines.detect import is_whole_machine, usable_cores
 from coexec.engines.names import whole_cpu, without_engine
 from coexec.errors import CoexecError, ExecutionError, UsageError
+from coexec.model.values import bound_run
 from coexec.processes import Child, EndedError, Parent
 from coexec.profiling.processors import Load, load_from_now
 from coexec.progress import ReportProgress
@@ -353,7 +354,7 @@ def _rivals(chosen: Prepared) -> Iterator[Mapping[str, Callable[[], Any]]]:
             for feeds in work.model.candidates():
                 rivals: dict[str, Callable[[], Any]] = {
                     _OURS: partial(runner.run, feeds),
-                    _ORT: partial(session.run, None, dict(feeds)),
+                    _ORT: bound_run(session, feeds),
                 }
                 try:
                     for run in (*rivals.values(),) * 2:  # once to warm up, once to run warm
