@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "address_of", "dtype_of_ort", "is_float", "joined_axes", "numpy_type"]
+__all__ = ["Array", "address_of", "dtype_of_ort", "is_float", "joined_axes",
+           "limits_of", "numpy_type"]  # fmt: skip
 
 Array = npt.NDArray[Any]
 _OF_ORT = {"float": "float32", "double": "float64", "float8e8m0": "float8_e8m0fnu"}
@@ -34,6 +35,13 @@ def dtype_of_ort(name: str) -> str:
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether a type is a float: a float of numpy, bfloat16, or a float8 of ml_dtypes."""
     return np.issubdtype(dtype, np.floating) or "float" in dtype.name
+
+
+def limits_of(dtype: np.dtype[Any]) -> Any:
+    """The limits of a type of floats, as ``numpy.finfo`` has them, also of a type of ml_dtypes."""
+    import ml_dtypes
+
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
 
 
 def address_of(array: Array) -> int:

@@ -55,3 +55,33 @@ def test_a_sequence_is_written_array_by_array(
     capfd.readouterr()
     found = np.load(result)
     assert np.array_equal(found["s[0]"], x) and np.array_equal(found["s[1]"], np.maximum(x, 0))
+
+
+def of_type(kind: int, *, fed: bool) -> onnx.ModelProto:
+    """A model that returns, or takes, numbers of a type that NumPy does not have."""
+    odd, plain = (helper.make_tensor_value_info(n, k, [5]) for n, k in (("x", kind), ("y", 1)))
+    if fed:
+        z = tensor_info("z", [5])
+        nodes = [
+            helper.make_node("Cast", ["x"], ["y"], to=1),
+            helper.make_node("Neg", ["y"], ["z"]),
+        ]
+        return from_nodes(nodes, [odd], [plain, z], opset=23)
+    odd.name = "b"
+    nodes = [
+        helper.make_node("Cast", ["x"], ["b"], to=kind),
+        helper.make_node("Cast", ["b"], ["y"], to=1),
+    ]
+    return from_nodes(nodes, [tensor_info("x", [5])], [plain, odd], opset=23)
+
+
+@pytest.mark.parametrize("fed", [True, False])
+@pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN", "INT4"])
+def test_types_that_numpy_does_not_have(tmp_path: Path, kind: str, fed: bool) -> None:
+    path = str(tmp_path / "m.onnx")
+    onnx.save(of_type(onnx.TensorProto.DataType.Value(kind), fed=fed), path)
+    planned = ("--devices", TWO, "--planner", "heft")
+    assert call(tmp_path, "run", path, *planned, "--check") == 0
+    assert call(tmp_path, "check", path, *planned) == 0
+    assert call(tmp_path, "check", path, *planned, "--tasks") == 0
+    assert call(tmp_path, "bench", path, *planned, "--repeats", "2", "--check") == 0

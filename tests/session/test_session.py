@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import helper
 
 import coexec
 from coexec.engines.detect import usable_cores
@@ -15,7 +16,7 @@ from coexec.errors import CacheWarning, InputError, UsageError
 from coexec.model.check import worst_difference
 from tests.helpers import quick_choice as quick
 from tests.helpers.exports import EXPORTS
-from tests.helpers.small_models import branches
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 DEVICES = [f"cpu:{core}" for core in usable_cores()[:2]]
 
@@ -221,3 +222,22 @@ def test_damaged_caches_never_give_wrong_results(kind: str, damage: str, tmp_pat
     with session:
         for a, b in zip(session.run(None, feeds), expected, strict=True):
             assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", [" x ", "\n", 'it\'s "x"', "../x", "t[0:1, 0:4]", "x" * 100_000])
+def test_names_are_any_text(name: str, tmp_path: Path) -> None:
+    """Of an input, a tensor between two devices, an output, a weight and a node."""
+    nodes = [
+        helper.make_node("MatMul", ["in" + name, "w" + name], [name], name),
+        helper.make_node("Relu", [name], ["y" + name]),
+        helper.make_node("Tanh", [name], ["z" + name]),
+    ]
+    outputs = [tensor_info(each + name, [2, 4]) for each in "yz"]
+    weights = {"w" + name: np.eye(4, dtype=np.float32)}
+    model = from_nodes(nodes, [tensor_info("in" + name, [2, 4])], outputs, weights)
+    of_two = coexec.InferenceSession(model, devices=DEVICES, planner="heft", cache=tmp_path)
+    assert of_two.degraded is None
+    x = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
+    y, z = of_two.run(["y" + name, "z" + name], {"in" + name: x})
+    assert worst_difference(y, np.maximum(x, 0)) < 1e-5
+    assert worst_difference(z, np.tanh(x)) < 1e-5

@@ -84,7 +84,7 @@ def command(
             tell("running the plan", 0, 0)
             with work.start(prepared) as executor:
                 outputs = executor.run(feeds)
-            differences_by_output = differences(work, feeds, outputs)
+            differences_by_output = differences(work, feeds, outputs, probe)
     if passes:
         pass_comparison.report(compared_passes, json=json)
     elif tasks:

@@ -8,7 +8,7 @@ from typing import Any
 from coexec.arrays import Array
 from coexec.engines.registry import is_pretended
 from coexec.errors import CheckError, InputError, UsageError, first_line
-from coexec.model.difference import is_rounding, worst_difference
+from coexec.model.difference import is_rounding, without_overflow, worst_difference
 from coexec.model.inputs import probes
 from coexec.model.probe_names import ProbeName
 from coexec.selection.comparison import rules_of, usual_values
@@ -28,7 +28,10 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def differences(
-    work: PlanningContext, feeds: Mapping[str, Array], outputs: Mapping[str, Array]
+    work: PlanningContext,
+    feeds: Mapping[str, Array],
+    outputs: Mapping[str, Array],
+    probe: ProbeName | None = None,
 ) -> dict[str, float]:
     """Difference of each output from ONNX Runtime's on the original model, relative to its largest
     value.
@@ -36,9 +39,14 @@ def differences(
     At most the tolerance if the comparison before a plan answers accepts the output: NaN that
     spreads, and 0 in place of a number below the normal ones, are no faults
     (`coexec.selection.comparison`).
+
+    Args:
+        probe: the name of ``feeds``, if they are one of the probes.
     """
     refuse_pretended(work)
     expected, rules = work.given.reference(feeds), rules_of(work)
+    if probe == "largest":
+        outputs, expected = without_overflow(outputs, expected)
     worst = {name: worst_difference(outputs[name], expected[name]) for name in outputs}
     faults = dict(rules.why_unlike(outputs, expected, feeds))
     if faults:

@@ -24,7 +24,8 @@ _PartValues = Mapping[str, Mapping[tuple[Region, Layout], str]]
 def part_name(tensor: str, region: Region, layout: Layout, graph: Graph) -> str:
     """Name of a part of a tensor in modules: the tensor's name, its region if it is not whole, and
     its layout if it is not the model's."""
-    return f"{tensor_part(tensor, region, graph)} {layout}".rstrip()
+    part, phrase = tensor_part(tensor, region, graph), str(layout)
+    return f"{part} {phrase}" if phrase else part
 
 
 class TensorParts:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coexec.arrays import Array, dtype_of_ort, is_float, numpy_type
+from coexec.arrays import Array, dtype_of_ort, is_float, limits_of, numpy_type
 from coexec.graph.graph import Graph, Operator, Tensor
 from coexec.model.probe_names import ProbeName
 
@@ -76,40 +76,54 @@ def probes(
         feeds = {}
         for tensor in floats:
             kind = numpy_type(tensor.dtype)
-            narrow = kind.itemsize < np.dtype(np.float32).itemsize
-            normal = rng.standard_normal(tensor.shape, dtype=np.float32)
-            feeds[tensor.name] = np.asarray(values(normal, rng, narrow), np.float32).astype(kind)
+            normal = rng.standard_normal(tensor.shape, dtype=np.float32).astype(kind)
+            feeds[tensor.name] = np.asarray(values(normal, rng, limits_of(kind))).astype(kind)
         yield Probe(name, what, {**ordinary, **feeds})
 
 
-def _some(normal: Array, rng: "np.random.Generator", value: float) -> Array:
-    """``normal`` with ``value`` in one of a hundred positions, and in at least one."""
+def _some(normal: Array, rng: "np.random.Generator", *values: float) -> Array:
+    """``normal`` with each of ``values`` in one of a hundred positions, and in at least one."""
     flat = normal.reshape(-1).copy()
-    if flat.size:
+    for value in values if flat.size else ():
         flat[rng.integers(0, flat.size, max(1, flat.size // 100))] = value
     return flat.reshape(normal.shape)
 
 
-_FLOATS: "Mapping[ProbeName, tuple[str, Callable[[Array, np.random.Generator, bool], Array]]]" = {
-    "zeros": ("zeros", lambda normal, rng, narrow: np.zeros_like(normal)),
-    "nan": ("some NaN", lambda normal, rng, narrow: _some(normal, rng, np.nan)),
+def _is_narrow(limits: Any) -> bool:
+    return bool(limits.bits < 32)
+
+
+_FLOATS: "Mapping[ProbeName, tuple[str, Callable[[Array, np.random.Generator, Any], Array]]]" = {
+    "zeros": ("zeros", lambda normal, rng, limits: np.zeros_like(normal)),
+    "nan": ("some NaN", lambda normal, rng, limits: _some(normal, rng, np.nan)),
     "large": (
         "very large numbers",
-        lambda normal, rng, narrow: normal * (1e2 if narrow else 1e4),
+        lambda normal, rng, limits: normal * (1e2 if _is_narrow(limits) else 1e4),
     ),
-    "infinity": ("some infinities", lambda normal, rng, narrow: _some(normal, rng, np.inf)),
-    "negative": ("negative numbers", lambda normal, rng, narrow: -abs(normal)),
+    "infinity": ("some infinities", lambda normal, rng, limits: _some(normal, rng, np.inf)),
+    "negative_infinity": (
+        "some negative infinities",
+        lambda normal, rng, limits: _some(normal, rng, -np.inf),
+    ),
+    "negative": ("negative numbers", lambda normal, rng, limits: -abs(normal)),
     "small": (
         "very small numbers",
-        lambda normal, rng, narrow: normal * (1e-3 if narrow else 1e-20),
+        lambda normal, rng, limits: _some(
+            normal * (1e-3 if _is_narrow(limits) else 1e-20), rng, float(limits.tiny) / 4
+        ),
+    ),
+    "largest": (
+        "some of the largest numbers",
+        lambda normal, rng, limits: _some(normal, rng, limits.max, limits.min),
     ),
     "unit": (
         "numbers from 0 to 1",
-        lambda normal, rng, narrow: rng.random(normal.shape, np.float32),
+        lambda normal, rng, limits: rng.random(normal.shape, np.float32),
     ),
 }
 """By name, the values in words and the function that gives them. Its arguments are standard normal
-numbers, a generator, and whether the type has 16 bits or fewer."""
+numbers of the tensor's type, a generator, and the type's `limits_of`. Among the small numbers are
+some below the normal ones."""
 
 
 def filled(tensor: Tensor, filling: int) -> Any:

@@ -5,5 +5,7 @@ from typing import Literal
 
 __all__ = ["ProbeName"]
 
-ProbeName = Literal["zeros", "nan", "large", "infinity", "negative", "small", "unit"]
+ProbeName = Literal[
+    "zeros", "nan", "large", "infinity", "negative_infinity", "negative", "small", "largest", "unit"
+]
 """A name of `coexec.model.inputs.probes`."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coexec.errors import CoexecError
+from coexec.model.values import run_session
 from coexec.processes import Child, EndedError, Parent
 
 if TYPE_CHECKING:  # imports would add to the memory of the process that runs ONNX Runtime
@@ -87,8 +88,9 @@ def _run_onnx_runtime(path: str, threads: int, feeds: Mapping[str, Any]) -> int:
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
     for _ in range(_RUNS):
-        session.run(None, dict(feeds))
+        run_session(session, names, feeds)
     return _own_bytes()
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from coexec.arrays import Array
 from coexec.errors import DeviceError
+from coexec.model.values import bound_run
 from coexec.report.alternatives import alone_s
 from coexec.report.peak import of_onnx_runtime, of_plan
 from coexec.report.standings import Row
@@ -115,6 +116,6 @@ def row_of_onnx_runtime(work: PlanningContext, feeds: Mapping[str, Array]) -> Ro
     start_s = time.perf_counter()
     session = work.given.onnx_runtime(threads)
     init_s = time.perf_counter() - start_s
-    run = partial(session.run, None, dict(feeds))
+    run = bound_run(session, feeds)
     peak = partial(of_onnx_runtime, work, threads, feeds)
     return Row(f"ORT, {threads} threads", None, run, peak, init_s=init_s, is_base=True)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coexec.arrays import Array
+from coexec.arrays import Array, is_float, limits_of
 from coexec.engines.opened import OpenDevice, engine_at
 from coexec.engines.reference import evaluator_of
 from coexec.errors import CoexecError, ModelError, first_line
@@ -33,8 +33,10 @@ from coexec.model.difference import (
     all_finite,
     difference_of,
     is_rounding,
+    largest,
     tolerance_of,
     unlike,
+    without_overflow,
     worst_difference,
 )
 from coexec.model.model import Model
@@ -229,9 +231,15 @@ class TaskCheck:
         comparison = replace(comparison, output=output, difference=difference, allowed=allowed)
         if worst.relative <= allowed:
             return comparison
+        if _may_overflow(comparison.tasks, values):
+            numbers = without_overflow(*({n: p[i] for n, p in pairs.items()} for i in (0, 1)))
+            pairs = {name: (numbers[0][name], numbers[1][name]) for name in pairs}
         spreads = _spread(comparison.tasks, values)
         if all(unlike(*pair, allowed, spreads=spreads) is None for pair in pairs.values()):
-            reason = "NaN spread, or numbers below the normal ones became 0, which a plan may do"
+            reason = (
+                "NaN spread, sums overflowed, or numbers below the normal ones became 0, which a "
+                "plan may do"
+            )
             accepted = replace(difference, relative=allowed)  # the difference may be infinite
             return replace(comparison, reason=reason, difference=accepted)
         quantises = any(map(_quantises, comparison.tasks))
@@ -359,6 +367,13 @@ def _spread(tasks: Sequence[Task], values: Mapping[str, Any]) -> bool:
     near = {name: values[name] for name in names if name in values}
     kinds = {op.op_type for task in tasks for op in task.operators}
     return not (kinds.isdisjoint(SPREADING) or all_finite(near))
+
+
+def _may_overflow(tasks: Sequence[Task], values: Mapping[str, Any]) -> bool:
+    """Whether an input of the tasks has numbers near the largest of its type."""
+    arrays = [values[name] for task in tasks for name in task.inputs if name in values]
+    floats = [a for a in arrays if isinstance(a, np.ndarray) and is_float(a.dtype)]
+    return any(largest(array) > float(limits_of(array.dtype).max) / 100 for array in floats)
 
 
 def _quantises(task: Task) -> bool:

@@ -29,6 +29,7 @@ from coexec.model.declared import (
 )
 from coexec.model.digest import Shapes, digest_of
 from coexec.model.shape_mismatch import UnfitError
+from coexec.model.values import run_session
 from coexec.research_loader import resolved_model, zoo_name
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
@@ -281,4 +282,4 @@ class OpenedModel:
         """ONNX Runtime's outputs of the original model."""
         session = self.onnx_runtime(threads=1, optimised=optimised)
         names = [o.name for o in session.get_outputs()]
-        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+        return dict(zip(names, run_session(session, names, feeds), strict=True))

@@ -13,15 +13,17 @@ from coexec.engines.openvino.bounds import ValueBounds
 from coexec.engines.openvino.program import exceeds
 from coexec.engines.openvino.special import LIMIT, keep_special_values
 from coexec.errors import ExecutionError
+from coexec.model.difference import TOLERANCE, unlike
 from coexec.model.model import Model
 from tests.helpers import (
     openvino_programs,  # skips where OpenVINO is missing, before it is imported below
 )
-from tests.helpers.onnx_models import direct, tensor
+from tests.helpers.onnx_models import direct, run, tensor
 from tests.helpers.openvino_programs import compute, module_around, on_cores
 
 Array = openvino_programs.Array
 SHAPE = (1, 16, 9, 9)
+MOST = np.finfo(np.float32).max
 ODD = [np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, 3e38, -3e38]
 
 
@@ -83,6 +85,7 @@ CASES = {
     "Softmax": (model("Softmax", {}, axis=3), lambda x: soft(x, 3)),
     "LogSoftmax": (model("LogSoftmax", {}, axis=1), log_soft),
     "Div": (model("Div", {"d": number(1e-40)}), lambda x: x / number(1e-40)),
+    "Pow": (model("Pow", {"e": number(0.5)}), lambda x: np.where(np.isneginf(x), np.inf, x**0.5)),
 }
 """With what NumPy makes of them, which hands NaN on wherever it comes."""
 
@@ -100,6 +103,56 @@ def test_nan_and_infinities_are_kept(device: OpenEngine, name: str) -> None:
         if name == "MaxPool":
             expected = np.maximum(expected, np.finfo(np.float32).min)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-30)
+
+
+ALONE = [
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Cos", "Cosh", "Elu",
+    "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "LogSoftmax",
+    "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh",
+    "Softmax", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh",
+]  # fmt: skip
+"""Operators of one input that OpenVINO is given."""
+FUSED = {
+    "Gelu of Erf": [
+        ("Div", "x", "root"), ("Erf", "0"), ("Add", "1", "one"), ("Mul", "x", "2"),
+        ("Mul", "3", "half"),
+    ],
+    "Gelu of Tanh": [
+        ("Pow", "x", "three"), ("Mul", "0", "cubic"), ("Add", "x", "1"), ("Mul", "2", "scale"),
+        ("Tanh", "3"), ("Add", "4", "one"), ("Mul", "x", "5"), ("Mul", "6", "half"),
+    ],
+    "Swish": [("Sigmoid", "x"), ("Mul", "x", "0")],
+    "Mish": [("Softplus", "x"), ("Tanh", "0"), ("Mul", "x", "1")],
+    "Softplus": [("Exp", "x"), ("Add", "0", "one"), ("Log", "1")],
+    "HardSwish": [("HardSigmoid", "x"), ("Mul", "x", "0")],
+}  # fmt: skip
+"""Operators in a row that OpenVINO fuses to one. A number is the result of the operator with this
+number."""
+NUMBERS = {"root": 2**0.5, "one": 1, "half": 0.5, "three": 3, "cubic": 0.044715, "scale": 0.797885}
+
+
+def fused(row: list[tuple[str, ...]]) -> Model:
+    nodes = [
+        helper.make_node(kind, inputs, ["y" if number == len(row) - 1 else str(number)])
+        for number, (kind, *inputs) in enumerate(row)
+    ]
+    used = {name: number(value) for name, value in NUMBERS.items() if name in str(row)}
+    return direct(nodes, [tensor("x", SHAPE)], ["y"], used)
+
+
+@pytest.mark.parametrize("name", [*ALONE, *FUSED])
+def test_special_values_are_those_of_onnx_runtime(device: OpenEngine, name: str) -> None:
+    of = fused(FUSED[name]) if name in FUSED else model(name, {}, 20)
+    assert not any(device.why_not(task, of.graph.tensors) for task in of.graph.tasks)
+    program = device.compile(module_around(of))
+    y = np.empty(SHAPE, np.float32)
+    for seed, value in enumerate([np.inf, -np.inf, np.nan, 1e-40, MOST, -MOST]):
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal(SHAPE).astype(np.float32)
+        x[rng.random(SHAPE) < 0.1] = value
+        program.bind({"x": x}, {"y": y}).run()
+        [expected] = run(of.source, {"x": x})
+        assert unlike(y, expected, TOLERANCE) is None, value
 
 
 def test_two_computed_operands_are_both_looked_at(device: OpenEngine) -> None:

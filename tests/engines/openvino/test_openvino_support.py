@@ -70,7 +70,7 @@ IMAGE = (1, 3, 8, 8)
         (reason("PRelu", [(2, 3, 4, 3), (3,)]), "channels"),
         (reason("Mod", [(2, 3)] * 2, fmod=1), "not known to compute Mod"),
         (reason("GridSample", [(1, 2, 3, 4, 5), (1, 2, 2, 2, 3)]), "volumes"),
-        (reason("GridSample", [IMAGE, (1, 2, 2, 2)], mode="linear"), "border of zeros"),
+        (reason("GridSample", [IMAGE, (1, 2, 2, 2)], mode="linear"), "interpolates"),
         (reason("Clip", [(2, 3)], dtypes=("float16", "float16")), "one limit"),
         (
             reason("ScatterND", [(2, 3), (1, 1), (1, 3)], constants={1: (0,)}, reduction="max"),
@@ -78,6 +78,7 @@ IMAGE = (1, 3, 8, 8)
         ),
         (reason("BatchNormalization", [IMAGE], training_mode=1), "training"),
         (reason("RoiAlign", [IMAGE, (1, 4), (1,)], constants={2: (0,)}, mode="max"), "maxima"),
+        (reason("RoiAlign", [IMAGE, (1, 4), (1,)], constants={2: (0,)}), "sampling_ratio"),
         (reason("GatherND", [(2, 3), (1, 1)]), "indices that are computed"),
         (reason("ScatterND", [(2, 3), (1, 1), (1, 3)]), "indices that are computed"),
         (reason("Less", [(2, 3)] * 2, dtypes=("int32", "bool")), "int32: not known"),

@@ -175,6 +175,30 @@ def _exp(op: Any) -> Any:
     return _or_nan(x, _ops().exp(x))
 
 
+def _gelu(op: Any) -> Any:
+    """The result of a Gelu, which is its operand above 10. On a processor with AVX-512, OpenVINO
+    returns NaN for infinity."""
+    x = op.input_value(0)
+    return _ops().select(_ops().less(_number(10.0, x), x), x, op.output(0))
+
+
+def _erf(op: Any) -> Any:
+    """The result of an Erf, which is 1 above 10, in a form that OpenVINO does not fuse to a
+    Gelu."""
+    x = op.input_value(0)
+    return _ops().select(_ops().less(_number(10.0, x), x), _number(1.0, x), op.output(0))
+
+
+def _power(op: Any) -> Any:
+    """The result of a Power. OpenVINO returns a square root for the exponent 0.5, which is NaN and
+    not infinite for -inf."""
+    x, exponent = op.input_values()
+    values = _constant(exponent)
+    if values is None or not (values == 0.5).any():
+        return None
+    return _ops().select(_ops().equal(x, _number(-np.inf, x)), _number(np.inf, x), op.output(0))
+
+
 def _of_two(loses: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
     """The rule of a maximum or minimum.
 
@@ -283,6 +307,9 @@ _RULES: Mapping[str, Callable[[Any], Any]] = {
     "HardSigmoid": _hard_sigmoid,
     "PRelu": _prelu,
     "Exp": _exp,
+    "Gelu": _gelu,
+    "Erf": _erf,
+    "Power": _power,
     "Maximum": _of_two(_below),
     "Minimum": _of_two(_above),
     "MaxPool": _pool,

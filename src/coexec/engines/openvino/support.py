@@ -57,8 +57,8 @@ _COMPUTING = frozenset({
     "BatchNormalization", "Ceil", "Celu", "Clip", "Conv", "ConvTranspose", "Cos", "Cosh", "CumSum",
     "Einsum", "Elu", "Erf", "Exp", "Floor", "GRU", "Gelu", "Gemm", "GlobalAveragePool",
     "GlobalLpPool", "GlobalMaxPool", "GridSample", "GroupNormalization", "HardSigmoid",
-    "HardSwish", "InstanceNormalization", "IsInf", "IsNaN", "LRN", "LSTM",
-    "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "LpPool", "MatMul",
+    "HardSwish", "InstanceNormalization", "LRN", "LSTM", "LayerNormalization",
+    "LeakyRelu", "Log", "LogSoftmax", "LpPool", "MatMul",
     "MaxPool", "Mean", "Mish", "PRelu", "Pow",
     "RMSNormalization", "RNN", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum",
     "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
@@ -280,8 +280,16 @@ def _recurrent(op: Operator, tensors: _Tensors) -> str | None:
 def _sampled(op: Operator, tensors: _Tensors) -> str | None:
     if len(tensors[op.inputs[0]].shape) > 4:
         return "of volumes"
-    if op.text("mode", "linear") != "nearest" and op.text("padding_mode", "zeros") == "zeros":
-        return "with a border of zeros: it would multiply it with elements of the tensor"
+    if op.text("mode", "linear") != "nearest":
+        return "that interpolates: it would make NaN of the neighbours of an infinity"
+    return None
+
+
+def _aligned(op: Operator, tensors: _Tensors) -> str | None:
+    if op.text("mode", "avg") == "max":
+        return "of maxima"
+    if not op.int("sampling_ratio", 0):
+        return "without a sampling_ratio: it would take other numbers of samples"
     return None
 
 
@@ -334,7 +342,7 @@ _RULES: Mapping[str, Callable[[Operator, _Tensors], str | None]] = {
     "PRelu": _slope,
     "GridSample": _sampled,
     "Pad": _pad,
-    "RoiAlign": lambda op, tensors: "of maxima" if op.text("mode", "avg") == "max" else None,
+    "RoiAlign": _aligned,
     "SpaceToDepth": lambda op, tensors: (
         "in CRD order" if op.text("mode", "DCR") != "DCR" else None
     ),
