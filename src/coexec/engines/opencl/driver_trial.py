@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 
-from coexec import processes
 from coexec.engines import detect, verdicts
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.platforms import DeviceHandle, devices, start
@@ -38,10 +37,10 @@ def unusable(device: DeviceHandle) -> str | None:
 
     The first call for a device and driver takes about a second, at most the trial's time limit.
     """
-    command = processes.command("coexec.engines.opencl.driver_trial", device.name, device.driver)
+    program = ("coexec.engines.opencl.driver_trial", device.name, device.driver)
     # PoCL's own cache would store kernels that coexec's cache has, or that must not be stored.
     failure = verdicts.verdict(
-        _facts(device), command, lambda: _compute(device), POCL_KERNEL_CACHE="0"
+        _facts(device), program, lambda: _compute(device), POCL_KERNEL_CACHE="0"
     )
     if not failure:
         return None
