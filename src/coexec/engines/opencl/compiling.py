@@ -52,7 +52,11 @@ def programs(
 
     Args:
         build: compiles a source or reads its binary; its errors name the operator.
+
+    Raises:
+        DeviceError: the driver cannot write the files that it needs.
     """
+    binaries.device.check_room()  # reading a binary writes files, too
     unique_sources = list(dict.fromkeys(sources))
     missing = [source for source in unique_sources if not binaries.has(source, options)]
     helpers = _helpers(binaries, arch)

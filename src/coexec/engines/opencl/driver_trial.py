@@ -10,6 +10,7 @@ import numpy as np
 from coexec.engines import detect, verdicts
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.platforms import DeviceHandle, devices, start
+from coexec.errors import DeviceError
 
 __all__ = ["unusable"]
 
@@ -37,6 +38,10 @@ def unusable(device: DeviceHandle) -> str | None:
 
     The first call for a device and driver takes about a second, at most the trial's time limit.
     """
+    try:
+        device.check_room()
+    except DeviceError as error:  # not stored with the verdicts: it may be over soon
+        return f"{device.name} is unusable now: {error}"
     program = ("coexec.engines.opencl.driver_trial", device.name, device.driver)
     # PoCL's own cache would store kernels that coexec's cache has, or that must not be stored.
     failure = verdicts.verdict(
