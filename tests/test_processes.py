@@ -15,9 +15,20 @@ from coexec.processes import Child, EndedError
 from tests.helpers.patience import ENOUGH_S, until
 
 PROGRAM = """
-    import os, time
+    import multiprocessing, os, subprocess, sys, time
     from coexec.errors import ModelError
     from coexec.processes import Parent
+
+    def forked():
+        pid = os.fork()
+        if not pid:
+            time.sleep(3600)
+        return pid
+
+    def spawned():
+        pipes = [parent._questions._descriptor, parent._answers._descriptor]
+        code = "import time; time.sleep(3600)"
+        return subprocess.Popen([sys.executable, "-c", code], pass_fds=pipes).pid
 
     parent = Parent()
     print("this is no message", flush=True)
@@ -29,10 +40,21 @@ PROGRAM = """
             parent.send(ModelError(value))
         elif word == "die":
             os._exit(3)
+        elif word == "start":
+            parent.send({"fork": forked, "spawn": spawned}[value]())
+        elif word == "use a library that forks":
+            process = multiprocessing.get_context("fork").Process(target=print)
+            process.start()
+            process.join()
+            parent.send(process.exitcode)
+        elif word == "send and die":
+            parent.send(value)
+            os._exit(3)
         else:
-            parent.end_with_it()
             time.sleep(value)
 """
+HOLDS_PIPES = pytest.mark.parametrize("start", ["fork", "spawn"])
+"""How a library starts a process that holds copies of the child's pipes."""
 
 
 @pytest.fixture
@@ -88,22 +110,77 @@ def test_a_receiver_is_released_by_another_thread(module: str) -> None:
         killer.join()
 
 
-def test_a_close_with_patience_lets_the_process_end_by_itself(module: str) -> None:
-    child = Child(module, "doubles")
-    assert child.ask(("double", 1)) == 2
-    child.close(ENOUGH_S)
-    assert not is_there(child.pid)
+def test_a_receiver_has_a_limit(module: str) -> None:
+    with Child(module, "sleeps") as child:
+        child.send(("sleep", 3600))
+        with pytest.raises(TimeoutError):
+            child.receive(0.1)
+        with pytest.raises(TimeoutError):
+            child.wait(0.1)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals end processes otherwise there")
-def test_a_process_ends_with_its_parent(module: str, tmp_path: Path) -> None:
+@pytest.fixture(params=["pidfd", "no pidfd"])
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systems with and without descriptors of processes."""
+    if request.param == "no pidfd":
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+    elif not hasattr(os, "pidfd_open"):
+        pytest.skip("this system has no descriptors of processes")
+
+
+@pytest.mark.usefixtures("system")
+@HOLDS_PIPES
+def test_the_end_of_a_child_is_noticed_though_its_pipes_are_held(module: str, start: str) -> None:
+    with Child(module, "starts another process") as child:
+        held_by = child.ask(("start", start))
+        child.send(("send and die", b"x" * 10**6))
+        assert len(child.receive()) == 10**6
+        with pytest.raises(EndedError):
+            child.receive()
+        with pytest.raises(EndedError):
+            child.send(b"more than a pipe holds" * 10**5)
+        assert child.wait() == 3
+    until(lambda: not is_there(held_by), "the end of the process that the child has started")
+
+
+@HOLDS_PIPES
+def test_a_killed_child_leaves_no_process(module: str, start: str) -> None:
+    with Child(module, "starts another process") as child:
+        held_by = child.ask(("start", start))
+        killer = threading.Timer(0.1, child.close)
+        killer.start()
+        with pytest.raises(EndedError):
+            child.ask(("sleep", 3600))
+        killer.join()
+    until(lambda: not is_there(held_by), "the end of the process that the child has started")
+
+
+def test_a_library_may_fork_in_a_child(module: str) -> None:
+    """multiprocessing closes sys.stdin in the copied process, which takes its lock."""
+    with Child(module, "uses a library") as child:
+        child.send(("use a library that forks", None))
+        assert child.receive(ENOUGH_S) == 0
+
+
+@HOLDS_PIPES
+def test_everything_ends_with_the_parent(module: str, start: str, tmp_path: Path) -> None:
+    """Killed, while a process that it has forked still holds its end of the pipe."""
     code = (
-        f"from coexec.processes import Child; import time; child = Child({module!r}, 'sleeps'); "
-        f"child.send(('sleep', 3600)); print(child.pid, flush=True); time.sleep(3600)"
+        f"import os, time\n"
+        f"from coexec.processes import Child\n"
+        f"child = Child({module!r}, 'sleeps')\n"
+        f"held_by = child.ask(('start', {start!r}))\n"
+        f"child.send(('sleep', 3600))\n"
+        f"copy = os.fork()\n"
+        f"if copy: print(child.pid, held_by, copy, flush=True)\n"
+        f"time.sleep(3600)\n"
     )
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env) as parent:
         assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
+        *pids, copy = map(int, parent.stdout.readline().split())
         parent.send_signal(signal.SIGKILL)
-    until(lambda: not is_there(pid), "the end of the child")
+        try:
+            until(lambda: not any(map(is_there, pids)), "the end of child and grandchild")
+        finally:
+            os.kill(copy, signal.SIGKILL)

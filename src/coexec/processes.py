@@ -4,15 +4,25 @@ must not disturb the user's process.
 They are started by ``subprocess`` and not by ``multiprocessing``, which would run the user's script
 again if it has no ``__name__`` guard. A child process runs a module as a program. Parent and child
 exchange pickled objects. Text that the child prints goes to its standard error.
+
+A library may start further processes inside a child, and such a process may outlive the child and
+keep its pipes open. So each child is the leader of a process group of its own, which is ended as a
+whole, and the parent waits for the end of the child and not only for the end of a pipe. If the
+parent ends first, by whatever signal, the child ends its own group.
 """
 
 import contextlib
+import io
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from coexec.errors import CoexecError, ExecutionError
@@ -21,6 +31,11 @@ __all__ = ["Child", "EndedError", "Parent", "can_start", "command", "ending", "v
 
 _FAILURES = (OSError, EOFError, pickle.PickleError, TypeError, AttributeError, ValueError)
 """Errors of pipes and of pickle: the process has ended, or an object cannot be pickled."""
+_POLL_S = 0.02
+"""Interval in which the end of a child is looked for where the system has no pidfd."""
+_END_S = 10.0
+"""Seconds that a killed process has to end. A driver that hangs in the kernel may keep it longer;
+it is then left to the system."""
 
 
 class EndedError(ExecutionError):
@@ -52,6 +67,37 @@ def ending(code: int) -> str:
     return f"ended its process with exit code {code}"
 
 
+class _Pipe(io.RawIOBase):
+    """One end of a pipe, without a buffer and without a lock.
+
+    Python's own files have a lock. If a library forks while a thread reads such a file, the lock
+    stays locked in the copied process, which then hangs.
+    """
+
+    def __init__(self, descriptor: int, is_ready: Callable[[], bool] = lambda: True) -> None:
+        """``is_ready``: waits for the pipe; false if the process at its other end has ended."""
+        self._descriptor, self._is_ready = descriptor, is_ready
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer. Returns fewer bytes only at the end of the pipe."""
+        view, count = memoryview(buffer).cast("B"), 0
+        while count < len(view) and self._is_ready():
+            read = os.readv(self._descriptor, [view[count:]])
+            if not read:
+                break
+            count += read
+        return count
+
+    def write(self, data: Any) -> int:
+        """Write everything."""
+        view, count = memoryview(data).cast("B"), 0
+        while count < len(view):
+            if not self._is_ready():
+                raise BrokenPipeError
+            count += os.write(self._descriptor, view[count:])
+        return count
+
+
 class Child:
     """A child process that runs a module of coexec. The module exchanges messages with the parent
     process by `Parent`."""
@@ -60,22 +106,22 @@ class Child:
         self,
         module: str,
         does: str,
-        errors: int | None = subprocess.DEVNULL,
-        own_group: bool = False,
+        *words: str,
+        errors: Any = subprocess.DEVNULL,
+        env: dict[str, str] | None = None,
     ) -> None:
         """Start the process.
 
         Args:
             does: its work, for messages: "the process that *plans in the background* has ended".
+            words: arguments of the program.
             errors: the destination of its standard error, as for ``subprocess``.
-            own_group: `kill` ends also the processes that it has started, where the system has
-                groups of processes.
+            env: further environment variables.
 
         Raises:
             ExecutionError: no process can be started.
         """
         self._does = does
-        self._has_group = own_group and hasattr(os, "killpg")
         if not can_start():
             raise ExecutionError(
                 f"no process can be started that {does}: this program is frozen, "
@@ -83,21 +129,26 @@ class Child:
             )
         try:
             self._process = subprocess.Popen(
-                command(module),
+                command(module, *words),
+                bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=variables(),
-                process_group=0 if self._has_group else None,
+                env=variables(**env or {}),
+                process_group=0,
             )
         except OSError as error:
             raise ExecutionError(f"no process can be started that {does}: {error}") from None
         assert self._process.stdin is not None and self._process.stdout is not None
         self._questions, self._answers = self._process.stdin, self._process.stdout
+        # A write must return when the pipe is full, so that the end of the process is noticed.
+        os.set_blocking(self._questions.fileno(), False)
+        self._pid_descriptor = _opened_pid(self.pid)
+        self._ending, self._sending, self._receiving = (threading.Lock() for _ in range(3))
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The number of the process, and of its process group."""
         return self._process.pid
 
     def send(self, message: Any) -> None:
@@ -107,20 +158,33 @@ class Child:
             EndedError: the process has ended, or the message cannot be pickled.
         """
         try:
-            pickle.dump(message, self._questions)
-            self._questions.flush()
+            with self._sending:
+                pipe = self._questions.fileno()
+                pickle.dump(message, _Pipe(pipe, partial(self._is_ready, pipe, select.POLLOUT)))
         except _FAILURES as error:
             raise self._ended(error) from None
 
-    def receive(self) -> Any:
+    def receive(self, limit_s: float | None = None) -> Any:
         """The next message of the process.
 
+        Messages that were written before the process ended are returned first.
+
+        Args:
+            limit_s: seconds to wait; None: until the process ends.
+
         Raises:
+            TimeoutError: there was no message within ``limit_s``.
             EndedError: the process has ended.
             CoexecError: the message is this error.
         """
+        end_s = None if limit_s is None else time.monotonic() + limit_s
         try:
-            message = pickle.load(self._answers)
+            with self._receiving:
+                pipe = self._answers.fileno()
+                ready = partial(self._is_ready, pipe, select.POLLIN, end_s)
+                message = pickle.load(_Pipe(pipe, ready))
+        except TimeoutError:
+            raise
         except _FAILURES as error:
             raise self._ended(error) from None
         if isinstance(message, CoexecError):
@@ -139,35 +203,38 @@ class Child:
         )
 
     def kill(self) -> None:
-        """Kill the process; possible from any thread. A thread in `receive` gets an EndedError."""
-        if self._has_group and self._process.returncode is None:
-            with contextlib.suppress(OSError):
-                os.killpg(self.pid, signal.SIGKILL)
-        self._process.kill()
+        """Kill the process and all processes that it has started; possible from any thread. A
+        thread in `receive` gets an EndedError."""
+        with self._ending:
+            self._kill_group()
 
     def wait(self, limit_s: float | None = None) -> int:
-        """The exit code of the process, as soon as it has ended.
+        """The exit code of the process, as soon as it has ended. Processes that it has started are
+        ended then.
 
         Raises:
-            subprocess.TimeoutExpired: it has not ended within ``limit_s`` seconds.
+            TimeoutError: it has not ended within ``limit_s`` seconds.
         """
-        return self._process.wait(limit_s)
+        if self._process.returncode is None:
+            self._is_ready(None, 0, None if limit_s is None else time.monotonic() + limit_s)
+        with self._ending:
+            self._kill_group()
+            return self._process.wait()
 
-    def close(self, patience_s: float = 0.0) -> None:
-        """Close the pipes, and kill the process if it has not ended ``patience_s`` seconds later.
-
-        Call it in the thread that calls `receive`.
-        """
-        if not patience_s:
-            self.kill()
-        for pipe in (self._questions, self._answers):
-            with contextlib.suppress(OSError):
-                pipe.close()
+    def close(self) -> None:
+        """Kill the process and all processes that it has started, and close the pipes; possible
+        from any thread, and again."""
+        self.kill()
         try:
-            self._process.wait(patience_s or None)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            self._process.wait()
+            self.wait(_END_S)
+        except TimeoutError:
+            return
+        with self._sending, self._receiving:  # no thread uses them any more
+            self._questions.close()
+            self._answers.close()
+            if self._pid_descriptor is not None:
+                os.close(self._pid_descriptor)
+                self._pid_descriptor = None
 
     def __enter__(self) -> "Child":
         return self
@@ -175,33 +242,91 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _kill_group(self) -> None:
+        # The number is this group's as long as the leader's exit code has not been fetched.
+        if self._process.returncode is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _is_ready(self, pipe: int | None, event: int, end_s: float | None = None) -> bool:
+        """Wait until a pipe can be read or written. False if the process has ended instead.
+
+        Args:
+            pipe: None waits for the end of the process.
+            end_s: time of the clock ``time.monotonic`` at which a TimeoutError is raised.
+        """
+        poll = select.poll()
+        if pipe is not None:
+            poll.register(pipe, event)
+        if self._pid_descriptor is not None:
+            poll.register(self._pid_descriptor, select.POLLIN)
+        while True:
+            left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
+            if self._pid_descriptor is None:
+                left_s = _POLL_S if left_s is None else min(left_s, _POLL_S)
+            ready = dict(poll.poll(None if left_s is None else 1000 * left_s))
+            if pipe in ready:
+                return True
+            if self._has_ended():
+                # Its last message may have been written after the pipe was looked at.
+                return pipe is not None and pipe in dict(poll.poll(0))
+            if end_s is not None and time.monotonic() >= end_s:
+                raise TimeoutError
+
+    def _has_ended(self) -> bool:
+        """Whether the process has ended. Its exit code is not fetched."""
+        try:
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self.pid, flags) is not None
+        except ChildProcessError:
+            return True
+
 
 class Parent:
-    """The parent process, used in the child."""
+    """The parent process, used in the child.
+
+    As soon as the parent ends or closes the pipe, this process is killed, and all processes that it
+    has started.
+    """
 
     def __init__(self) -> None:
-        # Text that a driver prints must not mix with the messages, so it goes to standard error.
-        self._answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        # Nothing else may read the messages or write between them: text that a driver prints goes
+        # to standard error. Processes that are started here do not inherit the pipes.
+        questions, answers = os.dup(0), os.dup(1)
+        with open(os.devnull) as nothing:
+            os.dup2(nothing.fileno(), 0)
+        os.dup2(2, 1)
+        self._questions, self._answers = _Pipe(questions), _Pipe(answers)
+        # Only the group of the terminal may write to it without being stopped, if it is set so.
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        threading.Thread(target=_end_with_parent, args=(questions,), daemon=True).start()
 
     def receive(self) -> Any:
-        """The next message.
-
-        Raises:
-            EOFError: the parent has ended, or has closed its end of the pipe.
-        """
-        return pickle.load(sys.stdin.buffer)
+        """The next message."""
+        return pickle.load(self._questions)
 
     def send(self, message: Any) -> None:
         """Send a message to the parent. A CoexecError is raised there."""
         pickle.dump(message, self._answers)
-        self._answers.flush()
-
-    def end_with_it(self) -> None:
-        """End this process as soon as the parent ends. No message can be received afterwards."""
-        threading.Thread(target=_end_behind_input, daemon=True).start()
 
 
-def _end_behind_input() -> None:
-    sys.stdin.buffer.read()
-    os._exit(1)
+def _end_with_parent(pipe: int) -> None:
+    """Wait for the end of the parent, then kill this process and its group."""
+    poll = select.poll()
+    poll.register(pipe, 0)  # reports only that the other end is closed
+    # A process that the parent has forked may hold a copy of its end of the pipe.
+    parent = _opened_pid(os.getppid())
+    if parent is not None:
+        poll.register(parent, select.POLLIN)
+    poll.poll()
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)  # it was started by hand
+
+
+def _opened_pid(pid: int) -> int | None:
+    """A descriptor that can be read when the process has ended; None where there is none."""
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return None

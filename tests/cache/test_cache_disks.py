@@ -225,6 +225,33 @@ def test_what_cannot_be_stored_lasts_as_long_as_the_process(tmp_path: Path) -> N
     assert not Path(done.stdout.strip()).exists()
 
 
+SUBSTITUTE = """
+import os, signal, sys
+from pathlib import Path
+from coexec.cache import substitute
+print(substitute(Path("/nowhere")), flush=True)
+if sys.argv[1:]:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path: Path) -> None:
+    def folder(*words: str) -> Path:
+        done = subprocess.run(
+            [sys.executable, "-c", SUBSTITUTE, *words],
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+        return Path(done.stdout.strip())
+
+    left = folder("killed")
+    assert left.is_dir() and tmp_path in left.parents
+    assert not folder().exists() and not left.exists()
+    left.parents[1].chmod(0o777)
+    assert tmp_path not in folder().parents  # another user could have written there
+
+
 def test_a_warm_store_that_cannot_be_written_is_read(tmp_path: Path) -> None:
     """What was measured before counts beside what this process adds."""
     from coexec.profiling.store import Measurement, ProfileStore

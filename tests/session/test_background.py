@@ -26,7 +26,7 @@ from coexec.selection.chooser import Chooser
 from coexec.selection.plan_selector import PlanSelector
 from coexec.session.router import Router
 from coexec.settings import Settings
-from tests.helpers.patience import ENOUGH_S
+from tests.helpers.patience import ENOUGH_S, until
 from tests.helpers.quick_choice import PROGRAM
 from tests.helpers.settled import settled
 from tests.helpers.small_models import branches
@@ -160,6 +160,44 @@ def test_a_closed_session_leaves_no_process(tmp_path: Path) -> None:
     assert process.wait(ENOUGH_S) != 0
     with pytest.raises(CoexecError, match="closed"):
         session.run(None, {"x": X})
+
+
+HANGS = """
+import os, time
+from pathlib import Path
+from coexec.processes import Parent
+parent = Parent()
+source, *_ = parent.receive()
+if source:
+    os.fork()  # as a library may do; the copy holds the pipes
+    Path(source).touch()
+    time.sleep(3600)
+parent.send(None)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("when", ["at work", "before it has a process"])
+def test_a_cancelled_job_gives_way_to_the_next(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "command", lambda *_: [sys.executable, "-c", HANGS])
+    jobs, outcomes = background._Jobs(), list[object]()
+    settings, sign = Settings(cache=tmp_path), tmp_path / "at work"
+
+    def needed() -> bool:
+        if when != "at work":
+            jobs.cancel(hanging)
+        return True
+
+    hanging = background.Job(str(sign), settings, needed, outcomes.append)
+    jobs.submit(hanging)
+    jobs.submit(background.Job("", settings, lambda: True, outcomes.append))
+    if when == "at work":
+        until(sign.exists, "the job's process")
+        jobs.cancel(hanging)
+    until(lambda: outcomes, "the next job")
+    assert outcomes == [None]
 
 
 def test_a_program_that_ends_early_leaves_no_process(tmp_path: Path) -> None:

@@ -91,13 +91,13 @@ class Drafts:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def prepare(self) -> None:
-        """Make the draft folder.
+    def prepare(self) -> Path:
+        """The draft folder, made if there is none.
 
         Raises:
             OSError: it cannot be made.
         """
-        self._folder()
+        return self._folder()
 
     def _folder(self) -> Path:
         if self._own is None or self._pid != os.getpid():

@@ -2,16 +2,16 @@
 
 Kernels, measurements and lowered models are used several times in a process, by its threads and by
 child processes. Entries that the cache refuses are therefore kept here, and removed when the
-process ends.
+process ends. If it is killed, the next process that needs such a folder removes them.
 """
 
-import atexit
 import os
-import shutil
+import stat
 import tempfile
 import threading
 from pathlib import Path
 
+from coexec.cache.drafts import Drafts
 from coexec.cache.scratch import MEMORY
 
 __all__ = ["has_substitute", "substitute"]
@@ -19,6 +19,8 @@ __all__ = ["has_substitute", "substitute"]
 _lock = threading.Lock()
 _folders: dict[Path, Path | None] = {}
 """Replacement by cache folder; None: no disk of this machine can be written."""
+_owners: list[Drafts] = []
+"""They remove the folders at the end of the process."""
 
 
 def has_substitute(root: Path) -> Path | None:
@@ -35,17 +37,27 @@ def substitute(root: Path) -> Path | None:
 
 
 def _made() -> Path | None:
-    for parent in (None, MEMORY):
+    for place in (tempfile.gettempdir, lambda: MEMORY):
         try:
-            folder = Path(tempfile.mkdtemp(prefix="coexec-cache-", dir=parent))
+            drafts = Drafts(_private(Path(place())))
+            drafts.sweep()
+            folder = drafts.prepare()
         except OSError:
             continue
-        atexit.register(_remove, folder, os.getpid())
+        _owners.append(drafts)
         return folder
     return None
 
 
-def _remove(folder: Path, pid: int) -> None:
-    """Remove the folder; a forked child leaves that to its parent."""
-    if pid == os.getpid():
-        shutil.rmtree(folder, ignore_errors=True)
+def _private(place: Path) -> Path:
+    """The folder of this user for such folders.
+
+    Raises:
+        OSError: it cannot be made, or another user could have written there.
+    """
+    folder = place / f"coexec-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not private")
+    return folder

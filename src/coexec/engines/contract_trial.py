@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coexec import processes
 from coexec.engines import verdicts
 from coexec.engines.base import OpenEngine
 from coexec.errors import first_line
@@ -25,9 +24,9 @@ def unusable(
         version: of the engine and its package. The trial is repeated when it changes.
         open_engine: opens a device without a trial, if no other process can be started.
     """
-    command = processes.command("coexec.engines.contract_trial_process", engine, device)
+    program = ("coexec.engines.contract_trial_process", engine, device)
     facts = {"engine": engine, "device": device, "version": version}
-    failure = verdicts.verdict(facts, command, lambda: compute(device, open_engine))
+    failure = verdicts.verdict(facts, program, lambda: compute(device, open_engine))
     if not failure:
         return None
     return (

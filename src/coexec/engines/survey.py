@@ -1,8 +1,6 @@
 """The processors of this machine, listed by another process: an engine that crashes or hangs
 when it is loaded is left out, with the reason."""
 
-import subprocess
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -53,40 +51,18 @@ def _attempt(without: tuple[str, ...], limit_s: float) -> Survey | tuple[str, st
     Raises:
         ExecutionError: no process can be started.
     """
-    engine, expired = "", threading.Event()
-    with processes.Child(PROCESS, "lists processors", own_group=True) as child:
+    engine = ""
+    remedy = "update or reinstall its package, or leave this engine out"
+    with processes.Child(PROCESS, "lists processors") as child:
         try:
             child.send(without)
-            while isinstance(message := _received(child, limit_s, expired), str):
+            while isinstance(message := child.receive(limit_s), str):
                 engine = message
             assert isinstance(message, Survey)
             return message
+        except TimeoutError:
+            limit = f"it did not answer within {limit_s:g} s, and its process was ended"
+            return engine, f"{limit}; {remedy}"
         except processes.EndedError:
-            return engine, _how(child, expired.is_set(), limit_s)
-
-
-def _received(child: processes.Child, limit_s: float, expired: threading.Event) -> object:
-    """The next message. After ``limit_s`` the child is killed, with the processes that it started,
-    and ``expired`` is set."""
-
-    def expire() -> None:
-        expired.set()
-        child.kill()
-
-    timer = threading.Timer(limit_s, expire)
-    timer.start()
-    try:
-        return child.receive()
-    finally:
-        timer.cancel()
-
-
-def _how(child: processes.Child, is_expired: bool, limit_s: float) -> str:
-    remedy = "update or reinstall its package, or leave this engine out"
-    if is_expired:
-        return f"it did not answer within {limit_s:g} s, and its process was ended; {remedy}"
-    try:
-        code = child.wait(1.0)
-    except subprocess.TimeoutExpired:
-        return f"its process does not answer; {remedy}"
-    return f"it {processes.ending(code)} when it was loaded; {remedy}"
+            code = child.wait()
+            return engine, f"it {processes.ending(code)} when it was loaded; {remedy}"

@@ -9,9 +9,6 @@ import contextlib
 import faulthandler
 import json
 import os
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +22,7 @@ from coexec import processes
 from coexec.cache import write_whole
 from coexec.codec import decode, encode
 from coexec.engines import detect
+from coexec.errors import ExecutionError
 from coexec.keys import digest
 
 __all__ = ["end", "forget", "verdict"]
@@ -34,8 +32,6 @@ _FORM = 2
 _LIMIT_S = 60
 _FAILURE_LASTS_S = 24 * 3600.0
 """Age of a failure after which the trial is repeated."""
-_PASSED, _FAILED = 77, 78
-"""Exit codes of a trial that came to its end. Drivers that give up end a process with 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +49,13 @@ _verdicts: dict[Path, str] = {}
 
 
 def verdict(
-    facts: Mapping[str, object], command: Sequence[str], here: Callable[[], str], **env: str
+    facts: Mapping[str, object], program: Sequence[str], here: Callable[[], str], **env: str
 ) -> str:
     """The failure of the latest trial, as "failed ...", "crashed ..."; "" if it passed.
 
     Args:
         facts: the facts on which the verdict depends, in types that JSON has.
-        command: runs the trial, which has to end with `end`.
+        program: the module that runs the trial and ends with `end`, and its arguments.
         here: runs the trial in this process, if no other process can be started.
         env: further environment variables of the trial.
     """
@@ -69,7 +65,7 @@ def verdict(
         if path not in _verdicts:
             failure = _read(path, facts)
             if failure is None:
-                failure = _tried(command, here, env)
+                failure = _tried(program, here, env)
                 _write(path, facts, failure)
             _verdicts[path] = failure
         return _verdicts[path]
@@ -113,43 +109,28 @@ def _write(path: Path, facts: Mapping[str, object], failure: str) -> None:
         write_whole(path, [text.encode()])
 
 
-def _tried(command: Sequence[str], here: Callable[[], str], env: Mapping[str, str]) -> str:
+def _tried(program: Sequence[str], here: Callable[[], str], env: dict[str, str]) -> str:
     """Run the trial. Returns the failure as the end of a sentence; "" if the trial passed."""
     if not processes.can_start():
         return here()
-    try:
-        return _judged(*_run(command, env))
-    except subprocess.TimeoutExpired:
-        return f"did not end within {_LIMIT_S} s"
-    except OSError as error:
-        return f"was not run, as no process could be started ({error})"
-
-
-def _run(command: Sequence[str], env: Mapping[str, str]) -> tuple[int, str]:
-    """Exit code and output of a process that finds the same modules as this one."""
-    with tempfile.TemporaryFile() as output:  # processes of the driver may keep a pipe open
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=processes.variables(**env),
-            timeout=_LIMIT_S,
-            check=False,
-        )
+    module, *words = program
+    # The output is kept in memory, as a disk may be full.
+    with open(os.memfd_create("output"), "w+b") as output:
+        try:
+            child = processes.Child(module, "runs the trial", *words, errors=output, env=env)
+        except ExecutionError as error:
+            return f"was not run ({error})"
+        with child:
+            try:
+                return str(child.receive(_LIMIT_S))
+            except TimeoutError:
+                return f"did not end within {_LIMIT_S} s"
+            except processes.EndedError:
+                failure = processes.ending(child.wait())
         output.seek(0)
-        return done.returncode, output.read().decode(errors="replace")
-
-
-def _judged(code: int, output: str) -> str:
-    """The failure that exit code and output of the trial's process stand for; "" if it passed."""
-    if code == _PASSED:
-        return ""
-    if code < 0:
-        return processes.ending(code)
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    message = lines[-1][:300] if lines else "no message"
-    return message if code == _FAILED else f"{processes.ending(code)} ({message})"
+        lines = output.read().decode(errors="replace").split("\n")
+        messages = [line.strip()[:300] for line in lines if line.strip()]
+        return f"{failure} ({messages[-1]})" if messages else failure
 
 
 def end(trial: Callable[[], str]) -> None:
@@ -159,9 +140,7 @@ def end(trial: Callable[[], str]) -> None:
     lock.
     """
     faulthandler.dump_traceback_later(_LIMIT_S, exit=True)
-    failure = trial()
-    if failure:
-        print(failure)
-    sys.stdout.flush()
+    parent = processes.Parent()
+    parent.send(trial())
     # No clean-up: a driver that crashes only during clean-up has computed correctly.
-    os._exit(_FAILED if failure else _PASSED)
+    os._exit(0)

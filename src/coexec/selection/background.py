@@ -60,6 +60,7 @@ class _Jobs:
         self._thread: threading.Thread | None = None
         self._left = 0
         self._current: tuple[Job, Child] | None = None
+        self._is_stopped = False
 
     def submit(self, job: Job) -> None:
         with self._lock:
@@ -77,7 +78,7 @@ class _Jobs:
     def _work(self) -> None:
         while True:
             job = self._waiting.get()
-            if not job.cancelled.wait(job.after_s) and job.needed():
+            if not job.cancelled.wait(job.after_s) and not self._is_stopped and job.needed():
                 error = self._outcome(job)
                 if not job.cancelled.is_set():
                     job.done(error)
@@ -97,6 +98,8 @@ class _Jobs:
             return ExecutionError(f"{error}; make the session with background=False")
         self._current = job, child
         try:
+            if job.cancelled.is_set():  # before there was a process to kill
+                child.kill()
             child.ask((job.source, settings, TRAFFIC.publish(), job.again))
         except CoexecError as error:
             return error
@@ -107,11 +110,12 @@ class _Jobs:
         return None
 
     def stop(self) -> None:
-        """Cancel the running job without calling its callback. Its thread closes the pipes."""
+        """Cancel the running job without calling its callback, and begin no other one."""
+        self._is_stopped = True
         current = self._current
         if current is not None:
             self.cancel(current[0])
-            current[1].wait()
+            current[1].close()
 
 
 _jobs = _Jobs()
@@ -148,7 +152,6 @@ def _serve() -> None:
     """Make the requested plan and send None or the error. Ends when its parent ends."""
     parent = Parent()
     source, settings, traffic, again = parent.receive()
-    parent.end_with_it()
     _step_back()
     try:
         settings = replace(settings, quiet=Quiet(traffic, _PATIENCE_S))

@@ -14,7 +14,7 @@ from typing import Any
 from coexec.arrays import Array
 from coexec.errors import CoexecError
 from coexec.plan.plan import Plan
-from coexec.processes import Child, Parent
+from coexec.processes import Child, EndedError, Parent
 from coexec.selection.objective import warm_turn
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import Lap
@@ -40,7 +40,7 @@ class RivalProcess:
         try:
             self._child.ask((work.given.source, settings, plan.to_json(), dict(feeds)))
         except BaseException:
-            self.close()
+            self._child.close()
             raise
 
     @property
@@ -57,8 +57,11 @@ class RivalProcess:
         return lap
 
     def close(self) -> None:
-        """End the process."""
-        self._child.close(_LIMIT_S)
+        """End the process, if it can, in the usual way: a driver may have files to remove."""
+        with contextlib.suppress(EndedError, TimeoutError):
+            self._child.send(False)
+            self._child.wait(_LIMIT_S)
+        self._child.close()
 
     def __enter__(self) -> "RivalProcess":
         return self
@@ -68,7 +71,7 @@ class RivalProcess:
 
 
 def _serve() -> None:
-    """Start the plan that the parent sends, then run a turn for each message until input ends."""
+    """Start the plan that the parent sends, then run a turn for each True that it sends."""
     parent = Parent()
     source, settings, plan, feeds = parent.receive()
     try:
@@ -78,7 +81,7 @@ def _serve() -> None:
         parent.send(error)
         return
     parent.send(True)
-    with contextlib.suppress(EOFError), executor:
+    with executor:
         while parent.receive():
             try:
                 parent.send(turn())

@@ -166,9 +166,8 @@ def optimize(
             child.send((source, child_settings, seconds))
         return _followed(messages, end_s, report)
     finally:
-        child.kill()
-        reader.join()  # the thread ends at the end of the pipe
         child.close()
+        reader.join()  # the thread ends with the process
 
 
 def _followed(
@@ -255,7 +254,6 @@ def _serve() -> None:
     """Optimize what the standard input names; send progress and verdicts."""
     parent = Parent()
     source, settings, seconds = parent.receive()
-    parent.end_with_it()
 
     # Compilers that are processes of their own are counted when they have ended.
     load = load_from_now(used_s=lambda: math.fsum(os.times()[:4]))

@@ -133,8 +133,10 @@ class PlanRace:
             return
         with ExitStack() as stack:
             try:
-                self.report(f"{entry.candidate} is compiled", 0, 1)
+                what = f"starting {entry.candidate}"
+                self.report(what, 0, 1)
                 rival = self._start(entry, which, feeds, stack)
+                self.report(what, 1, 1)
             except CoexecError as error:
                 entries[which] = entry.refused(str(error))
                 return

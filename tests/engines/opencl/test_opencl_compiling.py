@@ -20,7 +20,7 @@ from coexec.engines.opencl import compiling
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.device import OpenClDevice
 from coexec.engines.opencl.program import OpenClProgram
-from coexec.errors import DeviceError
+from coexec.errors import DeviceError, ExecutionError
 from coexec.model.check import plain_session, worst_difference
 from coexec.model.load import load, random_inputs
 from coexec.research import zoo
@@ -258,7 +258,7 @@ def test_without_helpers_everything_is_compiled(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any) -> Any:
-        raise OSError("no more processes")
+        raise ExecutionError("no more processes")
 
     if fault == "none starts":
         monkeypatch.setattr(compiling, "_started", refused)

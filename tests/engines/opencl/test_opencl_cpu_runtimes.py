@@ -138,12 +138,18 @@ def test_what_the_user_has_set_is_left(
     assert os.environ["OCL_ICD_VENDORS"] == "/nowhere" and "COEXEC_TEST" not in os.environ
 
 
-def test_without_a_wheel_or_a_cache_folder_nothing_is_set(
+def test_a_cache_folder_that_cannot_be_written_is_replaced(
     library: Path, loader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    folder = Path(vendors.variables(loader)["OCL_ICD_VENDORS"])
+    assert (folder / "coexec-libintelocl.so.icd").read_text().strip() == str(library)
+    monkeypatch.setattr(vendors, "substitute", lambda root: None)  # nor can any other disk
     assert vendors.variables(loader) == {}
+
+
+def test_without_a_wheel_nothing_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vendors, "installed", dict)
     assert vendors.variables(tmp_path) == {} and vendors.absent("") == []
 

@@ -23,7 +23,8 @@ from tests.helpers.needs_opencl import opencl_found, opencl_name, opencl_options
 
 CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 HANG = "import time; time.sleep(600)"
-PASS = f"raise SystemExit({verdicts._PASSED})"
+SEND = "from coexec.processes import Parent; Parent().send({!r})"
+PASS = SEND.format("")
 HANG_WITH_LOCK = """
 import ctypes
 from coexec.engines import verdicts
@@ -79,11 +80,15 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
         (CRASH, r"crashed its process \(Segmentation fault\)"),
         ("import os; os.abort()", r"crashed its process \(Aborted\)"),
         (HANG, r"did not end within 0\.5 s"),
-        ("print('LLVM ERROR'); raise SystemExit(1)", r"ended .* exit code 1 \(LLVM ERROR\)"),
-        ("raise SystemExit(0)", r"ended its process with exit code 0 \(no message\)"),
-        (f"print('failed (7)'); raise SystemExit({verdicts._FAILED})", r"failed \(7\)"),
+        ("raise SystemExit('LLVM ERROR')", r"ended .* exit code 1 \(LLVM ERROR\)"),
+        ("raise SystemExit(0)", r"ended its process with exit code 0"),
+        (
+            "import os; os.write(2, b'LLVM ERROR'); os.abort()",
+            r"crashed .* \(Aborted\) \(LLVM ERROR\)",
+        ),
+        (SEND.format("failed (7)"), r"failed \(7\)"),
     ],
-    ids=["segmentation fault", "abort", "hang", "exit 1", "exit 0", "failure"],
+    ids=["segmentation fault", "abort", "hang", "exit 1", "exit 0", "abort, reason", "failure"],
 )
 def test_whatever_a_driver_does_is_a_reason(
     code: str, reason: str, monkeypatch: pytest.MonkeyPatch
@@ -100,7 +105,7 @@ def test_whatever_a_driver_does_is_a_reason(
 
 def test_an_interpreter_that_does_not_start_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "command", lambda *words: ["/nowhere/python"])
-    assert "no process could be started" in str(unusable(listed()))
+    assert "no process can be started" in str(unusable(listed()))
 
 
 def test_a_device_that_another_process_does_not_find_is_unusable() -> None:
@@ -117,7 +122,7 @@ def test_a_frozen_program_tries_within_itself(
 ) -> None:
     """Its ``sys.executable`` is the program, which would be started again."""
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    monkeypatch.setattr(verdicts, "_run", lambda *_: pytest.fail("it started itself"))
+    monkeypatch.setattr(processes, "Child", lambda *_: pytest.fail("it started itself"))
     assert unusable(pocl) is None
 
 

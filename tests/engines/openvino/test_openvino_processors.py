@@ -1,5 +1,6 @@
 """What OpenVINO tells of processors, and how its errors read."""
 
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from coexec.engines.openvino.processors import OpenVinoProcessor, processors
 from coexec.errors import DeviceError
 from coexec.hardware.hardware import Device
 from tests.helpers.openvino_programs import opened
+from tests.helpers.patience import ENOUGH_S
 
 GPU = {
     "FULL_DEVICE_NAME": "Intel(R) Arc(TM) A770 Graphics (dGPU) ",
@@ -152,3 +154,26 @@ def test_errors_of_ours_and_of_others_pass() -> None:
         raise KeyError("not OpenVINO's")
     with pytest.raises(DeviceError, match="out of memory while x"), translated("cpu:0", "x", "y"):
         raise MemoryError
+
+
+TELEMETRY = """
+import importlib.abc, sys
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("openvino_telemetry"):
+            print("sends", name)
+
+sys.meta_path.insert(0, Finder())
+from coexec.engines.openvino.library import core
+core()
+import openvino.tools.ovc
+print("telemetry" if "openvino_telemetry" in sys.modules else "none")
+"""
+
+
+def test_an_import_by_coexec_sends_nothing() -> None:
+    """OpenVINO has an empty class for machines without the package that sends."""
+    words = [sys.executable, "-c", TELEMETRY]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=ENOUGH_S, check=True)
+    assert done.stdout == "none\n"

@@ -68,6 +68,7 @@ class Binaries:
 
         Raises:
             pyopencl.Error: it does not compile.
+            DeviceError: the driver cannot write the files that it needs for it.
         """
         key = self._key(source, options)
         program = self._read(key)
@@ -80,6 +81,7 @@ class Binaries:
     def _built(self, source: str, options: str) -> Any:
         import pyopencl
 
+        self.device.check_room()
         with _quiet():
             return pyopencl.Program(self._context, source).build(options)
 

@@ -9,29 +9,27 @@ process only, which has the operator's name.
 A process that has requested many binaries from PoCL launches its kernels slowly (`pocl`). Then
 helpers compile all of them.
 
-    python -P -m coexec.engines.opencl.compiling NAME DRIVER FOLDER OPTIONS < SOURCES
+    python -P -m coexec.engines.opencl.compiling NAME DRIVER FOLDER OPTIONS    # reads sources
 """
 
 import contextlib
-import json
 import math
 import os
-import subprocess
 import sys
-import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from coexec import processes
 from coexec.engines import detect
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.opencl.binaries import Binaries
 from coexec.engines.opencl.platforms import devices
+from coexec.errors import ExecutionError
+from coexec.processes import Child, EndedError, Parent
 
 __all__ = ["programs", "shares"]
-
-_Helper: TypeAlias = "subprocess.Popen[bytes]"
 
 _MOST_HELPERS = 3
 """Largest number of helpers. Each one uses a core and 200 MB of memory."""
@@ -54,20 +52,24 @@ def programs(
 
     Args:
         build: compiles a source or reads its binary; its errors name the operator.
+
+    Raises:
+        DeviceError: the driver cannot write the files that it needs.
     """
+    binaries.device.check_room()  # reading a binary writes files, too
     unique_sources = list(dict.fromkeys(sources))
     missing = [source for source in unique_sources if not binaries.has(source, options)]
     helpers = _helpers(binaries, arch)
     takes_part = binaries.keeps_own or not helpers
     own_share, *helper_shares = shares(missing, helpers, takes_part)
     programs_by_source: dict[str, Any] = {}
-    with _helped(binaries, helper_shares, options) as processes:
+    with _helped(binaries, helper_shares, options) as started:
         for source in own_share:
             programs_by_source[source] = build(source)
         if takes_part:
             for share in helper_shares:
                 programs_by_source |= _taken_over(binaries, share, options, build)
-        _wait(processes, lambda: sum(binaries.has(source, options) for source in missing))
+        _wait(started, lambda: sum(binaries.has(source, options) for source in missing))
     delivered = 0
     for source in unique_sources:
         if source not in programs_by_source:
@@ -119,49 +121,53 @@ def _taken_over(
 @contextlib.contextmanager
 def _helped(
     binaries: Binaries, lists: Sequence[Sequence[str]], options: str
-) -> Iterator[list[_Helper]]:
+) -> Iterator[list[Child]]:
     """Start a helper for each list of sources. Helpers that still run at the end are killed."""
-    processes: list[_Helper] = []
+    helpers: list[Child] = []
     try:
-        with contextlib.suppress(OSError):  # no process can be started: nothing is delivered
-            processes += [_started(binaries, sources, options) for sources in lists]
-        yield processes
+        with contextlib.suppress(ExecutionError):  # no process can be started: nothing is delivered
+            for sources in lists:
+                helpers.append(_started(binaries, sources, options))
+        yield helpers
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        for helper in helpers:
+            helper.close()
 
 
-def _wait(processes: Sequence[_Helper], delivered: Callable[[], int]) -> None:
+def _wait(helpers: Sequence[Child], delivered: Callable[[], int]) -> None:
     """Wait until all helpers have ended, as long as they deliver further kernels."""
-    for process in processes:
-        count = -1
-        while process.poll() is None and count < (count := delivered()):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_LIMIT_S)
+    for helper in helpers:
+        count, has_ended = -1, False
+        while not has_ended and count < (count := delivered()):
+            with contextlib.suppress(TimeoutError):
+                helper.wait(_LIMIT_S)
+                has_ended = True
 
 
-def _started(binaries: Binaries, sources: Sequence[str], options: str) -> _Helper:
+def _started(binaries: Binaries, sources: Sequence[str], options: str) -> Child:
     """Start a helper that imports the same modules as this process."""
     device = binaries.device
     words = (device.name, device.driver, str(binaries.written_folder), options)
-    command = processes.command("coexec.engines.opencl.compiling", *words)
-    env = processes.variables(POCL_MAX_PTHREAD_COUNT="1", POCL_KERNEL_CACHE="0")
-    with tempfile.TemporaryFile() as file:  # a pipe would block until the helper reads
-        file.write(json.dumps(sources).encode())
-        file.seek(0)
-        return subprocess.Popen(
-            command, stdin=file, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env
-        )
+    env = {"POCL_MAX_PTHREAD_COUNT": "1", "POCL_KERNEL_CACHE": "0"}
+    helper = Child("coexec.engines.opencl.compiling", "compiles kernels", *words, env=env)
+    # This process compiles meanwhile: a pipe is full until the helper reads.
+    threading.Thread(target=_sent, args=(helper, sources), daemon=True).start()
+    return helper
+
+
+def _sent(helper: Child, sources: Sequence[str]) -> None:
+    with contextlib.suppress(EndedError):
+        helper.send(sources)
 
 
 def _main(name: str, driver: str, folder: str, options: str) -> None:
-    """Compile the sources on standard input into ``folder``."""
+    """Compile the sources that the parent sends into ``folder``."""
+    parent = Parent()
     device = next(d for d in devices() if (d.name, d.driver) == (name, driver))
     import pyopencl
 
     binaries = Binaries(device, device.context(), Path(folder), launched=False)
-    for source in json.load(sys.stdin):
+    for source in parent.receive():
         if not binaries.has(source, options):
             with contextlib.suppress(pyopencl.Error):  # raised again in the main process
                 binaries.program(source, options)

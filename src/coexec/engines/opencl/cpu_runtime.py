@@ -79,6 +79,13 @@ class CpuRuntime:
         None if none was set."""
         return None
 
+    def check_room(self) -> None:
+        """Check that the runtime can write the files that it needs while it compiles.
+
+        Raises:
+            DeviceError: it cannot.
+        """
+
     def pool(self, cores: Sequence[int]) -> str:
         """`EngineInfo.pool` of a device with these cores."""
         return ""

@@ -7,10 +7,10 @@ import sys
 
 import numpy as np
 
-from coexec import processes
 from coexec.engines import detect, verdicts
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.platforms import DeviceHandle, devices, start
+from coexec.errors import DeviceError
 
 __all__ = ["unusable"]
 
@@ -38,10 +38,14 @@ def unusable(device: DeviceHandle) -> str | None:
 
     The first call for a device and driver takes about a second, at most the trial's time limit.
     """
-    command = processes.command("coexec.engines.opencl.driver_trial", device.name, device.driver)
+    try:
+        device.check_room()
+    except DeviceError as error:  # not stored with the verdicts: it may be over soon
+        return f"{device.name} is unusable now: {error}"
+    program = ("coexec.engines.opencl.driver_trial", device.name, device.driver)
     # PoCL's own cache would store kernels that coexec's cache has, or that must not be stored.
     failure = verdicts.verdict(
-        _facts(device), command, lambda: _compute(device), POCL_KERNEL_CACHE="0"
+        _facts(device), program, lambda: _compute(device), POCL_KERNEL_CACHE="0"
     )
     if not failure:
         return None

@@ -73,6 +73,14 @@ class DeviceHandle:
         binding = self.runtime.occupy(self.handle, cores or detect.usable_cores())
         return replace(self, handle=binding.handle), binding
 
+    def check_room(self) -> None:
+        """
+        Raises:
+            DeviceError: the driver cannot write the files that it needs while it compiles.
+        """
+        if self.runtime is not None:
+            self.runtime.check_room()
+
     def context(self) -> Any:
         import pyopencl
 

@@ -6,21 +6,31 @@ several sets of cores: PoCL 3.0 runs the kernels of any sub-device on all of its
 PoCL keeps 128 kernels loaded, for all programs of a process together. In PoCL 3.0 a kernel whose
 binary was requested stays loaded for ever: ``clGetProgramInfo`` counts it as running and never as
 ended. When all 128 are such kernels, each launch loads its kernel from disk, which takes 0.1 ms.
+
+PoCL compiles through files, in a folder below the user's cache folder. Without such a folder it has
+no devices. When its compiler cannot write a file, because the disk is full, it ends the process.
 """
 
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
+from coexec.cache import default_cache_folder, substitute
 from coexec.engines.opencl.cpu_runtime import CoreBinding, CpuRuntime, bind
 from coexec.engines.opencl.pocl_cpu import override_cpu_name
 from coexec.errors import DeviceError
 from coexec.extras import install
+from coexec.units import format_bytes
 
 __all__ = ["Pocl"]
 
 _THREADS = "POCL_MAX_PTHREAD_COUNT"
+_FOLDER = "POCL_CACHE_DIR"
+_ROOM_BYTES = 16 << 20
+"""More than the files of a kernel take while it is compiled (1 MB)."""
 
 
 class Pocl(CpuRuntime):
@@ -40,10 +50,25 @@ class Pocl(CpuRuntime):
         super().__init__("PoCL")
         self._workers: Sequence[int] = ()
         self._threads = 0
+        self._folder = Path()
 
     def variables(self, threads: int) -> Mapping[str, str]:
         self._threads = int(os.environ.get(_THREADS, threads))
+        self._folder = Path(os.environ.get(_FOLDER) or default_cache_folder().parent / "pocl")
+        if _FOLDER not in os.environ and _no_room(self._folder) is not None:
+            other = substitute(default_cache_folder())
+            if other is not None:  # child processes use the same folder
+                self._folder = other / "pocl"
+                os.environ[_FOLDER] = str(self._folder)
         return {_THREADS: str(self._threads)}
+
+    def check_room(self) -> None:
+        if (reason := _no_room(self._folder)) is not None:
+            raise DeviceError(
+                f"PoCL needs {format_bytes(_ROOM_BYTES)} for temporary files in {self._folder}, "
+                f"which cannot be written ({reason}); make room there, or name a folder on another "
+                f"disk in the environment variable {_FOLDER}"
+            )
 
     def pool(self, cores: Sequence[int]) -> str:
         return self.title
@@ -72,3 +97,14 @@ class Pocl(CpuRuntime):
             )
         bind(self._workers, [{core} for core, _ in zip(cycle(cores), self._workers, strict=False)])
         return CoreBinding(handle, cores, cores, by_itself=bool(self._workers))
+
+
+def _no_room(folder: Path) -> str | None:
+    """Why PoCL cannot write a kernel's files in ``folder``; None if it can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, _ROOM_BYTES)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

@@ -16,7 +16,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
-from coexec.cache import default_cache_folder
+from coexec.cache import default_cache_folder, substitute
 from coexec.cache.drafts import Drafts
 from coexec.errors import first_line
 from coexec.extras import install
@@ -80,8 +80,8 @@ def variables(pyopencl_folder: Path) -> Mapping[str, str]:
 def _folder(system: Path, libraries: list[Path]) -> Path | None:
     """A folder with the vendor files of ``system``, and one for each library.
 
-    None if the cache folder cannot be written. The name is a digest of the content, so processes
-    with other wheels use another folder.
+    None if no disk can be written. The name is a digest of the content, so processes with other
+    wheels use another folder.
     """
     texts = {f"coexec-{path.name}.icd": f"{path}\n" for path in libraries}
     for file in system.glob("*.icd") if system.is_dir() else ():
@@ -90,14 +90,21 @@ def _folder(system: Path, libraries: list[Path]) -> Path | None:
         except (OSError, ValueError):
             continue  # the loader could not read it either
     cache = default_cache_folder()
-    folder, drafts = cache / "opencl-vendors" / digest(sorted(texts.items())), Drafts(cache)
+    with suppress(OSError):
+        return _written(cache, texts)
+    other = substitute(cache)
+    with suppress(OSError):
+        return None if other is None else _written(other, texts)
+    return None
+
+
+def _written(root: Path, texts: Mapping[str, str]) -> Path:
+    folder, drafts = root / "opencl-vendors" / digest(sorted(texts.items())), Drafts(root)
     try:
         for name, text in texts.items():
             path = folder / name
             if not path.is_file() or path.read_text() != text:
                 drafts.write(path, [text.encode()])
-    except OSError:
-        return None
     finally:
         drafts.close()
     return folder
@@ -133,11 +140,7 @@ def _reason(library: Path) -> str:
             "OCL_ICD_VENDORS or OCL_ICD_FILENAMES is set and does not name it; unset it, or "
             f"add {library}"
         )
-    return (
-        "OpenCL was in use before coexec, or the cache folder "
-        f"{default_cache_folder()} cannot be written; open coexec's device first, or make the "
-        "folder writable"
-    )
+    return "OpenCL was in use before coexec; open coexec's device first"
 
 
 def _mapped(library: str) -> Path | None:

@@ -3,6 +3,9 @@
 Its import takes a quarter of a second. It includes a TBB library. Intel's OpenCL runtime needs a
 newer TBB, and a process can load only one.
 
+OpenVINO reports its import over the network, from a process that it forks, unless the package that
+sends is missing. For the import by coexec that package counts as missing.
+
 TBB loads libtbbbind if this library lies in the same folder. libtbbbind gives every thread that
 runs a model the affinity of the whole process during the run. Then a device could not be limited to
 some cores. So TBB is loaded through a link in an empty folder, where it finds no libtbbbind and
@@ -13,7 +16,8 @@ import ctypes
 import importlib.util
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
@@ -25,6 +29,7 @@ from coexec.extras import install
 __all__ = ["core", "installed_version", "load_tbb"]
 
 _TBB = "libtbb.so.12"
+_TELEMETRY = "openvino_telemetry"
 _REMEDY = f"{install('openvino')} installs it"
 
 
@@ -49,7 +54,8 @@ def core() -> Any:
     if "openvino" not in sys.modules:
         load_tbb()
     try:
-        import openvino
+        with _without_telemetry():
+            import openvino
 
         return openvino.Core()
     except ImportError as error:
@@ -58,6 +64,19 @@ def core() -> Any:
         raise DeviceError(
             f"OpenVINO does not start ({first_line(error)}); reinstall it: {_REMEDY}"
         ) from error
+
+
+@contextmanager
+def _without_telemetry() -> Iterator[None]:
+    """Let imports of OpenVINO's telemetry fail in the ``with`` block. OpenVINO then uses an empty
+    class of its own in its place, as where that package is not installed."""
+    imported = {name: sys.modules[name] for name in (_TELEMETRY,) if name in sys.modules}
+    sys.modules[_TELEMETRY] = None  # type: ignore[assignment]  # the documented way
+    try:
+        yield
+    finally:
+        del sys.modules[_TELEMETRY]
+        sys.modules.update(imported)
 
 
 def load_tbb() -> None:
