@@ -119,7 +119,10 @@ def row_of_onnx_runtime(work: PlanningContext, feeds: Mapping[str, Array]) -> Ro
     init_s = time.perf_counter() - start_s
     run = partial(session.run, None, dict(feeds))
     peak = partial(of_onnx_runtime, work, threads, feeds)
-    return Row(f"ONNX Runtime, {threads} threads", None, run, peak, init_s=init_s, is_base=True)
+    ending = "s" if threads > 1 else ""
+    return Row(
+        f"ONNX Runtime, {threads} thread{ending}", None, run, peak, init_s=init_s, is_base=True
+    )
 
 
 def candidate_rows(decision: Decision | None) -> Iterator[RivalRow]:
