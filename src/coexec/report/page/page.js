@@ -90,7 +90,7 @@ function table(columns, rows, mark = () => {}) {
     for (const column of columns) {
       const value = column.of(row);
       const isNumber = column.text !== undefined;
-      const cell = element("td", { class: isNumber ? "number" : column.isLong ? "long" : "name" });
+      const cell = element("td", { class: isNumber ? "number" : column.form || "name" });
       cell.textContent = isNumber ? column.text(value) : value ?? "";
       line.append(cell);
     }
@@ -189,9 +189,9 @@ function drawRivals() {
   }
   const lines = table([
     { title: "way to run it", of: row => row.same_as ? `${row.name} = ${row.same_as}` : row.name },
-    { title: "status", of: row => row.status === "untried" ? "not tried" : row.status },
+    { title: "status", of: row => row.status === "untried" ? "not tried" : row.status, form: "short" },
     { title: "share", of: row => row.share, text: value => value === null ? "" : value.toFixed(2) },
-    { title: "reason", of: row => row.reason, isLong: true },
+    { title: "reason", of: row => row.reason, form: "long" },
     { title: "at 30 a second", of: row => row.paced_s, text: time },
     { title: "in a loop", of: row => row.loop_s, text: time },
     { title: "requests a second", of: row => row.per_s, text: value => value === null ? "" : value.toFixed(1) },
@@ -440,7 +440,7 @@ function drawAlternatives() {
     { title: "over this plan", of: row => row.predicted_s === null ? null : row.predicted_s / data.predicted.makespan_s,
       text: value => value === null ? "" : value.toFixed(2) },
     { title: "planning took", of: row => row.planning_s, text: time },
-    { title: "status", of: row => row.status, isLong: true },
+    { title: "status", of: row => row.status, form: "long" },
   ];
   if (!data.planners.length)
     section("planners", "Planners", "Not applicable: one device was planned for, or no time was given.");
@@ -555,7 +555,7 @@ function drawTasks() {
     { title: "reads from elsewhere", of: row => row.moved_bytes, text: value => value ? size(value) : "" },
     { title: "output", of: row => row.shape },
     { title: "reason", of: row => row.group },
-    { title: "figures", of: row => row.why, isLong: true },
+    { title: "figures", of: row => row.why, form: "long" },
   ], data.tasks, (line, row) => {
     if (row.is_critical && data.places.length > 1) line.classList.add("critical");
     if (!taskLines.has(row.task)) taskLines.set(row.task, line);
