@@ -79,7 +79,7 @@ def data_of(file: Path) -> dict[str, Any]:
 def test_it_draws_all_sections_without_error_or_request(opened: Opened, page: Path) -> None:
     ids = opened.page.locator("section").evaluate_all("nodes => nodes.map(each => each.id)")
     assert opened.page.locator("h1").inner_text().endswith(": coexec report")
-    expected = ["rivals", "timeline", "graph", "planners", "without", "distribution", "memory",
+    expected = ["rivals", "timeline", "graph", "planners", "without", "memory",
                 "tasks", "facts"]  # fmt: skip
     assert ids == expected
     assert opened.complaints == []

@@ -10,6 +10,7 @@ import pytest
 
 from coexec.cli import main
 from coexec.errors import ExecutionError
+from coexec.report import answer as answer_module
 from coexec.report import gather, standings
 from coexec.report.alternatives import without_devices
 from coexec.report.answer import answer_of
@@ -168,6 +169,24 @@ def test_the_answer_to_keep_onnx_runtime_says_what_would_help(prepared: Prepared
     text = answer(prepared, SESSION, slower, UNTRIED)
     assert "cpu:0-1/opencl (single) takes 1.25 times ONNX Runtime's time" in text
     assert "More time would try cpu:0+cpu:1/openvino: coexec optimize m.onnx --time 120" in text
+
+
+@pytest.mark.parametrize(
+    ("devices", "engines", "is_advised"),
+    [(None, ("onnxruntime",), True), (None, ("openvino",), False), (["cpu"], (), False)],
+)
+def test_an_engine_that_is_missing_is_advised_unless_the_user_named_devices(
+    prepared: Prepared,
+    monkeypatch: pytest.MonkeyPatch,
+    devices: list[str] | None,
+    engines: tuple[str, ...],
+    is_advised: bool,
+) -> None:
+    monkeypatch.setattr(answer_module, "is_installed", lambda extra: False)
+    settings = replace(prepared.work.settings, devices=devices)
+    monkeypatch.setattr(prepared.work, "settings", settings)
+    text = answer(prepared, SESSION, candidate("cpu:0-1", 1.1, engines=engines))
+    assert ("openvino may help and is not installed" in text) == is_advised
 
 
 @pytest.mark.parametrize(("planner", "is_advised"), [("codl", False), ("anneal", True)])

@@ -1,6 +1,7 @@
 """The answer of a report, a sentence each: the choice, its gain, the reason, what bounds a request,
 and what would help."""
 
+import platform
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -28,8 +29,10 @@ _GROUP_REASONS: Mapping[Group, str] = {
     "even": "another device would be equally good",
     "later": "another device would end the task sooner, and all tasks together later",
 }
-_ENGINES_OF_CORES = {"OpenCL on CPU cores": "pocl", "OpenVINO": "openvino"}
-"""The extra that brings each."""
+_ENGINES_OF_CORES = {"openvino": "openvino"} | (
+    {"opencl": "pocl"} if platform.machine() == "x86_64" else {}
+)
+"""The extra that brings each; PoCL has packages for x86-64 only."""
 _REASONS = {GROUPS[group]: text for group, text in _GROUP_REASONS.items()}
 
 
@@ -152,10 +155,12 @@ def _untried(contents: Contents, prepared: Prepared) -> Iterator[str]:
 def _missing_engines(prepared: Prepared) -> Iterator[str]:
     """The further engines for CPU cores that are not installed; nothing if the user named the
     devices."""
-    if prepared.decision is not None and prepared.work.settings.devices is None:
-        for engine, extra in _ENGINES_OF_CORES.items():
-            if not is_installed(extra):
-                yield f"{engine} may help and is not installed: {install(extra)}"
+    if prepared.decision is None or prepared.work.settings.devices is not None:
+        return
+    tried = {engine for candidate in prepared.candidates for engine in candidate.engines}
+    for engine, extra in _ENGINES_OF_CORES.items():
+        if engine not in tried and not is_installed(extra):
+            yield f"engine {engine} may help and is not installed: {install(extra)}"
 
 
 def _better_planner(contents: Contents) -> Iterator[str]:

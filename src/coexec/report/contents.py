@@ -74,8 +74,6 @@ class RivalRow:
     planner: str = ""
     same_as: str | None = None
     """The rival that ran in its place, because both are the same plan."""
-    samples_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """By figure, the seconds of all requests of a race for this report."""
     init_s: float | None = None
     peak_bytes: int | None = None
 

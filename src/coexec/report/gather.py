@@ -48,7 +48,6 @@ from coexec.report.standings import Row, Standings, race_rows
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
 from coexec.selection.prepared import Prepared, Simulated
-from coexec.selection.race import REQUESTS
 from coexec.timing.critical_path import critical_path
 from coexec.timing.explain import GROUPS, explain
 from coexec.timing.placed_pieces import placed_pieces
@@ -364,7 +363,6 @@ def _rivals(standings: Standings, plan: Row) -> Iterator[RivalRow]:
     for row in standings.rows:
         facts = standings.facts(row)
         ran = standings.same_as.get(row.name, row.name)
-        samples = {str(f): tuple(standings.outcome.samples_s(ran, f)) for f in REQUESTS}
         yield RivalRow(
             row.name,
             row.predicted_s,
@@ -376,7 +374,6 @@ def _rivals(standings: Standings, plan: Row) -> Iterator[RivalRow]:
             "paced" if facts["paced_ratio"] >= facts["loop_ratio"] else "loop",
             rounds=len(standings.outcome.laps[ran]),
             same_as=facts["same_as"],
-            samples_s=samples,
             init_s=row.init_s,
             peak_bytes=row.peak_bytes,
         )

@@ -478,43 +478,6 @@ function drawAlternatives() {
   }
 }
 
-function drawDistribution() {
-  const rows = data.rivals.filter(row => !row.same_as && Object.keys(row.samples_s).length);
-  if (!rows.length) return;
-  const node = section("distribution", "How much times vary",
-    "Each dot is a request; the box spans the middle half, the line is the median.");
-  const figures = Object.keys(rows[0].samples_s).filter(figure => rows.some(row => row.samples_s[figure].length));
-  const most = Math.max(...rows.flatMap(row => figures.flatMap(figure => quantile(row.samples_s[figure], .99))));
-  const room = roomIn(node), label = Math.min(290, room / 2);
-  const svg = svgElement("svg", { width: room, height: 24 * rows.length * figures.length + 24, role: "img",
-    "aria-label": "Times of all requests" });
-  const x = seconds => label + (room - label - 20) * Math.min(1, seconds / most);
-  let y = 4;
-  for (const row of rows) for (const figure of figures) {
-    const samples = row.samples_s[figure];
-    svg.append(svgElement("text", { x: label - 8, y: y + 14, "text-anchor": "end" },
-      `${shortened(row.name, label / 6.5 - 7)}, ${figure}`));
-    for (const sample of samples)
-      svg.append(svgElement("circle", { cx: x(sample), cy: y + 10, r: 2, fill: "#56b4e9", opacity: .5 }));
-    const [low, middle, high] = [.25, .5, .75].map(share => quantile(samples, share));
-    const frame = svgElement("rect", { x: x(low), y: y + 3, width: Math.max(1, x(high) - x(low)), height: 14,
-      fill: "#e69f0055", stroke: "#e69f00" });
-    addTooltip(frame, `${row.name}, ${figure}\n${samples.length} requests\n` +
-      `p50 ${time(middle)}, p90 ${time(quantile(samples, .9))}, p99 ${time(quantile(samples, .99))}`);
-    svg.append(frame, svgElement("line", { x1: x(middle), x2: x(middle), y1: y, y2: y + 20, stroke: "var(--strong)" }));
-    y += 24;
-  }
-  svg.append(svgElement("text", { class: "faint", x: label, y: y + 12 }, "0"),
-    svgElement("text", { class: "faint", x: room - 20, y: y + 12, "text-anchor": "end" }, time(most)));
-  node.append(element("div", { class: "wide" }, svg));
-}
-
-function quantile(values, share) {
-  const sorted = [...values].sort((a, b) => a - b);
-  const at = share * (sorted.length - 1), low = Math.floor(at);
-  return sorted[low] + ((sorted[low + 1] ?? sorted[low]) - sorted[low]) * (at - low);
-}
-
 function drawMemory() {
   const node = section("memory", "Transfers and memory", null);
   if (data.transfers.length) {
@@ -595,7 +558,6 @@ drawRivals();
 drawTimelines();
 drawGraph();
 drawAlternatives();
-drawDistribution();
 drawMemory();
 drawTasks();
 drawFacts();
