@@ -1,4 +1,4 @@
-# make demo       find the fastest way to run ResNet-34, and see unlike engines work in parallel
+# make demo       race PNASNet, operators in parallel on two cores, with ONNX Runtime
 # make test       everything that a change has to pass
 # make test-all   that, and a tenth of what takes long; another tenth for each commit
 # make campaign   all of what takes long
@@ -28,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help demo test test-all campaign lint types contracts unit examples long blocks older-cpu twin sanitize format clean
 
 help:
-	@echo 'make demo       find the fastest way to run ResNet-34, and see unlike engines in parallel'
+	@echo 'make demo       race PNASNet, operators in parallel on two cores, with ONNX Runtime'
 	@echo 'make test       lint, types, contracts, unit tests and examples'
 	@echo 'make test-all   the same, the loop in Python, sanitizers, and a tenth of the campaign,'
 	@echo '                another one for each commit: SEED=7 selects it'
@@ -54,18 +54,14 @@ $(ABLE): pyproject.toml constraints.txt $(wildcard native/*)
 	@$(call INSTALL,pocl)
 	@touch $(ABLE)
 
-# The first two cores that this process may use: both together, then one beside the other with
-# another engine.
+# On the first two cores that this process may use; hardware threads of one core would share its
+# vector units.
 demo: $(ABLE)
-	@mkdir -p build
-	@cores=$$($(BIN)/python -c 'import os; c = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1); print(*c[:2])'); \
-	case "$$cores" in \
-	  *' '*) ;; \
-	  *) echo "make demo needs two cores, because it runs parts of one network on both at the same time; this process may use one (cpu:$$cores)." >&2; exit 1 ;; \
-	esac; \
-	set -x; \
-	$(BIN)/coexec optimize zoo:resnet34 --time 30 --output build/resnet34.plan.json && \
-	$(BIN)/coexec bench zoo:resnet34 --devices "cpu:$${cores% *},cpu:$${cores#* }/opencl" --planner codl --repeats 10 --gantt --check --trace build/trace.json
+	@devices=$$($(BIN)/python -c 'from coexec.engines.detect import usable_cores; print(*(f"cpu:{core}" for core in usable_cores()[:2]), sep=",")'); \
+	case "$$devices" in \
+	  *,*) set -x; $(BIN)/coexec bench zoo:pnasnet_mobile --devices "$$devices" --planner hope_greedy --repeats 10 --check --gantt ;; \
+	  *) echo "make demo needs two cores, because it runs operators of one network on both at the same time; this process may use one ($$devices). On one core, try coexec optimize MODEL." ;; \
+	esac
 
 test-all: test twin sanitize long blocks older-cpu
 	@echo '== all passed, and a tenth of what takes long: SEED=$(SEED)'

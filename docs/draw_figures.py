@@ -1,4 +1,5 @@
-"""Draw stored figures as a chart: coexec's time over the best other engine's, by model.
+"""Draw stored figures as a chart: coexec's time over the best other engine's, by model, with the
+source of each gain.
 
     python docs/draw_figures.py docs/figures/two_cores.json docs/figures/two_cores.svg
 
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 820, 130, 290, 56, 30, 18
+WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 820, 130, 290, 56, 40, 28
 MOST = 1.2
 """The largest ratio that has room."""
 STYLE = (
@@ -51,12 +52,13 @@ def draw(figures: Mapping[str, Any]) -> str:
         best = min(OTHERS, key=lambda name: row[name])
         ratio = row["coexec_ms"] / row[best]
         look = "faster" if ratio < 0.97 else "slower"
-        text = f"{ratio:.2f}   {row['coexec_ms']:g} ms, {OTHERS[best]} {row[best]:g} ms"
+        text = f"{ratio:.2f}: {row['coexec_ms']:g} ms, {OTHERS[best]} {row[best]:g} ms"
+        beside = LEFT + max(ratio, 1) * scale + 12
         parts += [
-            f'<text x="8" y="{y + 14}">{escape(row["model"])}</text>',
+            f'<text x="8" y="{y + 18}">{escape(row["model"])}</text>',
             f'<rect class="{look}" x="{LEFT}" y="{y}" width="{ratio * scale:.1f}" height="{BAR}"/>',
-            f'<text class="small" x="{LEFT + max(ratio, 1) * scale + 12:.1f}" y="{y + 13}">'
-            f"{escape(text)}</text>",
+            f'<text class="small" x="{beside:.1f}" y="{y + 11}">{escape(text)}</text>',
+            f'<text x="{beside:.1f}" y="{y + 26}">{escape(row["gain"])}</text>',
         ]
     made = f"{figures['command']}, {figures['date']}, {figures['versions']}"
     parts += [

@@ -1,5 +1,6 @@
 """Run one neural network on all the processors of a machine at once."""
 
+import os
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from coexec.planners import PLANNERS
     from coexec.session import InferenceSession, IOBinding, SessionOptions
     from coexec.timing.trace import Trace
+
+# ONNX Runtime sends events about sessions to Microsoft unless this is set before it is imported.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOME = {
     "Cache": "cache",

@@ -3,7 +3,9 @@
 coexec is not on the package index, so pip has to install these packages by their own names.
 """
 
-__all__ = ["BRINGS", "EXTRAS", "install"]
+from importlib.metadata import PackageNotFoundError, distribution
+
+__all__ = ["BRINGS", "EXTRAS", "install", "is_installed"]
 
 _OPENCL = ("pyopencl",)
 _SERVER = ("orjson", "prometheus-client", "starlette", "uvicorn")
@@ -32,3 +34,11 @@ BRINGS = {
 def install(extra: str, upgrade: bool = False) -> str:
     """The command that installs the packages of an extra, such as "pip install openvino"."""
     return " ".join(["pip install", *(["--upgrade"] if upgrade else []), *EXTRAS[extra]])
+
+
+def is_installed(extra: str) -> bool:
+    """Whether all packages of an extra are installed."""
+    try:
+        return all(distribution(package) for package in EXTRAS[extra])
+    except PackageNotFoundError:
+        return False

@@ -28,6 +28,7 @@ from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 from coexec.selection.race import Lap, Outcome
 from coexec.settings import Settings
+from coexec.units import format_seconds
 from tests.helpers.busy_machine import used_by_others
 from tests.helpers.small_models import branches
 
@@ -67,8 +68,10 @@ def test_the_last_line_says_what_was_gained(
     rows = [Row(name, None, list, lambda: None, is_base=name == "ORT") for name in times_s]
     outcome = Outcome({name: [Lap((s,), (s,))] * 3 for name, s in times_s.items()})
     said = gain_in_words(Standings(rows, {}, outcome), "heft")
-    assert f"{plan_s / alone_s:.2f} of the time of cpu:0 alone" in said
-    assert f"{plan_s / base_s:.2f} of the time of ORT: {end}" in said
+    times = f"({format_seconds(plan_s)} a request in place of {format_seconds(base_s)})"
+    assert said.startswith(f"heft takes {plan_s / base_s:.2f} of the time of ORT {times} and ")
+    alone = f"{plan_s / alone_s:.2f} of the time of cpu:0 alone"
+    assert f"{alone}: {end}" in said
 
 
 def plan_on(device: str, engine: str = "onnxruntime", planner: str = "x") -> Plan:

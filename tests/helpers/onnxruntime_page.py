@@ -163,6 +163,9 @@ public names of ONNX Runtime.
   `onnxruntime.NodeArg` and `onnxruntime.ModelMetadata`, but is not of these classes.
 * **Weights in options.** `onnxruntime.SessionOptions` does not tell which weights it holds. A
   program that calls `add_initializer` or `add_external_initializers` takes `coexec.SessionOptions`.
+* **Telemetry.** ONNX Runtime sends events about sessions to Microsoft by default. `import coexec`
+  sets `ORT_DISABLE_TELEMETRY=1` in the environment, unless the variable is set: nothing is sent. It
+  has no effect on a program that imports `onnxruntime` first.
 """
 
 

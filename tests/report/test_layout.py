@@ -2,10 +2,12 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from coexec.graph.graph import Graph
-from coexec.report.layout import positions
+from coexec.report.layout import positions, repeats
 from tests.helpers.graphs import graphs
 
 
@@ -24,3 +26,26 @@ def test_tasks_of_a_row_do_not_overlap(graph: Graph) -> None:
         columns.setdefault(row, []).append(column)
     for row in columns.values():
         assert all(b - a > 0.999 for a, b in pairwise(sorted(row)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ("sabababab", [(1, 2, 4)]),
+        ("s" + 12 * "qkvo+f" + "h", [(1, 6, 12)]),
+        ("abababdabababab", [(0, 2, 3), (7, 2, 4)]),
+        ("aab", []),
+        ("abcdeabcde", []),
+    ],
+)
+def test_rows_that_repeat_are_one_box(rows: str, expected: list[tuple[int, int, int]]) -> None:
+    assert [(each.row, each.length, each.count) for each in repeats(rows)] == expected
+
+
+@given(st.text("ab", max_size=40))
+def test_a_repeat_is_a_sequence_times_its_count(rows: str) -> None:
+    end = 0
+    for each in repeats(rows):
+        assert each.row >= end
+        end = each.row + each.length * each.count
+        assert rows[each.row : end] == each.count * rows[each.row : each.row + each.length]

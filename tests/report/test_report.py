@@ -10,12 +10,18 @@ import pytest
 
 from coexec.cli import main
 from coexec.errors import ExecutionError
+from coexec.report import answer as answer_module
 from coexec.report import gather, standings
 from coexec.report.alternatives import without_devices
+from coexec.report.answer import answer_of
 from coexec.report.bottleneck import bottleneck_of
-from coexec.report.contents import Contents, DrawnSpan, DrawnTrace
+from coexec.report.contents import Alternative, Contents, DrawnSpan, DrawnTrace, TaskRow
+from coexec.report.html import page_of
+from coexec.report.rivals import candidate_rows
 from coexec.runtime.recorder import RealRecorder
+from coexec.selection.decision import Candidate, Decision
 from coexec.selection.prepare import prepare
+from coexec.selection.prepared import Prepared
 from coexec.settings import Settings
 from coexec.timing.trace import Trace
 from tests.helpers.busy_machine import used_by_others
@@ -67,11 +73,12 @@ def test_a_pin_to_a_device_does_not_hinder_the_plan_without_it(page: Path) -> No
     assert all(row["predicted_s"] is not None for row in data_of(page)["without"])
 
 
-def test_onnx_runtimes_own_session_is_one_row_of_ratio_one(model: Path) -> None:
+def test_onnx_runtimes_own_session_is_the_row_of_share_one(model: Path) -> None:
     place = f"{two_cores().split(',')[0]}/onnxruntime"
     assert report(model, "--devices", place, "--repeats", "1") == 0
-    (row,) = data_of(model.with_suffix(".html"))["rivals"]
-    assert row["is_plan"] and row["is_base"] and row["ratio"] == 1.0
+    rows = data_of(model.with_suffix(".html"))["rivals"]
+    (base,) = [row for row in rows if row["is_base"]]
+    assert base["share"] == 1.0 and "ONNX Runtime's own session" in base["name"]
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_the_model_is_read(
@@ -105,6 +112,112 @@ def test_the_bottleneck_is_what_has_most_of_the_critical_path() -> None:
     assert bottleneck_of(contents) == (
         "Computing on cpu:0 bounds a request: 50% of the critical path; transfers 50% (simulation)."
     )
+
+
+@pytest.mark.parametrize(
+    ("share", "words"), [(0.6, "most of it in Conv (60%)"), (0.4, "the largest part in Conv (40%)")]
+)
+def test_most_of_the_time_is_more_than_half_of_it(share: float, words: str) -> None:
+    seconds = {"Conv": share, "Relu": (1 - share) / 2, "Add": (1 - share) / 2}
+    rows = tuple(
+        TaskRow(kind, kind, kind, "1", 0, "cpu:0", "", "", each_s, None, {}, 0, True)
+        for kind, each_s in seconds.items()
+    )
+    span = DrawnSpan("cpu:0", "compute", "s", 0.0, 1.0, tasks=tuple(seconds), is_critical=True)
+    trace = DrawnTrace(1.0, {}, (span,))
+    assert words in bottleneck_of(Contents("m", "m", (), predicted=trace, tasks=rows))
+
+
+def candidate(devices: str, ratio: float | None, **facts: Any) -> Candidate:
+    seconds = None if ratio is None else 2.0 * ratio
+    row = Candidate(tuple(devices.split("+")), facts.pop("planner", "single"), **facts)
+    return replace(row, paced_s=seconds, loop_s=seconds, ratio=ratio, rounds=8)
+
+
+SESSION = candidate("cpu:0-1", 1.0, engines=("onnxruntime",), own_session=True)
+CODL = candidate("cpu:0+cpu:1", 0.5, planner="codl", status="taken", reason="it takes 0.50 of it")
+UNTRIED = Candidate(("cpu:0", "cpu:1/openvino"), "", status="untried")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """A plan of two devices, without a decision."""
+    folder = tmp_path_factory.mktemp("prepared")
+    onnx.save(branches(), str(folder / "small.onnx"))
+    first, second = two_cores().split(",")
+    pins = {"b0.a": first, "b2.a": second}
+    settings = Settings([first, second], planner="heft", pins=pins, cache=str(folder / "cache"))
+    return prepare(str(folder / "small.onnx"), settings)
+
+
+def answer(prepared: Prepared, *candidates: Candidate, **parts: Any) -> str:
+    """The answer about a plan that "auto" has taken of these candidates."""
+    decision = Decision(candidates, "the verdict", reference=str(SESSION))
+    contents = Contents("m.onnx", "m", (), **parts)
+    contents = replace(contents, rivals=tuple(candidate_rows(decision)))
+    return "\n".join(answer_of(contents, replace(prepared, decision=decision)))
+
+
+def test_the_gain_is_one_figure_of_the_race_of_auto(prepared: Prepared) -> None:
+    text = answer(prepared, CODL, SESSION)
+    assert "It takes 0.50 of ONNX Runtime's time: 1.00 s in place of 2.00 s" in text
+    assert text.count("0.50") == 1 and "times as fast" not in text
+
+
+def test_the_answer_to_keep_onnx_runtime_says_what_would_help(prepared: Prepared) -> None:
+    slower = candidate("cpu:0-1/opencl", 1.25)
+    text = answer(prepared, SESSION, slower, UNTRIED)
+    assert "cpu:0-1/opencl (single) takes 1.25 times ONNX Runtime's time" in text
+    assert "More time would try cpu:0+cpu:1/openvino: coexec optimize m.onnx --time 120" in text
+
+
+@pytest.mark.parametrize(
+    ("devices", "engines", "is_advised"),
+    [(None, ("onnxruntime",), True), (None, ("openvino",), False), (["cpu"], (), False)],
+)
+def test_an_engine_that_is_missing_is_advised_unless_the_user_named_devices(
+    prepared: Prepared,
+    monkeypatch: pytest.MonkeyPatch,
+    devices: list[str] | None,
+    engines: tuple[str, ...],
+    is_advised: bool,
+) -> None:
+    monkeypatch.setattr(answer_module, "is_installed", lambda extra: False)
+    settings = replace(prepared.work.settings, devices=devices)
+    monkeypatch.setattr(prepared.work, "settings", settings)
+    text = answer(prepared, SESSION, candidate("cpu:0-1", 1.1, engines=engines))
+    assert ("openvino may help and is not installed" in text) == is_advised
+
+
+@pytest.mark.parametrize(("planner", "is_advised"), [("codl", False), ("anneal", True)])
+def test_a_planner_is_advised_only_where_no_measurement_of_it_exists(
+    prepared: Prepared, planner: str, is_advised: bool
+) -> None:
+    measured = replace(CODL, ratio=1.2, status="not taken")
+    faster = Alternative(planner, 0.5)
+    parts = {"planners": (faster,), "predicted": DrawnTrace(1.0, {}, ())}
+    text = answer(prepared, SESSION, measured, **parts)
+    assert (f"--planner {planner}" in text) == is_advised
+
+
+def test_the_page_has_the_answer_and_the_reasons_without_scripts() -> None:
+    rows = tuple(candidate_rows(Decision((CODL, SESSION))))
+    text = page_of(Contents("m", "<m>", ("It takes <half>.",), rivals=rows, doubt="other programs"))
+    static = text.partition("<script")[0]
+    for words in ("It takes &lt;half&gt;.", "&lt;m&gt;", "it takes 0.50 of it", "other programs"):
+        assert words in static
+
+
+def test_the_race_of_auto_is_the_only_one(
+    model: Path, monkeypatch: pytest.MonkeyPatch, quick_choice: None
+) -> None:
+    monkeypatch.setattr(gather, "race_rows", None)  # a call is an error
+    assert report(model, "--devices", two_cores(), "--repeats", "1") == 0
+    data = data_of(model.with_suffix(".html"))
+    assert [row["is_plan"] for row in data["rivals"]].count(True) == 1
+    plan = next(row for row in data["rivals"] if row["is_plan"])
+    assert plan["status"] == "taken" and plan["reason"] and plan["peak_bytes"] > 0
+    assert data["measured"]["blocks"]
 
 
 def test_no_plan_of_whole_tasks_is_below_the_bound(page: Path) -> None:

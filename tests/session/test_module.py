@@ -1,6 +1,7 @@
 """``import coexec as ort``, and ``onnxruntime.InferenceSession = coexec.InferenceSession``."""
 
 import inspect
+import os
 import subprocess
 import sys
 import types
@@ -13,6 +14,7 @@ import pytest
 
 import coexec
 from coexec.engines.detect import usable_cores
+from tests.helpers.quick_choice import PROGRAM
 from tests.helpers.small_models import branches
 
 
@@ -47,6 +49,18 @@ def test_public_names_are_listed_and_have_docstrings() -> None:
         for member, value in members:
             if member[0] != "_" and isinstance(value, property | classmethod | types.FunctionType):
                 assert inspect.getdoc(value), f"{name}.{member}"
+
+
+def test_no_usage_events_of_onnx_runtime_are_collected(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    onnx.save(branches(), str(model))
+    session = f"import coexec; coexec.InferenceSession({str(model)!r}, background=False)"
+    env = {name: text for name, text in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    folders = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", PROGRAM + session], env=env | folders, check=True)
+    written = {path.name for path in tmp_path.rglob("*")}
+    assert "profiles-4.sqlite" in written
+    assert not written & {"deviceid", "onnxruntime.db"}
 
 
 def test_our_own_classes_are_theirs() -> None:

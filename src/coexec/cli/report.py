@@ -37,7 +37,8 @@ PlannersOpt = Annotated[
     report="The file.",
     answer="Sentences: what was chosen, what it gains, why, what bounds it, and what would help.",
     doubt="Why the choice of auto is not certain; null: it is, or auto did not choose.",
-    rivals="Ways to run the model, with medians in seconds; empty: nothing was measured.",
+    rivals="Ways to run the model: name, status and reason of auto, paced_s and loop_s: medians in "
+    "seconds, share of ONNX Runtime's time; null: it was not measured.",
 )
 @takes(*PLANNED, "waiting")
 def command(
@@ -45,7 +46,9 @@ def command(
     options: SettingOptions,
     output: ReportOpt = None,
     platform: PlatformOpt = None,
-    repeats: Annotated[int, typer.Option(help="Rounds of the race; 0: no race.")] = 10,
+    repeats: Annotated[
+        int, typer.Option(help="Rounds of the race, if auto has raced nothing; 0: nothing runs.")
+    ] = 10,
     planners_s: PlannersOpt = 20.0,
     json: JsonOpt = False,
     debug: DebugOpt = False,
@@ -110,8 +113,8 @@ def _print(contents: "Contents", file: Path, json: bool) -> None:
     from coexec.cli.output import print_json
 
     if json:
-        rivals = [{"name": row.name, "paced_s": row.paced_s, "loop_s": row.loop_s}
-                  for row in contents.rivals]  # fmt: skip
+        fields = ("name", "status", "reason", "paced_s", "loop_s", "share")
+        rivals = [{name: getattr(row, name) for name in fields} for row in contents.rivals]
         answer = {"answer": contents.answer, "doubt": contents.doubt}
         print_json({"report": str(file), **answer, "rivals": rivals})
         return

@@ -1,9 +1,12 @@
 """The answer of a report, a sentence each: the choice, its gain, the reason, what bounds a request,
 and what would help."""
 
+import platform
+import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from coexec.extras import install, is_installed
 from coexec.report.bottleneck import bottleneck_of
 from coexec.report.contents import Contents, RivalRow
 from coexec.rules import RULES
@@ -26,6 +29,10 @@ _GROUP_REASONS: Mapping[Group, str] = {
     "even": "another device would be equally good",
     "later": "another device would end the task sooner, and all tasks together later",
 }
+_ENGINES_OF_CORES = {"openvino": "openvino"} | (
+    {"opencl": "pocl"} if platform.machine() == "x86_64" else {}
+)
+"""The extra that brings each; PoCL has packages for x86-64 only."""
 _REASONS = {GROUPS[group]: text for group, text in _GROUP_REASONS.items()}
 
 
@@ -33,10 +40,10 @@ def answer_of(contents: Contents, prepared: Prepared) -> tuple[str, ...]:
     """Sentences from what the steps of a report found."""
     sentences = (
         _chosen(contents, prepared),
-        _gain(contents, prepared),
+        _gain(contents),
         _why(contents, prepared),
         bottleneck_of(contents),
-        _help(contents),
+        _help(contents, prepared),
     )
     return tuple(sentence for sentence in sentences if sentence)
 
@@ -80,39 +87,36 @@ def _chosen(contents: Contents, prepared: Prepared) -> str:
     )
 
 
-def _gain(contents: Contents, prepared: Prepared) -> str:
+def _gain(contents: Contents) -> str:
     plan = next((row for row in contents.rivals if row.is_plan), None)
     base = next((row for row in contents.rivals if row.is_base), None)
-    if plan is None or base is None:
+    if plan is None or base is None or plan.measured_s is None or base.measured_s is None:
         predicted_s = contents.predicted.makespan_s if contents.predicted else 0.0
         return f"A request takes {format_seconds(predicted_s)}, simulated; nothing was measured."
+    figures = f"medians of {plan.rounds} rounds {FIGURES[plan.requests]}"
     if plan is base:
-        others = [row for row in contents.rivals if row is not plan]
-        figures = f"{format_seconds(plan.paced_s)}, median {FIGURES['paced']}"
-        beside = "".join(f"; {row.name} {format_seconds(row.paced_s)}" for row in others)
-        return f"A request takes {figures}{beside}."
-    figure, ours_s, theirs_s = _worse_figure(plan, base)
-    both = f"{format_seconds(theirs_s)} to {format_seconds(ours_s)}"
-    figures = f"{both}, medians of requests {figure}"
-    if plan.ratio >= 1 / RULES.clear_gain:
-        return f"It is {plan.ratio:.2f} times as fast as {base.name}: {figures}."
-    if plan.ratio > RULES.clear_gain:
-        return f"It is as fast as {base.name}: {figures}."
-    return f"It is slower than {base.name}, {plan.ratio:.2f} of its speed: {figures}."
+        others = [row for row in contents.rivals if row.share is not None and row is not plan]
+        best = min(others, key=lambda row: row.share or 0.0, default=None)
+        beside = "" if best is None else f"; of the other ways, {best.name} takes {_share(best)}"
+        return f"A request takes {format_seconds(plan.measured_s)}, {figures}{beside}."
+    both = f"{format_seconds(plan.measured_s)} in place of {format_seconds(base.measured_s)}"
+    return f"It takes {_share(plan)}: {both}, {figures}."
 
 
-def _worse_figure(plan: RivalRow, base: RivalRow) -> tuple[str, float, float]:
-    """The figure by which the plan is worse beside the base, in words, and the seconds of both."""
-    figures = (
-        (FIGURES["paced"], plan.paced_s, base.paced_s),
-        (FIGURES["loop"], plan.loop_s, base.loop_s),
-    )
-    return max(figures, key=lambda each: each[1] / each[2])
+def _share(row: RivalRow) -> str:
+    """The time of a row that ran, beside ONNX Runtime's."""
+    assert row.share is not None
+    of = "of" if row.share < 1 else "times"
+    return f"{row.share:.2f} {of} ONNX Runtime's time"
 
 
 def _why(contents: Contents, prepared: Prepared) -> str:
-    if prepared.decision is not None:
-        return (prepared.decision.verdict or prepared.decision.taken.reason).rstrip(".") + "."
+    decision = prepared.decision
+    if decision is not None:
+        base = next((row.name for row in contents.rivals if row.is_base), None)
+        if base is not None and base == decision.reference and not decision.taken.is_ort_session:
+            return ""  # the rule is the gain over ONNX Runtime, which stands before
+        return (decision.verdict or decision.taken.reason).rstrip(".") + "."
     seconds_by_group: Counter[str] = Counter()
     for row in contents.tasks:
         seconds_by_group[row.group] += row.predicted_s  # type: ignore[assignment]
@@ -124,20 +128,62 @@ def _why(contents: Contents, prepared: Prepared) -> str:
     return f"{planner} placed the tasks; for {share:.0%} of the computing time, {_REASONS[group]}."
 
 
-def _help(contents: Contents) -> str:
-    """What would make a request faster, by the plans that were simulated; "" without such plans."""
-    if contents.predicted is None or not contents.planners:
-        return ""
-    ours_s = contents.predicted.makespan_s
-    rows = [(row.predicted_s, row.name) for row in contents.planners if row.predicted_s]
-    best_s, best = min(rows, default=(ours_s, ""))
+def _help(contents: Contents, prepared: Prepared) -> str:
+    """The remedies for a slow request: candidates that were not tried, engines that are not
+    installed and, for a plan of several devices, other planners by simulation."""
+    parts = [
+        *_untried(contents, prepared),
+        *_missing_engines(prepared),
+        *_better_planner(contents),
+    ]
+    if parts:
+        text = "; ".join(parts)
+        return f"{text[0].upper()}{text[1:]}."
+    if prepared.decision is not None:
+        return "Nothing is left to try on this machine: each candidate ran, or has its reason."
+    return ""
+
+
+def _untried(contents: Contents, prepared: Prepared) -> Iterator[str]:
+    untried = () if prepared.decision is None else prepared.decision.untried
+    names = dict.fromkeys("+".join(candidate.devices) for candidate in untried)
+    if names:
+        model = shlex.quote(contents.model)
+        yield f"More time would try {' and '.join(names)}: coexec optimize {model} --time 120"
+
+
+def _missing_engines(prepared: Prepared) -> Iterator[str]:
+    """The further engines for CPU cores that are not installed; nothing if the user named the
+    devices."""
+    if prepared.decision is None or prepared.work.settings.devices is not None:
+        return
+    tried = {engine for candidate in prepared.candidates for engine in candidate.engines}
+    for engine, extra in _ENGINES_OF_CORES.items():
+        if engine not in tried and not is_installed(extra):
+            yield f"engine {engine} may help and is not installed: {install(extra)}"
+
+
+def _better_planner(contents: Contents) -> Iterator[str]:
+    """The planner whose plan is clearly faster by simulation, if no measurement says otherwise."""
+    measured = {row.planner for row in contents.rivals if row.share is not None}
+    rows = [
+        (row.predicted_s, row.name)
+        for row in contents.planners
+        if row.predicted_s and row.name not in measured
+    ]
+    if contents.predicted is None or not rows:
+        return
+    ours_s, (best_s, best) = contents.predicted.makespan_s, min(rows)
     if best_s < RULES.clear_gain * ours_s:
-        return (
-            f"--planner {best} would help: {format_seconds(best_s)} in place of "
-            f"{format_seconds(ours_s)}, simulated."
+        yield (
+            f"--planner {best} may help: {format_seconds(best_s)} in place of "
+            f"{format_seconds(ours_s)}, both simulated"
         )
-    bound = f"; the lower bound is {format_seconds(contents.bound_s)}" if contents.bound_s else ""
-    return (
-        f"No other planner would help clearly: the best has {format_seconds(best_s)}, this plan "
-        f"{format_seconds(ours_s)}, simulated{bound}."
-    )
+    else:
+        bound = (
+            f"; the lower bound is {format_seconds(contents.bound_s)}" if contents.bound_s else ""
+        )
+        yield (
+            f"no other planner would help clearly: the best has {format_seconds(best_s)}, this "
+            f"plan {format_seconds(ours_s)}, both simulated{bound}"
+        )

@@ -59,7 +59,9 @@ def _kind_with_most(
     by_kind_s = _sums(pair for span in own for pair in _kinds_of(span, rows))
     if by_kind_s:
         kind = _largest(by_kind_s)
-        yield f", most of it in {kind} ({by_kind_s[kind] / makespan_s:.0%})"
+        is_most = by_kind_s[kind] > sum(by_kind_s.values()) / 2
+        part = "most of it" if is_most else "the largest part"
+        yield f", {part} in {kind} ({by_kind_s[kind] / makespan_s:.0%})"
 
 
 def _kinds_of(span: DrawnSpan, rows: Mapping[str, TaskRow]) -> Iterator[tuple[str, float]]:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from coexec.selection.decision import Requests
+
 __all__ = [
     "Alternative",
     "Contents",
@@ -11,6 +13,7 @@ __all__ = [
     "DrawnTask",
     "DrawnTrace",
     "MemoryRow",
+    "RepeatedRows",
     "RivalRow",
     "TaskRow",
     "TransferRow",
@@ -46,24 +49,40 @@ class DrawnTrace:
 
 @dataclass(frozen=True)
 class RivalRow:
-    """A way to run the model, measured in turns with the others."""
+    """A way to run the model. All rows have their figures from one race: the race of planner
+    "auto", or else a race for this report."""
 
     name: str
-    same_as: str | None
-    """The rival that ran in its place, because both are the same plan."""
     predicted_s: float | None
-    paced_s: float
-    """Median seconds of a request at 30 requests a second."""
-    loop_s: float
+    paced_s: float | None
+    """Median seconds of a request at 30 requests a second; None if it did not run."""
+    loop_s: float | None
     """Median seconds of a request in a loop."""
-    ratio: float
-    """Time of ONNX Runtime over its time, of medians, by the figure that is smaller for it."""
-    samples_s: Mapping[str, tuple[float, ...]]
-    """By figure, the seconds of all requests."""
-    init_s: float
-    peak_bytes: int | None
+    share: float | None
+    """Its time over ONNX Runtime's, by ``requests``."""
     is_base: bool
     is_plan: bool
+    requests: Requests = "paced"
+    """The figure by which it was compared."""
+    per_s: float | None = None
+    """Requests per second from several threads, in mode "throughput"."""
+    rounds: int = 0
+    status: str = ""
+    """What "auto" did with it."""
+    reason: str = ""
+    """The rule by which "auto" took it or left it out."""
+    planner: str = ""
+    same_as: str | None = None
+    """The rival that ran in its place, because both are the same plan."""
+    init_s: float | None = None
+    peak_bytes: int | None = None
+
+    @property
+    def measured_s(self) -> float | None:
+        """Median seconds by the figure by which it was compared."""
+        if self.requests == "parallel":
+            return None if self.per_s is None else 1 / self.per_s
+        return self.paced_s if self.requests == "paced" else self.loop_s
 
 
 @dataclass(frozen=True)
@@ -101,6 +120,23 @@ class DrawnTask:
     """Share of the task by place."""
     predicted_s: float
     is_critical: bool
+
+
+@dataclass(frozen=True)
+class RepeatedRows:
+    """Rows of the drawing in which the same operators follow each other again and again."""
+
+    row: int
+    """The first row."""
+    length: int
+    """Rows of the sequence that repeats."""
+    count: int
+    """How often the sequence occurs, one after the other."""
+
+    @property
+    def saved(self) -> int:
+        """Rows fewer in a drawing of one sequence."""
+        return self.length * (self.count - 1)
 
 
 @dataclass(frozen=True)
@@ -152,9 +188,9 @@ class Contents:
     places: tuple[str, ...] = ()
     colours: Mapping[str, str] = field(default_factory=dict)
     """Colours by place."""
-    considered: tuple[Mapping[str, Any], ...] = ()
-    """The candidates of planner "auto"."""
     rivals: tuple[RivalRow, ...] = ()
+    """The candidates of planner "auto" if it has measured them; else the plan, each device alone
+    and ONNX Runtime."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     predicted: DrawnTrace | None = None
     measured: DrawnTrace | None = None
@@ -162,6 +198,7 @@ class Contents:
     nodes: tuple[DrawnTask, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
     """Indices of nodes: maker and reader."""
+    repeats: tuple[RepeatedRows, ...] = ()
     planners: tuple[Alternative, ...] = ()
     bound_s: float | None = None
     bound: str | None = None

@@ -6,7 +6,7 @@ what failed, so that a run that ends badly can be looked at, too.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -29,14 +29,16 @@ from coexec.report.contents import (
     DrawnTask,
     DrawnTrace,
     MemoryRow,
+    RepeatedRows,
     RivalRow,
     TaskRow,
     TransferRow,
 )
 from coexec.report.in_place import measured_in_place
-from coexec.report.layout import positions
+from coexec.report.layout import positions, repeats
 from coexec.report.rivals import (
     alone_rows,
+    candidate_rows,
     predicted_time_s,
     recorded_run,
     row_of_onnx_runtime,
@@ -46,7 +48,6 @@ from coexec.report.standings import Row, Standings, race_rows
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
 from coexec.selection.prepared import Prepared, Simulated
-from coexec.selection.race import REQUESTS
 from coexec.timing.critical_path import critical_path
 from coexec.timing.explain import GROUPS, explain
 from coexec.timing.placed_pieces import placed_pieces
@@ -123,19 +124,20 @@ class _Gathering:
         prepared = self._prepared
         cost, system, schedule = prepared.cost, prepared.system, prepared.schedule
         trace = simulate(schedule, cost, system)
-        decision = prepared.decision
         bound = bound_of(prepared)
         path = critical_path(trace)
         places = tuple(str(place) for place in system.places)
         critical = _tasks_of(path, schedule.segments)
+        nodes = tuple(_nodes(prepared, critical))
         self._add(
             places=places,
             colours=colours_of(places),
-            considered=() if decision is None else tuple(decision.to_json()["candidates"]),
+            rivals=tuple(candidate_rows(prepared.decision)),
             predicted=_timeline(trace, path),
             tasks=tuple(_task_rows(prepared, critical, trace)),
-            nodes=tuple(_nodes(prepared, critical)),
+            nodes=nodes,
             edges=tuple(_edges(prepared.graph)),
+            repeats=_repeats(nodes),
             bound_s=None if bound is None else bound.seconds,
             bound=None if bound is None else str(bound),
             transfers=tuple(_transfers(prepared)),
@@ -150,13 +152,18 @@ class _Gathering:
         self._add(tasks=tuple(rows))
 
     def race(self, rounds: int) -> None:
-        """Recorded runs, and the race with the rivals."""
+        """Recorded runs, and the race with the rivals. Planner "auto" has raced its candidates:
+        another race would only give other figures of the same plans."""
         prepared = self._prepared
         work = prepared.work
         feeds = next(work.model.candidates())
         with ExitStack() as stack:
             row, runner = row_of_plan(prepared, "plan", predicted_time_s(prepared), feeds, stack)
             self._record(runner, feeds)
+            if prepared.decision is not None and self.contents.rivals:
+                self._start_and_memory(row, row_of_onnx_runtime(work, feeds))
+                self._facts_of_race(prepared.decision.others, prepared.decision.taken.rounds)
+                return
             alone, left_out = alone_rows(prepared, feeds, stack)
             if is_ort_session(prepared):
                 row.is_base, row.name = True, "plan: ONNX Runtime's own session"
@@ -164,14 +171,27 @@ class _Gathering:
             else:
                 rows = [row, *alone, row_of_onnx_runtime(work, feeds)]
             standings = race_rows(rows, rounds)
-        others = standings.outcome.others
+        self._add(rivals=tuple(_rivals(standings, row)), left_out=left_out)
+        self._add(doubt=doubt_by_load(standings.outcome.others))
+        self._facts_of_race(standings.outcome.others, rounds)
+
+    def _facts_of_race(self, others: float, rounds: int) -> None:
         load = f"{others:.0%} of the processors' time, by other programs"
-        self._add(
-            rivals=tuple(_rivals(standings, row)),
-            left_out=left_out,
-            doubt=doubt_by_load(others),
-            facts={**self.contents.facts, "load while racing": load, "rounds": str(rounds)},
-        )
+        facts = {"load while racing": load, "rounds": str(rounds)}
+        self._add(facts={**self.contents.facts, **facts})
+
+    def _start_and_memory(self, plan: Row, base: Row) -> None:
+        """Figures that are no part of the race of planner "auto", of its plan and of ONNX Runtime's
+        session."""
+        measured = {
+            index: plan if row.is_plan else base
+            for index, row in enumerate(self.contents.rivals)
+            if row.is_plan or row.is_base
+        }
+        rows = list(self.contents.rivals)
+        for index, row in measured.items():
+            rows[index] = replace(rows[index], init_s=row.init_s, peak_bytes=row.peak())
+        self._add(rivals=tuple(rows))
 
     def _record(self, runner: Runner, feeds: Mapping[str, Array]) -> None:
         """The recorded run of the plan that is neither the longest nor the shortest; or what one
@@ -301,6 +321,14 @@ def _nodes(prepared: Prepared, critical: set[tuple[str, Any]]) -> Iterator[Drawn
         yield DrawnTask(task.name, task.kind, row, column, shares, seconds, task.name in on_path)
 
 
+def _repeats(nodes: Sequence[DrawnTask]) -> tuple[RepeatedRows, ...]:
+    """Rows of the drawing that repeat, by the operators in each from left to right."""
+    rows: list[list[str]] = [[] for _ in range(1 + max((node.row for node in nodes), default=-1))]
+    for node in sorted(nodes, key=lambda each: each.column):
+        rows[node.row].append(node.kind)
+    return tuple(repeats([tuple(kinds) for kinds in rows]))
+
+
 def _edges(graph: Graph) -> Iterator[tuple[int, int]]:
     index = {task.name: number for number, task in enumerate(graph.tasks)}
     for task in graph.tasks:
@@ -335,17 +363,17 @@ def _rivals(standings: Standings, plan: Row) -> Iterator[RivalRow]:
     for row in standings.rows:
         facts = standings.facts(row)
         ran = standings.same_as.get(row.name, row.name)
-        samples = {str(f): tuple(standings.outcome.samples_s(ran, f)) for f in REQUESTS}
         yield RivalRow(
             row.name,
-            facts["same_as"],
             row.predicted_s,
             facts["paced_s"],
             facts["loop_s"],
-            1 / max(facts["paced_ratio"], facts["loop_ratio"]),
-            samples,
-            row.init_s,
-            row.peak_bytes,
+            max(facts["paced_ratio"], facts["loop_ratio"]),
             row.is_base,
             row is plan,
+            "paced" if facts["paced_ratio"] >= facts["loop_ratio"] else "loop",
+            rounds=len(standings.outcome.laps[ran]),
+            same_as=facts["same_as"],
+            init_s=row.init_s,
+            peak_bytes=row.peak_bytes,
         )

@@ -8,10 +8,12 @@ none of them draws a schedule and a graph of a thousand tasks without code of on
 import html
 import json
 import re
+from collections.abc import Iterator
 from importlib.resources import files
 
 from coexec.codec import without_nan
 from coexec.report.contents import Contents
+from coexec.units import format_seconds
 
 __all__ = ["page_of"]
 
@@ -25,11 +27,38 @@ def page_of(contents: Contents) -> str:
     source = files("coexec.report") / "page"
     parts = {name: (source / f"page.{name}").read_text("utf-8") for name in ("html", "css", "js")}
     data = json.dumps(without_nan(contents.to_json()), allow_nan=False, ensure_ascii=True)
+    title = html.escape(f"{contents.title}: coexec report")
     texts = {
-        "@TITLE@": html.escape(f"{contents.title}: coexec report"),
+        "@TITLE@": title,
+        "@ANSWER@": "".join(_answer(contents)),
+        "@ROWS@": "".join(_rows(contents)),
         "@STYLE@": parts["css"],
         "@SCRIPT@": parts["js"],
         "@DATA@": data.replace("<", "\\u003c"),
     }
     # In one pass: a name from the model may be "@DATA@".
     return re.sub("|".join(texts), lambda found: texts[found[0]], parts["html"])
+
+
+def _answer(contents: Contents) -> Iterator[str]:
+    """The answer as paragraphs, which a browser without scripts shows, too."""
+    for sentence in contents.answer:
+        yield f"<p>{html.escape(sentence)}</p>"
+    if contents.doubt is not None:
+        yield f'<p id="doubt">In doubt: {html.escape(contents.doubt)}.</p>'
+    if contents.failure is not None:
+        text = html.escape(f"This report is not complete: {contents.failure}")
+        yield f'<p id="failure" role="alert">{text}</p>'
+
+
+def _rows(contents: Contents) -> Iterator[str]:
+    """The ways to run the model as a list, for a browser without scripts."""
+    for row in contents.rivals:
+        facts = [
+            row.name,
+            row.status,
+            "" if row.measured_s is None else format_seconds(row.measured_s),
+            "" if row.share is None else f"{row.share:.2f} of ONNX Runtime's time",
+            row.reason,
+        ]
+        yield f"<li>{html.escape('; '.join(fact for fact in facts if fact))}</li>"

@@ -1,4 +1,5 @@
-"""Positions for drawing a graph: a row for each depth, and neighbours near each other.
+"""Positions for drawing a graph: a row for each depth, and neighbours near each other; and the rows
+that repeat, which are drawn as one.
 
 Source of the method: Sugiyama, Tagawa and Toda, "Methods for Visual Understanding of Hierarchical
 System Structures", IEEE Transactions on Systems, Man, and Cybernetics, 1981; its two first steps,
@@ -6,12 +7,20 @@ layers by the longest path and ordering by barycentres, in one pass from the inp
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from coexec.graph.graph import Graph
+from coexec.report.contents import RepeatedRows
 
-__all__ = ["Position", "positions"]
+__all__ = ["Position", "positions", "repeats"]
+
+_LEAST_SAVED = 3
+"""Rows that a repeat must save: a drawing is hardly shorter by fewer."""
+_LEAST_COUNT = 3
+"""A long sequence that occurs twice is no simpler to read as one box."""
+_LONGEST = 100
+"""Rows of a sequence. The block of a network that is repeated has fewer."""
 
 
 class Position(NamedTuple):
@@ -22,6 +31,32 @@ class Position(NamedTuple):
     column: float
     """Distance from the middle of the drawing, in tasks; no two tasks of a row are nearer than
     1."""
+
+
+def repeats(rows: Sequence[Hashable]) -> Iterator[RepeatedRows]:
+    """Repeats that do not overlap, from the first row on; of those that begin with a row, the one
+    with the largest count.
+
+    Args:
+        rows: the operators of each row, in any form that can be compared.
+    """
+    row = 0
+    while row < len(rows):
+        longest = min(_LONGEST, (len(rows) - row) // _LEAST_COUNT)
+        found = (RepeatedRows(row, n, _count(rows, row, n)) for n in range(1, longest + 1))
+        worth = (r for r in found if r.saved >= _LEAST_SAVED and r.count >= _LEAST_COUNT)
+        best = max(worth, key=lambda each: (each.count, each.saved), default=None)
+        if best is not None:
+            yield best
+        row += 1 if best is None else best.length * best.count
+
+
+def _count(rows: Sequence[Hashable], row: int, length: int) -> int:
+    """How often the sequence of ``length`` rows occurs from ``row`` on."""
+    same = 0
+    while row + length + same < len(rows) and rows[row + same] == rows[row + length + same]:
+        same += 1
+    return 1 + same // length
 
 
 def positions(graph: Graph) -> Mapping[str, Position]:

@@ -1,7 +1,7 @@
 """The rivals of a plan: each device alone, and ONNX Runtime on the same cores."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -10,11 +10,12 @@ from coexec.arrays import Array
 from coexec.errors import DeviceError
 from coexec.model.values import bound_run
 from coexec.report.alternatives import alone_s
+from coexec.report.contents import RivalRow
 from coexec.report.peak import of_onnx_runtime, of_plan
 from coexec.report.standings import Row
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
-from coexec.selection.decision import Candidate
+from coexec.selection.decision import Candidate, Decision
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 from coexec.selection.quiet_moment import Rest
@@ -22,6 +23,7 @@ from coexec.timing.simulate import simulate
 
 __all__ = [
     "alone_rows",
+    "candidate_rows",
     "predicted_time_s",
     "recorded_run",
     "row_of_onnx_runtime",
@@ -118,4 +120,33 @@ def row_of_onnx_runtime(work: PlanningContext, feeds: Mapping[str, Array]) -> Ro
     init_s = time.perf_counter() - start_s
     run = bound_run(session, feeds)
     peak = partial(of_onnx_runtime, work, threads, feeds)
-    return Row(f"ORT, {threads} threads", None, run, peak, init_s=init_s, is_base=True)
+    ending = "s" if threads > 1 else ""
+    return Row(
+        f"ONNX Runtime, {threads} thread{ending}", None, run, peak, init_s=init_s, is_base=True
+    )
+
+
+def candidate_rows(decision: Decision | None) -> Iterator[RivalRow]:
+    """The candidates of planner "auto" with the figures of its race; no row if ONNX Runtime's own
+    session or the taken plan did not run in it."""
+    candidates = () if decision is None else decision.candidates
+    sessions = [each for each in candidates if each.is_ort_session and each.ratio is not None]
+    if not sessions or candidates[0].ratio is None:
+        return
+    base = min(sessions, key=lambda each: each.ratio or 0.0)
+    for each in candidates:
+        yield RivalRow(
+            str(each),
+            each.expected_s if each.predicted_s is None else each.predicted_s,
+            each.paced_s,
+            each.loop_s,
+            each.ratio / base.ratio if each.ratio and base.ratio else None,
+            each is base,
+            each is candidates[0],
+            each.requests,
+            each.per_s,
+            each.rounds,
+            each.status,
+            each.reason,
+            each.planner,
+        )

@@ -30,7 +30,7 @@ function time(seconds) {
 }
 
 function size(bytes) {
-  if (bytes === null || bytes === undefined) return "not known";
+  if (bytes === null || bytes === undefined) return "";
   const steps = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
   const [unit, name] = steps.find(([step]) => bytes >= step) || [1, "B"];
   return `${(bytes / unit).toPrecision(3)} ${name}`;
@@ -90,7 +90,7 @@ function table(columns, rows, mark = () => {}) {
     for (const column of columns) {
       const value = column.of(row);
       const isNumber = column.text !== undefined;
-      const cell = element("td", { class: isNumber ? "number" : column.isLong ? "long" : "name" });
+      const cell = element("td", { class: isNumber ? "number" : column.form || "name" });
       cell.textContent = isNumber ? column.text(value) : value ?? "";
       line.append(cell);
     }
@@ -146,12 +146,6 @@ function findable(texts, nodes, isTask = false) {
 // --- Sections
 
 function drawHead() {
-  document.getElementById("title").textContent = `${data.title}: coexec report`;
-  document.getElementById("answer").append(...data.answer.map(text => element("p", {}, text)));
-  if (data.doubt) document.getElementById("answer").append(element("p", { id: "doubt" }, `In doubt: ${data.doubt}.`));
-  const failure = document.getElementById("failure");
-  failure.hidden = data.failure === null;
-  failure.textContent = data.failure === null ? "" : `This report is not complete: ${data.failure}`;
   document.getElementById("search").addEventListener("input", search);
   document.getElementById("theme").addEventListener("click", () => {
     const isDark = getComputedStyle(document.documentElement).colorScheme === "dark";
@@ -161,62 +155,56 @@ function drawHead() {
 
 function drawRivals() {
   if (!data.rivals.length) return;
-  const node = section("rivals", "Side by side",
-    "Medians of requests that all ways to run the model answered in turns, in one process.");
-  const figures = { paced_s: "30 requests a second", loop_s: "one request after the other" };
+  const isChoice = data.rivals.some(row => row.status);
+  const node = section("rivals", isChoice ? "What auto considered" : "Side by side",
+    (isChoice ? "Each configuration of devices and engines, and the rule that took it or left it out. " :
+      "The plan, each device alone, and ONNX Runtime on the same cores. ") +
+    "All measured ways answered requests in turns, in one race. Share: of ONNX Runtime's time.");
+  const texts = { paced_s: "30 requests a second", loop_s: "one request after the other" };
+  const figures = Object.keys(texts).filter(figure => data.rivals.some(row => row[figure] !== null));
   const chart = element("div");
   const choose = element("div", { class: "bar" });
   const draw = figure => {
-    const longest = Math.max(...data.rivals.map(row => row[figure]));
-    const room = roomIn(node), label = Math.min(230, room / 2.4);
-    const svg = svgElement("svg", { width: room, height: 26 * data.rivals.length, role: "img",
-      "aria-label": `Median time, ${figures[figure]}` });
-    data.rivals.forEach((row, index) => {
+    const rows = data.rivals.filter(row => row[figure] !== null);
+    const longest = Math.max(...rows.map(row => row[figure]));
+    const room = roomIn(node), label = Math.min(330, room / 2.4);
+    const svg = svgElement("svg", { width: room, height: 26 * rows.length, role: "img",
+      "aria-label": `Median time, ${texts[figure]}` });
+    rows.forEach((row, index) => {
       const width = (room - label - 70) * row[figure] / longest;
       const bar = svgElement("rect", { x: label, y: 26 * index + 4, width, height: 17,
         fill: row.is_plan ? "#d55e00" : row.is_base ? "#999999" : "#56b4e9" });
-      addTooltip(bar, `${row.name}\n${time(row[figure])} a request, ${figures[figure]}\n` +
-        `${row.ratio.toFixed(2)} times the speed of ONNX Runtime`);
+      addTooltip(bar, `${row.name}\n${time(row[figure])} a request, ${texts[figure]}\n` +
+        `${row.share.toFixed(2)} of ONNX Runtime's time`);
       svg.append(svgElement("text", { x: label - 8, y: 26 * index + 17, "text-anchor": "end" },
-        shortened(row.name, label / 6.5)), bar, svgElement("text", { x: label + 6 + width, y: 26 * index + 17 }, time(row[figure])));
+        fitted(row.name, label - 12)), bar, svgElement("text", { x: label + 6 + width, y: 26 * index + 17 }, time(row[figure])));
     });
     chart.replaceChildren(element("div", { class: "wide" }, svg));
     for (const each of choose.children) each.setAttribute("aria-pressed", each.dataset.figure === figure);
   };
-  for (const [figure, text] of Object.entries(figures)) {
-    const each = button(text, () => draw(figure));
+  for (const figure of figures) {
+    const each = button(texts[figure], () => draw(figure));
     each.dataset.figure = figure;
     choose.append(each);
   }
-  node.append(choose, chart, table([
+  const lines = table([
     { title: "way to run it", of: row => row.same_as ? `${row.name} = ${row.same_as}` : row.name },
+    { title: "status", of: row => row.status === "untried" ? "not tried" : row.status, form: "short" },
+    { title: "share", of: row => row.share, text: value => value === null ? "" : value.toFixed(2) },
+    { title: "reason", of: row => row.reason, form: "long" },
     { title: "at 30 a second", of: row => row.paced_s, text: time },
     { title: "in a loop", of: row => row.loop_s, text: time },
-    { title: "speed over ONNX Runtime", of: row => row.ratio, text: value => value.toFixed(2) },
+    { title: "requests a second", of: row => row.per_s, text: value => value === null ? "" : value.toFixed(1) },
     { title: "predicted", of: row => row.predicted_s, text: time },
     { title: "start", of: row => row.init_s, text: time },
     { title: "peak memory", of: row => row.peak_bytes, text: size },
-  ], data.rivals));
+  ].filter(column => data.rivals.some(row => column.of(row))), data.rivals,
+  (line, row) => line.classList.toggle("first", row.is_plan));
+  lines.classList.remove("tall");  // the reasons are read without scrolling
+  node.append(choose, chart, lines);
   for (const [name, reason] of Object.entries(data.left_out))
     node.append(element("p", { class: "quiet" }, `Left out: ${name} alone: ${reason}`));
-  draw("paced_s");
-}
-
-function drawConsidered() {
-  if (!data.considered.length) return;
-  const node = section("considered", "What auto considered",
-    "Each configuration of devices, its figures, and the rule that took it or left it out.");
-  node.append(table([
-    { title: "devices", of: row => row.devices.join(", ") },
-    { title: "engines", of: row => row.engines.join(", ") },
-    { title: "planner", of: row => row.own_session ? "own session" : row.planner },
-    { title: "status", of: row => row.status },
-    { title: "expected", of: row => row.expected_s, text: time },
-    { title: "predicted", of: row => row.predicted_s, text: time },
-    { title: "at 30 a second", of: row => row.paced_s, text: time },
-    { title: "in a loop", of: row => row.loop_s, text: time },
-    { title: "reason", of: row => row.reason, isLong: true },
-  ], data.considered));
+  if (figures.length) draw(figures[0]);
 }
 
 function drawTimelines() {
@@ -328,67 +316,113 @@ function blockText(block, kind) {
   return lines.join("\n");
 }
 
+// The boxes of the graph: a task each, and one for each of the repeats that are closed.
+function boxesOf(closed) {
+  const repeatOf = row => closed.find(each => each.row <= row && row < each.row + each.length * each.count);
+  const boxes = [], boxOf = [];
+  const boxOfRepeat = new Map();
+  for (const task of data.nodes) {
+    const repeat = repeatOf(task.row);
+    let box = boxOfRepeat.get(repeat);
+    if (!box || !repeat) {
+      box = { repeat, tasks: [], row: task.row - closed.filter(each => each.row < task.row && each !== repeat)
+        .reduce((sum, each) => sum + each.length * each.count - 1, 0) - (repeat ? task.row - repeat.row : 0) };
+      boxes.push(box);
+      if (repeat) boxOfRepeat.set(repeat, box);
+    }
+    box.tasks.push(task);
+    boxOf.push(box);
+  }
+  for (const box of boxes) {
+    const sum = of => box.tasks.reduce((total, task) => total + of(task), 0);
+    box.column = sum(task => task.column) / box.tasks.length;
+    box.seconds = sum(task => task.predicted_s);
+    box.isCritical = box.tasks.some(task => task.is_critical);
+    const weight = task => box.seconds ? task.predicted_s / box.seconds : 1 / box.tasks.length;
+    const places = [...new Set(box.tasks.flatMap(task => Object.keys(task.places)))];
+    box.places = places.map(place => [place, sum(task => weight(task) * (task.places[place] || 0))]);
+    box.title = box.repeat ? `${box.repeat.count} times ${sequenceOf(box)}` : box.tasks[0].kind;
+  }
+  return { boxes, boxOf };
+}
+
+// The operators of a repeat: its rows, and the tasks of a row from left to right.
+function sequenceOf({ repeat, tasks }) {
+  const rows = Array.from({ length: repeat.length }, () => []);
+  for (const task of [...tasks].sort((a, b) => a.column - b.column))
+    if (task.row < repeat.row + repeat.length) rows[task.row - repeat.row].push(task.kind);
+  return rows.map(kinds => kinds.join(" | ")).join(", ");
+}
+
 function drawGraph() {
   if (!data.nodes.length) return;
   const node = section("graph", "The graph",
     "Each task by its place or by its time; a task that several places divide has the colours of " +
-    "all. Red: the critical path of the simulation. A click shows the task in the table.");
-  const wide = 150, high = 44, box = 132, rise = 24;
-  const left = Math.min(...data.nodes.map(each => each.column));
-  const right = Math.max(...data.nodes.map(each => each.column));
-  const depth = Math.max(...data.nodes.map(each => each.row));
-  const longest = Math.max(...data.nodes.map(each => each.predicted_s)) || 1;
-  const x = each => (each.column - left) * wide + 10;
-  const y = each => each.row * high + 10;
+    "all. Red: the critical path of the simulation. A click shows the task in the table." +
+    (data.repeats.length ? " Rows that repeat are one box, with their number; a click opens it." : ""));
+  const wide = 150, high = 44, rise = 24;
   const scroller = element("div", { class: "wide tall", tabindex: "0", id: "drawing" });
-  let zoom = 1, byTime = false;
+  let zoom = 1, byTime = false, closed = data.repeats;
+  const widthOf = box => box.repeat ? Math.min(396, 40 + penWidth(box.title)) : 132;
   const draw = () => {
-    const width = (right - left) * wide + box + 20, height = depth * high + rise + 20;
+    const { boxes, boxOf } = boxesOf(closed);
+    const longest = Math.max(...boxes.map(box => box.seconds)) || 1;
+    const left = Math.min(...boxes.map(box => box.column * wide - widthOf(box) / 2)) - 10;
+    const right = Math.max(...boxes.map(box => box.column * wide + widthOf(box) / 2)) + 10;
+    const centre = box => box.column * wide - left, y = box => box.row * high + 10;
+    const width = right - left, height = Math.max(...boxes.map(y)) + rise + 10;
     const svg = svgElement("svg", { viewBox: `0 0 ${width} ${height}`, width: width * zoom, height: height * zoom,
       role: "img", "aria-label": "Graph of tasks" });
-    for (const [a, b] of data.edges) {
-      const from = data.nodes[a], to = data.nodes[b];
-      svg.append(edgeOf(from, to, x(from) + box / 2, y(from) + rise, x(to) + box / 2, y(to)));
+    const drawn = new Map(boxes.map(box => [box, new Set()]));
+    for (const [from, to] of data.edges.map(edge => edge.map(index => boxOf[index]))) {
+      if (from === to || drawn.get(from).has(to)) continue;
+      drawn.get(from).add(to);
+      svg.append(edgeOf(from, to, centre(from), y(from) + rise, centre(to), y(to)));
     }
     searched.splice(0, searched.length, ...searched.filter(each => !each.isNode));
-    data.nodes.forEach(each => {
-      const group = svgElement("g");
-      let start = x(each);
-      const shares = byTime ? { "": 1 } : each.places;
-      for (const [place, share] of Object.entries(shares)) {
-        const heat = Math.sqrt(each.predicted_s / longest);
-        group.append(svgElement("rect", { x: start, y: y(each), width: box * share, height: rise,
-          fill: byTime ? `color-mix(in srgb, #d55e00 ${Math.round(100 * heat)}%, var(--back))` : colourOf(place) }));
-        start += box * share;
+    for (const box of boxes) {
+      const group = svgElement("g", box.repeat ? { class: "fold" } : {});
+      const start = centre(box) - widthOf(box) / 2;
+      const heat = Math.round(100 * Math.sqrt(box.seconds / longest));
+      let x = start;
+      for (const [place, share] of byTime ? [["", 1]] : box.places) {
+        group.append(svgElement("rect", { x, y: y(box), width: widthOf(box) * share, height: rise,
+          fill: byTime ? `color-mix(in srgb, #d55e00 ${heat}%, var(--back))` : colourOf(place) }));
+        x += widthOf(box) * share;
       }
-      const frame = svgElement("rect", { class: each.is_critical ? "node critical" : "node", fill: "none",
-        x: x(each), y: y(each), width: box, height: rise, rx: 3 });
-      const words = svgElement("text", { x: x(each) + 5, y: y(each) + 16 }, fitted(each.kind, box - 10));
+      const frame = svgElement("rect", { class: box.isCritical ? "node critical" : "node", fill: "none",
+        x: start, y: y(box), width: widthOf(box), height: rise, rx: 3 });
+      const words = svgElement("text", { x: start + 5, y: y(box) + 16 }, fitted(box.title, widthOf(box) - 10));
       if (!byTime) words.style.fill = "#111";
       group.append(frame, words);
-      const places = Object.entries(each.places).map(([place, share]) => `${place} ${percent(share)}`);
-      addTooltip(group, `${each.name}\n${each.kind}\n${places.join(", ")}\n${time(each.predicted_s)} predicted`);
-      group.addEventListener("click", () => reveal(each.name));
+      const places = box.places.map(([place, share]) => `${place} ${percent(share)}`);
+      addTooltip(group, `${box.repeat ? `${box.tasks.length} tasks` : box.tasks[0].name}\n${box.title}\n` +
+        `${places.join(", ")}\n${time(box.seconds)} predicted`);
+      group.addEventListener("click", () => box.repeat ? open(box.repeat) : reveal(box.tasks[0].name));
       svg.append(group);
-      searched.push({ text: each.name.toLowerCase(), nodes: [frame], isTask: false, isNode: true });
-    });
+      searched.push({ text: box.tasks.map(task => task.name).join("\n").toLowerCase(), nodes: [frame],
+        isTask: false, isNode: true });
+    }
     scroller.replaceChildren(svg);
     search();
+    return -left * zoom;
   };
+  const open = repeat => { closed = closed.filter(each => each !== repeat); tip.hidden = true; draw(); };
   const scale = factor => { zoom = Math.min(4, Math.max(0.1, zoom * factor)); draw(); };
   const toggle = button("Colour by time", self => {
     byTime = !byTime;
     self.textContent = byTime ? "Colour by place" : "Colour by time";
     draw();
   });
+  const fold = button("Open or fold repeats", () => { closed = closed.length ? [] : data.repeats; draw(); });
   node.append(element("div", { class: "bar" }, button("Zoom in", () => scale(1.5)),
-    button("Zoom out", () => scale(1 / 1.5)), toggle), placeLegend(), scroller);
-  draw();
-  scroller.scrollLeft = ((0 - left) * wide + box / 2 + 10) - (scroller.clientWidth || 0) / 2;
+    button("Zoom out", () => scale(1 / 1.5)), toggle, ...(data.repeats.length ? [fold] : [])),
+    placeLegend(), scroller);
+  scroller.scrollLeft = draw() - (scroller.clientWidth || 0) / 2;
 }
 
 function edgeOf(from, to, x1, y1, x2, y2) {
-  return svgElement("path", { class: from.is_critical && to.is_critical ? "edge critical" : "edge",
+  return svgElement("path", { class: from.isCritical && to.isCritical ? "edge critical" : "edge",
     d: `M${x1} ${y1}C${x1} ${y1 + 14} ${x2} ${y2 - 14} ${x2} ${y2}` });
 }
 
@@ -406,7 +440,7 @@ function drawAlternatives() {
     { title: "over this plan", of: row => row.predicted_s === null ? null : row.predicted_s / data.predicted.makespan_s,
       text: value => value === null ? "" : value.toFixed(2) },
     { title: "planning took", of: row => row.planning_s, text: time },
-    { title: "status", of: row => row.status, isLong: true },
+    { title: "status", of: row => row.status, form: "long" },
   ];
   if (!data.planners.length)
     section("planners", "Planners", "Not applicable: one device was planned for, or no time was given.");
@@ -442,43 +476,6 @@ function drawAlternatives() {
       "The plan that the same planner would make if the device were not there, simulated.");
     node.append(table([{ title: "without", of: row => row.name }, ...columns], data.without));
   }
-}
-
-function drawDistribution() {
-  const rows = data.rivals.filter(row => !row.same_as);
-  if (!rows.length) return;
-  const node = section("distribution", "How much times vary",
-    "Each dot is a request; the box spans the middle half, the line is the median.");
-  const figures = Object.keys(rows[0].samples_s).filter(figure => rows.some(row => row.samples_s[figure].length));
-  const most = Math.max(...rows.flatMap(row => figures.flatMap(figure => quantile(row.samples_s[figure], .99))));
-  const room = roomIn(node), label = Math.min(290, room / 2);
-  const svg = svgElement("svg", { width: room, height: 24 * rows.length * figures.length + 24, role: "img",
-    "aria-label": "Times of all requests" });
-  const x = seconds => label + (room - label - 20) * Math.min(1, seconds / most);
-  let y = 4;
-  for (const row of rows) for (const figure of figures) {
-    const samples = row.samples_s[figure];
-    svg.append(svgElement("text", { x: label - 8, y: y + 14, "text-anchor": "end" },
-      `${shortened(row.name, label / 6.5 - 7)}, ${figure}`));
-    for (const sample of samples)
-      svg.append(svgElement("circle", { cx: x(sample), cy: y + 10, r: 2, fill: "#56b4e9", opacity: .5 }));
-    const [low, middle, high] = [.25, .5, .75].map(share => quantile(samples, share));
-    const frame = svgElement("rect", { x: x(low), y: y + 3, width: Math.max(1, x(high) - x(low)), height: 14,
-      fill: "#e69f0055", stroke: "#e69f00" });
-    addTooltip(frame, `${row.name}, ${figure}\n${samples.length} requests\n` +
-      `p50 ${time(middle)}, p90 ${time(quantile(samples, .9))}, p99 ${time(quantile(samples, .99))}`);
-    svg.append(frame, svgElement("line", { x1: x(middle), x2: x(middle), y1: y, y2: y + 20, stroke: "var(--strong)" }));
-    y += 24;
-  }
-  svg.append(svgElement("text", { class: "faint", x: label, y: y + 12 }, "0"),
-    svgElement("text", { class: "faint", x: room - 20, y: y + 12, "text-anchor": "end" }, time(most)));
-  node.append(element("div", { class: "wide" }, svg));
-}
-
-function quantile(values, share) {
-  const sorted = [...values].sort((a, b) => a - b);
-  const at = share * (sorted.length - 1), low = Math.floor(at);
-  return sorted[low] + ((sorted[low + 1] ?? sorted[low]) - sorted[low]) * (at - low);
 }
 
 function drawMemory() {
@@ -521,7 +518,7 @@ function drawTasks() {
     { title: "reads from elsewhere", of: row => row.moved_bytes, text: value => value ? size(value) : "" },
     { title: "output", of: row => row.shape },
     { title: "reason", of: row => row.group },
-    { title: "figures", of: row => row.why, isLong: true },
+    { title: "figures", of: row => row.why, form: "long" },
   ], data.tasks, (line, row) => {
     if (row.is_critical && data.places.length > 1) line.classList.add("critical");
     if (!taskLines.has(row.task)) taskLines.set(row.task, line);
@@ -540,12 +537,17 @@ function drawFacts() {
 
 const roomIn = node => Math.max(260, Math.min(760, node.clientWidth - 24));
 
-// The text, shortened until it is no wider than a number of pixels in the font of figures.
-function fitted(text, pixels) {
-  const pen = fitted.pen ||= document.createElement("canvas").getContext("2d");
+// Pixels of a text in the font of figures.
+function penWidth(text) {
+  const pen = penWidth.pen ||= document.createElement("canvas").getContext("2d");
   pen.font = "11px system-ui, sans-serif";
+  return pen.measureText(text).width;
+}
+
+// The text, shortened until it is no wider than a number of pixels.
+function fitted(text, pixels) {
   let most = text.length;
-  while (most > 1 && pen.measureText(shortened(text, most)).width > pixels) most -= 1;
+  while (most > 1 && penWidth(shortened(text, most)) > pixels) most -= 1;
   return shortened(text, most);
 }
 
@@ -555,9 +557,7 @@ drawHead();
 drawRivals();
 drawTimelines();
 drawGraph();
-drawConsidered();
 drawAlternatives();
-drawDistribution();
 drawMemory();
 drawTasks();
 drawFacts();
