@@ -45,6 +45,7 @@ PlanFileOpt = Annotated[
     doubt="Why the next call measures again; null: it does not.",
     unfinished="The step in which the time was over; null: none.",
     has_last_race="Whether the figures are of the last race, or of the race of all candidates.",
+    peak_bytes="Largest memory of the process that chose and raced; null: not known.",
     plan="The file of the plan; null: none was kept.",
 )
 @takes(*CHOOSING)
@@ -66,6 +67,7 @@ def command(
     from coexec.cli.output import check_plan_file, print_json
     from coexec.cli.progress import progress
     from coexec.selection.optimize import optimize
+    from coexec.units import format_bytes
 
     file = output or default_plan(model)
     check_plan_file(file, model)
@@ -82,6 +84,8 @@ def command(
     out.print(f"verdict    {verdict}")
     if (doubt := _doubt(verdict)) is not None:
         out.print(f"doubt      {doubt}")
+    if verdict.peak_bytes is not None:
+        out.print(f"memory     up to {format_bytes(verdict.peak_bytes)} to choose and race")
     if kept is not None:
         out.print(f"plan       {file}{', in place of an earlier one' if replaced else ''}")
         out.print(f"use it     session = coexec.InferenceSession({model!r}, plan={str(file)!r})")
@@ -143,4 +147,5 @@ def _facts(verdict: "Verdict") -> dict[str, Any]:
         "doubt": verdict.doubt,
         "unfinished": verdict.unfinished,
         "has_last_race": verdict.has_last_race,
+        "peak_bytes": verdict.peak_bytes,
     }

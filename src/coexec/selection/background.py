@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coexec.errors import CoexecError, ExecutionError
-from coexec.processes import Child, Parent
+from coexec.model.main_memory import bounded_memory, too_little_memory
+from coexec.processes import Child, EndedError, Parent
 from coexec.profiling.activity import Quiet, Traffic
 from coexec.selection.planning_context import opened_cache
 from coexec.selection.prepare import PlanRequest
@@ -98,6 +99,9 @@ class _Jobs:
         self._current = job, child
         try:
             child.ask((job.source, settings, TRAFFIC.publish(), job.again))
+        except EndedError as error:
+            limit_bytes = settings.memory_limit
+            return error if limit_bytes is None else too_little_memory(limit_bytes)
         except CoexecError as error:
             return error
         finally:
@@ -152,7 +156,8 @@ def _serve() -> None:
     _step_back()
     try:
         settings = replace(settings, quiet=Quiet(traffic, _PATIENCE_S))
-        PlanRequest(source, settings).prepare(again)
+        with bounded_memory(settings.memory_limit):
+            PlanRequest(source, settings).prepare(again)
         answer: CoexecError | None = None
     except CoexecError as error:
         answer = error

@@ -205,7 +205,9 @@ class Chooser:
             reasons = "; ".join(f"{'+'.join(c.devices)}: {c.reason}" for c in left_out)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         shortlist, unraced = self._worth_running(able)
-        race = PlanRace(self._objective, rules, quiet, self._report, self._compete)
+        race = PlanRace(
+            self._objective, rules, quiet, self._report, self._compete, self._settings.memory_limit
+        )
         outcome = race.run(shortlist, deadline)
         order = self._compared(ranked(shortlist, outcome, self._objective, rules), deadline)
         decision = self._decision(order, [*unraced, *left_out], outcome)
@@ -313,6 +315,7 @@ class Chooser:
             sorted(of.pins.items()),
             sorted(of.engine_options.items()),
             of.waiting,
+            *([] if of.memory_limit is None else [of.memory_limit]),
         )
         machine = (of.devices, detect.clusters(), self._first.fingerprint, installed())
         return digest(_FORM, self._first.given.digest, machine, options)

@@ -11,7 +11,7 @@ from coexec.errors import CoexecError
 from coexec.plan.plan import Plan
 from coexec.selection.comparison import ReferenceAnswers, result_of
 from coexec.selection.configurations import Configuration
-from coexec.selection.deadline import LateError
+from coexec.selection.deadline import UntriedError
 from coexec.selection.decision import Candidate, Requests, Status
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
@@ -85,7 +85,9 @@ class Contender(NamedTuple):
         If it failed and other rivals ran, its candidate is refused with the error; if it was not
         started in time, it is untried.
         """
-        error = outcome.failed.get(which) if any(outcome.laps.values()) else None
+        error = outcome.failed.get(which)
+        if not (any(outcome.laps.values()) or isinstance(error, UntriedError)):
+            error = None
         rounds_s = outcome.rounds_s(which, figure)
         parallel_s = outcome.median_s(which, "parallel")
         candidate = replace(
@@ -99,7 +101,7 @@ class Contender(NamedTuple):
         entry = self._replace(candidate=candidate, rounds_s=rounds_s)
         if error is None:
             return entry
-        status: Status = "untried" if isinstance(error, LateError) else "refused"
+        status: Status = "untried" if isinstance(error, UntriedError) else "refused"
         return entry._replace(candidate=replace(candidate, status=status, reason=str(error)))
 
     def expecting(self, expected_s: float | None) -> "Contender":

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from coexec.errors import ExecutionError
 
-__all__ = ["Deadline", "LateError", "OutOfTimeError"]
+__all__ = ["Deadline", "LateError", "OutOfTimeError", "UntriedError"]
 
 
 class OutOfTimeError(Exception):
@@ -56,5 +56,9 @@ class Deadline:
             raise OutOfTimeError(f"there was no time for it within {self.seconds:.3g} s")
 
 
-class LateError(ExecutionError):
+class UntriedError(ExecutionError):
+    """A plan did not run, because a limit of time or memory did not allow it."""
+
+
+class LateError(UntriedError):
     """A plan did not run, because the time for the choice was over before it was started."""

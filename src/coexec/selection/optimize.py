@@ -26,6 +26,7 @@ from typing import Any
 from coexec.engines.detect import is_whole_machine, usable_cores
 from coexec.engines.names import whole_cpu, without_engine
 from coexec.errors import CoexecError, ExecutionError, UsageError
+from coexec.model.main_memory import bounded_memory, peak_bytes, too_little_memory
 from coexec.processes import Child, EndedError, Parent
 from coexec.profiling.processors import Load, load_from_now
 from coexec.progress import ReportProgress
@@ -89,6 +90,8 @@ class Verdict:
     unfinished: str | None = None
     """The step that was running when the time was over; None if none was. The figures are those of
     an earlier step, or there are none."""
+    peak_bytes: int | None = None
+    """The largest memory of the process that chose and raced."""
     has_last_race: bool = True
     """Whether the figures are of the last race. Those of the race of all candidates stand until it
     has ended: a model that starts slowly may have no time for it."""
@@ -191,7 +194,11 @@ def optimize(
     try:
         with contextlib.suppress(EndedError):  # the next message is this error
             child.send((source, child_settings, seconds))
-        return _followed(messages, end_s, report)
+        return _followed(messages, end_s, report, child.pid)
+    except EndedError:
+        if settings.memory_limit is None:
+            raise
+        raise too_little_memory(settings.memory_limit) from None
     finally:
         child.kill()
         reader.join()  # the thread ends at the end of the pipe
@@ -199,7 +206,10 @@ def optimize(
 
 
 def _followed(
-    messages: "queue.SimpleQueue[Any]", end_s: float, report: ReportProgress | None
+    messages: "queue.SimpleQueue[Any]",
+    end_s: float,
+    report: ReportProgress | None,
+    child_pid: int,
 ) -> Verdict:
     """The last verdict of the process, or a verdict with the step that was unfinished.
 
@@ -211,7 +221,8 @@ def _followed(
         try:
             message = messages.get(timeout=max(0.0, end_s - time.monotonic()))
         except queue.Empty:
-            return replace(verdict or Verdict(others=others), unfinished=step)
+            found = replace(verdict or Verdict(others=others), unfinished=step)
+            return replace(found, peak_bytes=peak_bytes(child_pid))
         if isinstance(message, EndedError) and verdict is not None:
             return verdict
         if isinstance(message, CoexecError):
@@ -468,8 +479,9 @@ def _serve() -> None:
         message if isinstance(message, Warning) else UserWarning(message)
     )
     try:
-        for verdict in _verdicts(source, settings, seconds, report):
-            parent.send(verdict)
+        with bounded_memory(settings.memory_limit):
+            for verdict in _verdicts(source, settings, seconds, report):
+                parent.send(replace(verdict, peak_bytes=peak_bytes()))
     except CoexecError as error:
         parent.send(error)
     os._exit(0)  # does not wait for threads of engines

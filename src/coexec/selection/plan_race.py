@@ -6,15 +6,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 
 from coexec.arrays import Array
-from coexec.errors import CoexecError, DeviceError, ExecutionError
-from coexec.model.main_memory import least_bytes, main_memory_bytes
+from coexec.errors import CoexecError, DeviceError
+from coexec.graph.graph import Graph
+from coexec.model.main_memory import least_bytes, main_memory_bytes, resident_bytes
 from coexec.profiling.activity import Quiet, undisturbed
 from coexec.profiling.processors import Load
 from coexec.progress import ReportProgress
 from coexec.rules import Rules
 from coexec.selection.candidate_process import RivalProcess
 from coexec.selection.contender import Contender
-from coexec.selection.deadline import Deadline, LateError
+from coexec.selection.deadline import Deadline, LateError, UntriedError
 from coexec.selection.objective import Objective, warm_turn
 from coexec.selection.quiet_moment import Stopwatch, cpu_clock
 from coexec.selection.race import Compete, Lap, Outcome
@@ -33,6 +34,8 @@ class PlanRace:
     quiet: Quiet | None
     report: ReportProgress
     compete: Compete
+    memory_limit: int | None = None
+    """Bytes that this process and those of rivals may use; None: a share of main memory."""
 
     def run(self, shortlist: Sequence[Contender], deadline: Deadline) -> Outcome[int]:
         """Run the race; rivals are the indices of the shortlist. A single plan needs no race, also
@@ -83,10 +86,8 @@ class PlanRace:
         """
         what = "plans compiled for the race"
         model = shortlist[0].plans[0][0].model
-        needed_bytes, memory_bytes = least_bytes(model.graph), main_memory_bytes()
-        limit_bytes = self.rules.memory_share * memory_bytes if memory_bytes else None
         for feeds in model.candidates():
-            rivals, count = _Rivals(), 0
+            rivals = _Rivals()
             with ExitStack() as attempt:
                 for which, entry in enumerate(shortlist):
                     if rivals.turns and deadline.left_s() <= 0:
@@ -94,18 +95,13 @@ class PlanRace:
                             f"there was no time to start it within {deadline.seconds:.3g} s"
                         )
                         continue
-                    all_bytes = (count + len(entry.plans)) * needed_bytes
-                    if limit_bytes and rivals.turns and all_bytes > limit_bytes:
-                        rivals.failed[which] = ExecutionError(
-                            f"not measured: {count + len(entry.plans)} plans in memory need "
-                            f"{format_bytes(all_bytes)}, and planning may use "
-                            f"{self.rules.memory_share:.0%} of {format_bytes(memory_bytes or 0)}"
-                        )
+                    too_large = self._too_large(entry, model.graph, rivals)
+                    if rivals.turns and too_large is not None:
+                        rivals.failed[which] = UntriedError(too_large)
                         continue
                     self.report(what, which, len(shortlist))
                     try:
                         self._start(entry, which, feeds, rivals, attempt)
-                        count += len(entry.plans)
                     except CoexecError as error:
                         rivals.failed[which] = error
                     self.report(what, which + 1, len(shortlist))
@@ -113,6 +109,25 @@ class PlanRace:
                     stack.push(attempt.pop_all())
                     return rivals
         return _Rivals()
+
+    def _too_large(self, entry: Contender, graph: Graph, rivals: "_Rivals") -> str | None:
+        """Why a plan cannot start beside ``rivals``; None if there is memory for it.
+
+        While an engine starts, the weights are in memory twice: as they are stored, and as it packs
+        them.
+        """
+        main_bytes = main_memory_bytes()
+        limit_bytes = self.memory_limit
+        if limit_bytes is None and main_bytes is not None:
+            limit_bytes = round(self.rules.memory_share * main_bytes)
+        used_bytes = resident_bytes() + sum(map(resident_bytes, rivals.processes))
+        needed_bytes = used_bytes + 2 * len(entry.plans) * least_bytes(graph)
+        if limit_bytes is None or needed_bytes <= limit_bytes:
+            return None
+        return (
+            f"it would need {format_bytes(needed_bytes)} of the limit of "
+            f"{format_bytes(limit_bytes)} (memory_limit)"
+        )
 
     def _start(
         self,
