@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from coexec.errors import UsageError
 from coexec.progress import ReportProgress
 from coexec.rules import Rules, current_rules
+from coexec.units import parse_bytes
 
 if TYPE_CHECKING:
     from coexec.cache import Cache
@@ -62,6 +63,7 @@ KEYWORDS = (
     "replan",
     "mode",
     "waiting",
+    "memory_limit",
 )
 """Settings that are keywords of `coexec.InferenceSession`. The others are for the command line and
 for processes that plan in the background."""
@@ -262,6 +264,17 @@ def _check_replan(replan: Any) -> float | None:
     return None if replan is None else float(replan)
 
 
+def _check_memory_limit(limit: Any) -> int | None:
+    if isinstance(limit, str):
+        try:
+            limit = parse_bytes(limit)
+        except UsageError as error:
+            raise UsageError(f"memory_limit: {error}") from None
+    if limit is not None and not (_is_integer(limit) and limit > 0):
+        raise UsageError(f"memory_limit={limit!r}; give bytes, or a text such as '2GiB'")
+    return None if limit is None else int(limit)
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings for planning and running a model. Every value is checked when an object is made.
@@ -424,6 +437,17 @@ class Settings:
     replan: float | None = field(default=None, metadata=_about(check=_check_replan))
     """Make a new plan when a device differs from its profile by more than this share for some time.
     """
+    memory_limit: int | None = field(
+        default=None,
+        metadata=_about(
+            check=_check_memory_limit,
+            option=Option(
+                "--memory-limit",
+                "Memory for planning, such as 2GiB; larger candidates are not tried.",
+            ),
+        ),
+    )
+    """Bytes, or a text such as "2GiB", that planning may use. None: half of main memory."""
     cache: "Cache | Path | str | None" = field(
         default=None,
         metadata=_about(

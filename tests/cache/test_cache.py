@@ -13,8 +13,10 @@ import onnx
 import pytest
 
 import coexec
+from coexec.arrays import address_of
+from coexec.cache import Cache, rest
 from coexec.engines import detect, registry
-from coexec.errors import CacheWarning
+from coexec.errors import CacheWarning, StoreError
 from coexec.selection.opened_model import OpenedModel
 from tests.helpers.harmed import DEVICES, answer, flip, same
 from tests.helpers.small_models import branches
@@ -155,3 +157,21 @@ def test_features_have_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "features", detect.features.__wrapped__)
     assert detect.features() == ()
     assert len(plain()) == 8 and plain() != own
+
+
+def test_a_weight_is_mapped_once(tmp_path: Path) -> None:
+    """Models, plans and engines of a process share one mapping; the next user of a weight whose
+    pages were given back reads it again."""
+    values = np.arange(1 << 16, dtype=np.float32)
+    cache = Cache(tmp_path)
+    (name,) = cache.weights.add([values])
+    first, second = (Cache(tmp_path).weights.fetch([name])[name] for _ in range(2))
+    assert address_of(first) == address_of(second)
+    rest()
+    assert np.array_equal(second.view(np.float32), values)
+    file = next(tmp_path.glob("weights/*/*"))
+    file.unlink()
+    file.write_bytes(bytes(values.nbytes))  # another file in its place is not the one mapped
+    with pytest.warns(CacheWarning, match="damaged"), pytest.raises(StoreError):
+        cache.weights.fetch([name])
+    assert np.array_equal(first.view(np.float32), values)

@@ -295,6 +295,17 @@ def test_a_candidate_that_fails_while_others_run_says_why(
     assert format_candidate(failed).endswith(": the device is gone")
 
 
+@two_cores
+def test_what_needs_more_memory_than_the_limit_is_untried(tmp_path: Path) -> None:
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=ALL_RUN, memory_limit="1MiB")
+    candidates = Chooser(branches(), settings).choose().candidates
+    assert [c.status for c in candidates].count("taken") == 1
+    untried = [c for c in candidates if c.status == "untried"]
+    assert untried and all("of the limit of 1.00 MiB (memory_limit)" in c.reason for c in untried)
+    more = replace(settings, memory_limit="64GiB")  # another limit is another choice
+    assert all(c.status != "untried" for c in Chooser(branches(), more).choose().candidates)
+
+
 def entry(devices: int, planner: str = "heft") -> Contender:
     names = tuple(f"cpu:{i}" for i in range(devices))
     return Contender(Candidate(names, planner, 1.0), [])

@@ -1,6 +1,7 @@
 """`coexec optimize`: a verdict within the time, and a plan where it is worth it."""
 
 import json
+import os
 import queue
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,8 @@ import pytest
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import whole_cpu
-from coexec.errors import ModelError, UsageError
+from coexec.errors import CoexecError, ModelError, UsageError
+from coexec.model.main_memory import peak_bytes
 from coexec.profiling.processors import Load, ProcessorTime
 from coexec.profiling.profiler import Effort
 from coexec.rules import RULES, Rules
@@ -71,11 +73,12 @@ def test_a_verdict_is_a_sentence() -> None:
 def test_an_unfinished_call_has_the_figures_so_far() -> None:
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     messages.put(("race of 3 plans", 4, 100, 0.6))
-    verdict = module._followed(messages, 0.0, None)
+    verdict = module._followed(messages, 0.0, None, os.getpid())
     assert verdict.unfinished == "race of 3 plans, 4 of 100" and verdict.others == 0.6
+    assert verdict.peak_bytes == peak_bytes()
     messages.put(FASTER)
     messages.put(("race of 4 plans", 30, 100, 0.0))
-    verdict = module._followed(messages, 0.0, None)
+    verdict = module._followed(messages, 0.0, None, os.getpid())
     assert verdict.is_faster and str(verdict).endswith(
         "more time would try cpu:0+cpu:1; the time was over during this step: race of 4 plans, 30 "
         "of 100"
@@ -124,6 +127,29 @@ def test_the_plan_is_kept_where_it_is_faster(
     assert main(["optimize", model, "--json"]) == 0
     facts = json.loads(capfd.readouterr().out)
     assert facts["verdict"] == str(verdict) and facts["ratio"] == verdict.ratio
+    assert facts["peak_bytes"] is None
+
+
+def test_the_memory_of_the_choice_is_told(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "optimize", lambda *_: replace(SLOWER, peak_bytes=3 << 30))
+    assert main(["optimize", model]) == 0
+    assert "memory     up to 3.00 GiB to choose and race" in capfd.readouterr().out
+    assert main(["optimize", model, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["peak_bytes"] == 3 << 30
+
+
+def test_a_choice_beyond_the_memory_limit_is_refused_in_one_sentence(
+    model: str, tmp_path: Path
+) -> None:
+    settings = Settings(cache=tmp_path, memory_limit="80MiB")
+    with pytest.raises(
+        CoexecError, match=r"needs more memory than memory_limit=80\.0 MiB"
+    ) as caught:
+        optimize(model, settings, 20.0)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_plan_of_an_earlier_call_is_told(

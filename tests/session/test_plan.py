@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import coexec
-from coexec.cache import Cache
+from coexec.cache import Cache, Weights
 from coexec.engines.detect import usable_cores
 from coexec.errors import DegradedWarning, DeviceError, PlanError, UsageError
 from coexec.hardware.hardware import Place
@@ -53,7 +54,9 @@ def written(model: Path, plan: Plan, path: Path) -> Path:
     return path
 
 
-def test_the_plan_of_a_file_answers(model: Path, tmp_path: Path, cache: Cache) -> None:
+def test_the_plan_of_a_file_answers(
+    model: Path, tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = written(model, rewritten(model), tmp_path / "p.json")
     with coexec.InferenceSession(model, plan=str(file), cache=cache) as session:
         assert session.degraded is None and session.devices == (CORE,)
@@ -63,8 +66,13 @@ def test_the_plan_of_a_file_answers(model: Path, tmp_path: Path, cache: Cache) -
         with pickle.loads(pickle.dumps(session)) as copy:
             assert copy.devices == (CORE,)
             assert np.array_equal(copy.run(["y"], {"x": X})[0], expected)
-    again = coexec.InferenceSession(model, plan=rewritten(model), cache=cache)
-    assert again.devices == (CORE,) and not again.ort_is_open
+    with monkeypatch.context() as patch:
+        fetched: list[Any] = []
+        fetch = Weights.fetch
+        patch.setattr(Weights, "fetch", lambda own, n: (fetched.append(n), fetch(own, n))[1])
+        again = coexec.InferenceSession(model, plan=rewritten(model), cache=cache)
+        assert again.devices == (CORE,) and not again.ort_is_open
+        assert len(fetched) == 1  # each time compares all weights with their checksums
 
 
 def load_and_run(model: Path) -> np.ndarray:

@@ -12,7 +12,7 @@ from coexec.cache.new_file import write_new, write_whole
 from coexec.cache.scratch import private_folder
 from coexec.cache.substitute import has_substitute, substitute
 from coexec.cache.warning import never_warn, warn_once
-from coexec.cache.weights import Weights
+from coexec.cache.weights import Weights, rest
 
 __all__ = [
     "Cache",
@@ -22,6 +22,7 @@ __all__ = [
     "has_substitute",
     "never_warn",
     "private_folder",
+    "rest",
     "substitute",
     "warn_once",
     "write_new",

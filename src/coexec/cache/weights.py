@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,16 +20,16 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from coexec.arrays import aligned_bytes
 from coexec.cache.drafts import Drafts
 from coexec.errors import StoreError
 
-__all__ = ["Weights", "file_of", "name_of"]
+__all__ = ["Weights", "file_of", "name_of", "rest"]
 
 Bytes = npt.NDArray[np.uint8]
 
 _READ_BYTES = 65536
 """Smaller files are read: that is faster than mapping them, and takes no mapping of the process."""
-_ALIGNMENT = 64
 _THREADS = 4
 """Threads that compare checksums: with more of them, memory is not faster."""
 _WORTH_THREADS_BYTES = 8 << 20
@@ -44,6 +45,7 @@ _libc.mmap.argtypes = [
     ctypes.c_long,
 ]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -175,9 +177,7 @@ def _contents(path: Path) -> Bytes:
         size = os.fstat(handle).st_size
         if size >= _READ_BYTES:
             return _mapped(handle, size)
-        raw = np.empty(size + _ALIGNMENT, np.uint8)
-        start = -raw.__array_interface__["data"][0] % _ALIGNMENT
-        data = raw[start : start + size]
+        data = aligned_bytes(size)
         if size and os.readv(handle, [data.data]) != size:
             raise ValueError("it ends early")
         data.flags.writeable = False
@@ -202,10 +202,31 @@ class _Mapping:
     def __del__(self) -> None:
         self._unmap(self._address, self._size)
 
+    def rest(self) -> None:
+        """Take its pages out of this process."""
+        _libc.madvise(self._address, self._size, mmap.MADV_DONTNEED)
+
+
+_mappings: "weakref.WeakValueDictionary[tuple[int, ...], _Mapping]" = weakref.WeakValueDictionary()
+"""The mappings in use, by device, inode and size of the file. Models and plans share them. A file
+that replaces a damaged one has another inode, and a mapping of its own."""
+
 
 def _mapped(handle: int, size: int) -> Bytes:
-    address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE, handle, 0)
-    if address == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, f"cannot be mapped: {os.strerror(number)}")
-    return np.asarray(_Mapping(address, size))
+    status = os.fstat(handle)
+    file = status.st_dev, status.st_ino, size
+    mapping = _mappings.get(file)
+    if mapping is None:
+        address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE, handle, 0)
+        if address == _FAILED:
+            number = ctypes.get_errno()
+            raise OSError(number, f"cannot be mapped: {os.strerror(number)}")
+        mapping = _mappings[file] = _Mapping(address, size)
+    return np.asarray(mapping)
+
+
+def rest() -> None:
+    """Take the pages of all mapped weights out of this process, for example when an engine has made
+    its own copies. Pages that are used again are read from their files again."""
+    for mapping in list(_mappings.values()):
+        mapping.rest()

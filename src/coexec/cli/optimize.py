@@ -45,6 +45,7 @@ PlanFileOpt = Annotated[
     others="Share of the processors' time that other programs used.",
     doubt="What the next call goes on with; null: nothing.",
     unfinished="The step in which the time was over; null: none.",
+    peak_bytes="Largest memory of the process that chose and raced; null: not known.",
     plan="The file of the plan; null: none was kept.",
 )
 @takes(*CHOOSING)
@@ -66,6 +67,7 @@ def command(
     from coexec.cli.output import check_plan_file, print_json
     from coexec.cli.progress import progress
     from coexec.selection.optimize import optimize
+    from coexec.units import format_bytes
 
     file = output or default_plan(model)
     check_plan_file(file, model)
@@ -82,6 +84,8 @@ def command(
     out.print(f"verdict    {verdict}")
     if verdict.doubt is not None:
         out.print(f"in doubt   {verdict.doubt}; the next call goes on from here")
+    if verdict.peak_bytes is not None:
+        out.print(f"memory     up to {format_bytes(verdict.peak_bytes)} to choose and race")
     if kept is not None:
         out.print(f"plan       {file}{', in place of an earlier one' if replaced else ''}")
         out.print(f"use it     session = coexec.InferenceSession({model!r}, plan={str(file)!r})")
@@ -126,4 +130,5 @@ def _facts(verdict: "Verdict") -> dict[str, Any]:
         "others": max(verdict.others, 0.0 if verdict.decision is None else verdict.decision.others),
         "doubt": verdict.doubt,
         "unfinished": verdict.unfinished,
+        "peak_bytes": verdict.peak_bytes,
     }

@@ -50,6 +50,7 @@ CHOOSING = (
     "examples",
     "fresh",
     "engine_options",
+    "memory_limit",
     "cache",
 )
 """Settings of the planner "auto"."""

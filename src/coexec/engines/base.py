@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 
 import numpy as np
 
-from coexec.arrays import Array, numpy_type
+from coexec.arrays import Array, aligned_bytes, numpy_type
 from coexec.costs.base import Workload
 from coexec.costs.workloads import plain_workload
 from coexec.engines import detect
@@ -68,9 +68,6 @@ AfterFork = Literal["works", "again", "lost"]
 
 "works": they run there; "again": they have to be compiled again; "lost": the engine cannot be used.
 """
-
-_ALIGNMENT = 64
-"""Bytes: a cache line and an AVX-512 register. Unaligned tensors cost a few per cent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -563,9 +560,7 @@ class Timed(Protocol):
 
 def aligned_empty(tensor: Tensor) -> Array:
     """Uninitialised memory for ``tensor`` that starts at a cache line."""
-    raw = np.empty(tensor.size_bytes + _ALIGNMENT, np.uint8)
-    offset = -raw.__array_interface__["data"][0] % _ALIGNMENT  # quicker than raw.ctypes
-    flat = raw[offset : offset + tensor.size_bytes]
+    flat = aligned_bytes(tensor.size_bytes)
     return flat.view(numpy_type(tensor.dtype)).reshape(tensor.shape)
 
 

@@ -26,7 +26,7 @@ from coexec.model.group import build_graph
 from coexec.model.infer import complete, infer
 from coexec.model.inputs import candidates, random_inputs
 from coexec.model.main_memory import least_bytes, require_memory
-from coexec.model.model import Model
+from coexec.model.model import Model, forget_weights
 from coexec.model.nondeterministic import random_nodes
 from coexec.model.passes import PASSES, PassError, check_names
 from coexec.model.read import ModelSource, read
@@ -94,6 +94,7 @@ def load(
         ) from None
     except UnfitError as error:
         raise _explained(error, shapes, values) from error
+    forget_weights(source_model)
     for text in loaded.doubts:
         warnings.warn(text, ModelWarning, stacklevel=2)
     digest = digest_of(source, shapes, values) if digest is None else digest

@@ -13,7 +13,7 @@ from coexec.graph.graph import Graph
 from coexec.model.inputs import candidates
 from coexec.model.nondeterministic import random_nodes
 
-__all__ = ["Model", "note_overridable", "require_whole"]
+__all__ = ["Model", "forget_weights", "note_overridable", "require_whole"]
 
 _OVERRIDABLE = "coexec.overridable"
 """Key of a model's metadata."""
@@ -61,6 +61,13 @@ class Model:
     def nodes(self) -> Mapping[str, ir.Node]:
         """The node that computes a value, by the value's name."""
         return {v.name: node for node in self.source.graph for v in node.outputs if v.name}
+
+
+def forget_weights(model: ir.Model) -> None:
+    """Drop the weights of a model that is not used any more. Its objects refer to each other, so
+    that Python would free them much later."""
+    for value in model.graph.initializers.values():
+        value.const_value = None
 
 
 def note_overridable(model: ir.Model, names: Iterable[str]) -> None:

@@ -1,20 +1,23 @@
 """Reads an ONNX model from a path, bytes or a ModelProto, and refuses models that cannot be run."""
 
+import io
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 import onnx
 import onnx_ir as ir
 
+from coexec.arrays import aligned_bytes
 from coexec.errors import ModelError, first_line
 from coexec.model.external import attach
 from coexec.model.folders import opened
 from coexec.model.model import note_overridable
 from coexec.model.onnx_logging import quiet
 from coexec.model.sparse import with_dense_weights
-from coexec.model.structure import check_proto, decoded
+from coexec.model.structure import check_proto, decoded, hollow_source
 from coexec.model.types import hide_maps
-from coexec.model.weightless import hollow
+from coexec.model.weightless import Hollow
 
 __all__ = ["ModelSource", "read"]
 
@@ -46,27 +49,55 @@ def read(source: ModelSource) -> ir.Model:
 
 
 def _parse(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ir.Model:
-    path, small = None, None
     if isinstance(source, onnx.ModelProto):
-        what, proto = "the ModelProto", source
-    else:
-        if isinstance(source, bytes):
-            what, content = "the model given as bytes", source
-        else:
-            path = Path(source)
-            what, content = repr(str(path)), _content(path)
-        proto, small = decoded(content, what), hollow(memoryview(content))
+        check_proto(source, "the ModelProto", None)
+        model = _deserialize(source, "the ModelProto")
+        _drop_unused_weights(model)
+        return model
+    what, path, small = hollow_source(source)
+    proto = decoded(small.content, what)
     check_proto(proto, what, path, small)
+    with _opened(source) as file:
+        weights = _read_weights(proto, small, file, what)
     model = _deserialize(proto, what)
+    for name, tensor in weights.items():
+        model.graph.initializers[name].const_value = tensor
     _drop_unused_weights(model)
     if path is not None:
         attach(model, path)
     return model
 
 
-def _content(path: Path) -> bytes:
-    with open(opened(path), "rb") as file:
-        return file.read()
+def _opened(source: str | os.PathLike[str] | bytes) -> BinaryIO:
+    return io.BytesIO(source) if isinstance(source, bytes) else open(opened(Path(source)), "rb")
+
+
+def _read_weights(
+    proto: onnx.ModelProto, small: Hollow, file: BinaryIO, what: str
+) -> dict[str, ir.TensorProtocol]:
+    """The weights that were left out of ``proto``, each in memory once, where its numbers have
+    whole bytes. The others are put into ``proto``.
+
+    Raises:
+        ModelError: the file has become shorter.
+    """
+    weights: dict[str, ir.TensorProtocol] = {}
+    for initializer, part in zip(proto.graph.initializer, small.raw or (), strict=False):
+        if part is None:
+            continue
+        data = aligned_bytes(part.stop - part.start)
+        file.seek(part.start)
+        if file.readinto(data.data) != data.nbytes:  # type: ignore[attr-defined]
+            raise ModelError(
+                f"{what} changes while it is read; wait until it is written completely"
+            )
+        dtype = ir.DataType(initializer.data_type)
+        if dtype == ir.DataType.STRING or dtype.bitwidth < 8:
+            initializer.raw_data = data.tobytes()
+            continue
+        array = data.view(dtype.numpy()).reshape(tuple(initializer.dims))
+        weights[initializer.name] = ir.Tensor(array, dtype, name=initializer.name)
+    return weights
 
 
 def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:

@@ -22,14 +22,18 @@ _EMBEDDED_BYTES = 1024
 
 
 def plain_session(
-    model: onnx.ModelProto | ir.Model, threads: int = 0, *, optimised: bool = True
+    model: str | onnx.ModelProto | ir.Model, threads: int = 0, *, optimised: bool = True
 ) -> OrtSession:
-    """A session of ``model`` on ONNX Runtime. 0 threads: one for each core.
+    """A session of ``model``, or of the file of that path, on ONNX Runtime. 0 threads: one for each
+    core.
 
     Raises:
         ModelError: ONNX Runtime does not run the model.
     """
-    return own_session(model, _options(threads, optimised=optimised))
+    options = _options(threads, optimised=optimised)
+    if isinstance(model, str):
+        return _with_weights(model, {}, options)
+    return own_session(model, options)
 
 
 def weighted_session(
@@ -72,7 +76,7 @@ def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) 
 
 
 def _with_weights(
-    content: bytes, weights: Mapping[str, Array], options: ort.SessionOptions
+    content: str | bytes, weights: Mapping[str, Array], options: ort.SessionOptions
 ) -> OrtSession:
     try:
         # ONNX Runtime needs aligned memory; a file may have the values at any offset.

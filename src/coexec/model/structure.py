@@ -22,7 +22,7 @@ from coexec.model.weights import require_values
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["check_proto", "check_structure", "decoded", "without_weights"]
+__all__ = ["check_proto", "check_structure", "decoded", "hollow_source", "without_weights"]
 
 _MOST_NESTED = 100
 """Most levels of nested messages: protobuf decodes no more."""
@@ -51,7 +51,7 @@ def check_structure(source: "str | os.PathLike[str] | bytes | onnx.ModelProto") 
     if isinstance(source, ModelProto):
         check_proto(source, "the ModelProto", None)
     else:
-        what, path, small = _small(source)
+        what, path, small = hollow_source(source)
         check_proto(_strictly_decoded(small.content, what), what, path, small)
 
 
@@ -61,11 +61,11 @@ def without_weights(source: str | os.PathLike[str] | bytes) -> "onnx.ModelProto"
     Raises:
         ModelError: it cannot be read.
     """
-    what, _, small = _small(source)
+    what, _, small = hollow_source(source)
     return decoded(small.content, what)
 
 
-def _small(source: str | os.PathLike[str] | bytes) -> tuple[str, Path | None, Hollow]:
+def hollow_source(source: str | os.PathLike[str] | bytes) -> tuple[str, Path | None, Hollow]:
     """Name of a model in messages, its path, and its content without weights."""
     if isinstance(source, bytes):
         return "the model given as bytes", None, hollow(memoryview(source), _LARGE_BYTES)
@@ -135,7 +135,7 @@ def check_proto(
             f"{what} is damaged: {broken!r} is no text in UTF-8; export or download it again"
         )
     _check_functions(proto, what)
-    raw_bytes = () if small is None or small.raw_bytes is None else small.raw_bytes
+    raw_bytes = () if small is None else small.raw_bytes
     _Check(what, None if path is None else ModelFolders(path)).model(proto, raw_bytes)
 
 

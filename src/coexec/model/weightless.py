@@ -21,10 +21,15 @@ class Hollow(NamedTuple):
     """A serialized ModelProto without the raw data of its graph's large initializers."""
 
     content: bytes
-    raw_bytes: tuple[int | None, ...] | None
-    """For each initializer, the length of the raw data that was left out; None for one that is
+    raw: tuple[slice | None, ...] | None
+    """For each initializer, the position of the raw data that was left out; None for one that is
     complete. None instead of the tuple: nothing was left out. Then nothing is large, or the content
     is not encoded as expected, and decoding it reports the error."""
+
+    @property
+    def raw_bytes(self) -> tuple[int | None, ...]:
+        """Lengths of the raw data that was left out, in the order of the initializers."""
+        return tuple(None if part is None else part.stop - part.start for part in self.raw or ())
 
 
 class _Field(NamedTuple):
@@ -44,39 +49,40 @@ def hollow(content: memoryview, large_bytes: int = 0) -> Hollow:
         large_bytes: initializers with smaller messages are left as they are.
     """
     parts: list[bytes] = []
-    sizes: list[int | None] = []
+    left_out: list[slice | None] = []
     try:
         for field in _fields(content, 0, len(content)):
             if (field.number, field.wire) == (_GRAPH, _BYTES):
-                parts += _message(_GRAPH, _without_weights(content, field, sizes, large_bytes))
+                parts += _message(_GRAPH, _without_weights(content, field, left_out, large_bytes))
             else:
                 parts.append(bytes(content[field.begin : field.stop]))
     except ValueError:
         return Hollow(bytes(content), None)
-    if not any(sizes):
+    if not any(left_out):
         return Hollow(bytes(content), None)
-    return Hollow(b"".join(parts), tuple(sizes))
+    return Hollow(b"".join(parts), tuple(left_out))
 
 
 def _without_weights(
-    content: memoryview, graph: _Field, sizes: list[int | None], large_bytes: int
+    content: memoryview, graph: _Field, left_out: list[slice | None], large_bytes: int
 ) -> list[bytes]:
-    """A GraphProto, in parts, without the raw data of initializers. Its lengths go to ``sizes``."""
+    """A GraphProto, in parts, without the raw data of initializers, whose positions go to
+    ``left_out``."""
     parts: list[bytes] = []
     kept_from = graph.start  # all bytes up to the next large one are copied at once
     for field in _fields(content, graph.start, graph.stop):
         if (field.number, field.wire) != (_INITIALIZER, _BYTES):
             continue
         if field.stop - field.start < large_bytes:
-            sizes.append(None)
+            left_out.append(None)
             continue
-        kept, size = [], None
+        kept, raw = [], None
         for entry in _fields(content, field.start, field.stop):
             if (entry.number, entry.wire) == (_RAW_DATA, _BYTES):
-                size = entry.stop - entry.start  # the last one counts
+                raw = slice(entry.start, entry.stop)  # the last one counts
             else:
                 kept.append(bytes(content[entry.begin : entry.stop]))
-        sizes.append(size)
+        left_out.append(raw)
         parts += bytes(content[kept_from : field.begin]), *_message(_INITIALIZER, kept)
         kept_from = field.stop
     return [*parts, bytes(content[kept_from : graph.stop])]

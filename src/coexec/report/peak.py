@@ -3,9 +3,6 @@
 The process is new, because this process also has the memory of profiling and of all rivals.
 """
 
-import re
-import resource
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coexec.errors import CoexecError
+from coexec.model.main_memory import peak_bytes
 from coexec.model.values import run_session
 from coexec.processes import Child, EndedError, Parent
 
@@ -61,16 +59,16 @@ def _write(work: "PlanningContext", path: Path) -> None:
     ir.save(work.given.fixed(), path, external_data="weights.bin")
 
 
-def _in_a_process(measure: Callable[..., int], *arguments: Any) -> int | None:
+def _in_a_process(measure: Callable[..., int | None], *arguments: Any) -> int | None:
     with Child("coexec.report.peak", "measures memory") as child:
         try:
-            peak_bytes: int = child.ask((measure.__name__, arguments))
+            peak: int | None = child.ask((measure.__name__, arguments))
         except EndedError:
             return None
-        return peak_bytes
+        return peak
 
 
-def _run_plan(source: Any, settings: Any, plan: str, feeds: Mapping[str, Any]) -> int:
+def _run_plan(source: Any, settings: Any, plan: str, feeds: Mapping[str, Any]) -> int | None:
     from coexec.plan.plan import Plan
     from coexec.selection.planning_context import PlanningContext
 
@@ -78,10 +76,10 @@ def _run_plan(source: Any, settings: Any, plan: str, feeds: Mapping[str, Any]) -
     with work.start(work.prepared(Plan.from_json(plan))) as executor:
         for _ in range(_RUNS):
             executor.run(feeds)
-    return _own_bytes()
+    return peak_bytes()
 
 
-def _run_onnx_runtime(path: str, threads: int, feeds: Mapping[str, Any]) -> int:
+def _run_onnx_runtime(path: str, threads: int, feeds: Mapping[str, Any]) -> int | None:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -91,16 +89,7 @@ def _run_onnx_runtime(path: str, threads: int, feeds: Mapping[str, Any]) -> int:
     names = [output.name for output in session.get_outputs()]
     for _ in range(_RUNS):
         run_session(session, names, feeds)
-    return _own_bytes()
-
-
-def _own_bytes() -> int:
-    try:  # getrusage also counts the memory of the parent at the start of this process
-        status = Path("/proc/self/status").read_text()
-        return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1])  # type: ignore[index]
-    except OSError:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else 1024 * peak
+    return peak_bytes()
 
 
 def _serve() -> None:

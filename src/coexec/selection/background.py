@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coexec.errors import CoexecError, ExecutionError
-from coexec.processes import Child, Parent
+from coexec.model.main_memory import bounded_memory, too_little_memory
+from coexec.processes import Child, EndedError, Parent
 from coexec.profiling.activity import Quiet, Traffic
 from coexec.selection.planning_context import opened_cache
 from coexec.selection.prepare import PlanRequest
@@ -101,6 +102,9 @@ class _Jobs:
             if job.cancelled.is_set():  # before there was a process to kill
                 child.kill()
             child.ask((job.source, settings, TRAFFIC.publish(), job.again))
+        except EndedError as error:
+            limit_bytes = settings.memory_limit
+            return error if limit_bytes is None else too_little_memory(limit_bytes)
         except CoexecError as error:
             return error
         finally:
@@ -155,7 +159,8 @@ def _serve() -> None:
     _step_back()
     try:
         settings = replace(settings, quiet=Quiet(traffic, _PATIENCE_S))
-        PlanRequest(source, settings).prepare(again)
+        with bounded_memory(settings.memory_limit):
+            PlanRequest(source, settings).prepare(again)
         answer: CoexecError | None = None
     except CoexecError as error:
         answer = error

@@ -218,7 +218,9 @@ class Chooser:
             if (prepared := self._prepared(safe[0])) is not None:
                 self._remember(prepared, decision)
 
-        race = PlanRace(self._objective, rules, quiet, self._report, self._compete)
+        race = PlanRace(
+            self._objective, rules, quiet, self._report, self._compete, self._settings.memory_limit
+        )
         entries = race.run(shortlist, deadline, found)
         order = self._compared(self._ranked(entries), deadline)
         decision = self._decision(order, left_out)
@@ -360,6 +362,7 @@ class Chooser:
             sorted(of.pins.items()),
             sorted(of.engine_options.items()),
             of.waiting,
+            *([] if of.memory_limit is None else [of.memory_limit]),
         )
         devices = (of.devices, self._beside_ort and of.devices is not None)
         machine = (devices, detect.clusters(), self._first.fingerprint, installed())

@@ -28,6 +28,7 @@ from coexec.model.declared import (
     require_fit,
 )
 from coexec.model.digest import Shapes, digest_of
+from coexec.model.main_memory import trim_memory
 from coexec.model.shape_mismatch import UnfitError
 from coexec.model.values import run_session
 from coexec.research_loader import resolved_model, zoo_name
@@ -174,6 +175,7 @@ class OpenedModel:
     def model(self) -> "Model":
         """The simplified model, checked once against the original."""
         from coexec.model.load import restore, save
+        from coexec.model.model import forget_weights
 
         entry = self._cache.find("models", self.digest)
         if entry is not None:
@@ -185,7 +187,11 @@ class OpenedModel:
             if isinstance(self.source, str | os.PathLike):
                 del self.digest  # computed again: the files may have changed while they were read
             if self.digest == before:
-                return self._with_examples(save(model, self._cache))
+                stored = save(model, self._cache)
+                if stored is not model:
+                    forget_weights(model.source)
+                trim_memory()
+                return self._with_examples(stored)
         raise ModelError(
             f"the model {str(self.source)!r} changes while it is read; wait until "
             f"it is written completely"
@@ -275,8 +281,16 @@ class OpenedModel:
     def onnx_runtime(self, threads: int, *, optimised: bool = True) -> Any:
         """ONNX Runtime's own session of the original model, for comparisons."""
         from coexec.model.check import plain_session
+        from coexec.model.model import forget_weights
 
-        return plain_session(self.fixed(), threads, optimised=optimised)
+        source = self.resolved()
+        if isinstance(source, str | os.PathLike) and not (self.shapes or self._values):
+            with suppress(ModelError):  # weights may lie behind a symbolic link
+                return plain_session(os.fspath(source), threads, optimised=optimised)
+        model = self.fixed()
+        session = plain_session(model, threads, optimised=optimised)
+        forget_weights(model)
+        return session
 
     def reference(self, feeds: Mapping[str, Array], *, optimised: bool = True) -> dict[str, Array]:
         """ONNX Runtime's outputs of the original model."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coexec.errors import CoexecError, UsageError
+from coexec.model.main_memory import bounded_memory, peak_bytes, too_little_memory
 from coexec.processes import Child, EndedError, Parent
 from coexec.profiling.processors import load_from_now
 from coexec.progress import ReportProgress
@@ -59,6 +60,8 @@ class Verdict:
     """Whether the choice is of an earlier call, and nothing was measured now."""
     unfinished: str | None = None
     """The step that was running when the time was over; None if none was."""
+    peak_bytes: int | None = None
+    """The largest memory of the process that chose and raced."""
 
     @property
     def is_faster(self) -> bool:
@@ -164,14 +167,21 @@ def optimize(
     try:
         with contextlib.suppress(EndedError):  # the next message is this error
             child.send((source, child_settings, seconds))
-        return _followed(messages, end_s, report)
+        return _followed(messages, end_s, report, child.pid)
+    except EndedError:
+        if settings.memory_limit is None:
+            raise
+        raise too_little_memory(settings.memory_limit) from None
     finally:
         child.close()
         reader.join()  # the thread ends with the process
 
 
 def _followed(
-    messages: "queue.SimpleQueue[Any]", end_s: float, report: ReportProgress | None
+    messages: "queue.SimpleQueue[Any]",
+    end_s: float,
+    report: ReportProgress | None,
+    child_pid: int,
 ) -> Verdict:
     """The last verdict of the process, or a verdict with the step that was unfinished.
 
@@ -183,7 +193,8 @@ def _followed(
         try:
             message = messages.get(timeout=max(0.0, end_s - time.monotonic()))
         except queue.Empty:
-            return replace(verdict or Verdict(others=others), unfinished=step)
+            found = replace(verdict or Verdict(others=others), unfinished=step)
+            return replace(found, peak_bytes=peak_bytes(child_pid))
         if isinstance(message, EndedError) and verdict is not None:
             return verdict
         if isinstance(message, CoexecError):
@@ -261,11 +272,15 @@ def _serve() -> None:
     def report(what: str, done: int, total: int) -> None:
         parent.send((what, done, total, load().share))
 
+    def send(verdict: Verdict) -> None:
+        parent.send(replace(verdict, peak_bytes=peak_bytes()))
+
     warnings.showwarning = lambda message, *_: parent.send(
         message if isinstance(message, Warning) else UserWarning(message)
     )
     try:
-        _verdicts(source, settings, seconds, report, parent.send)
+        with bounded_memory(settings.memory_limit):
+            _verdicts(source, settings, seconds, report, send)
     except CoexecError as error:
         parent.send(error)
     os._exit(0)  # does not wait for threads of engines

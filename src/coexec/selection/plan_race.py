@@ -7,7 +7,7 @@ from functools import partial, reduce
 
 from coexec.arrays import Array
 from coexec.errors import CoexecError, DeviceError
-from coexec.model.main_memory import least_bytes, main_memory_bytes
+from coexec.model.main_memory import least_bytes, main_memory_bytes, resident_bytes
 from coexec.profiling.activity import Quiet, undisturbed
 from coexec.profiling.processors import Load
 from coexec.progress import ReportProgress
@@ -37,6 +37,8 @@ class PlanRace:
     quiet: Quiet | None
     report: ReportProgress
     compete: Compete
+    memory_limit: int | None = None
+    """Bytes that this process and those of rivals may use; None: a share of main memory."""
 
     def run(
         self,
@@ -128,8 +130,8 @@ class PlanRace:
             reason = f"there was no time to start it within {deadline.seconds:.3g} s"
             entries[which] = entry.refused(reason, "untried")
             return
-        if (too_large := self._too_large(entry, entries[reference.which])) is not None:
-            entries[which] = entry.refused(too_large)
+        if (too_large := self._too_large(entry, reference)) is not None:
+            entries[which] = entry.refused(too_large, "untried")
             return
         with ExitStack() as stack:
             try:
@@ -190,15 +192,23 @@ class PlanRace:
         other_share = reduce(Load.plus, loads, Load()).share
         return replace(outcome, others=max(outcome.others, other_share))
 
-    def _too_large(self, entry: Contender, reference: Contender) -> str | None:
-        """Why a plan would need too much memory beside the reference; None if it would not."""
-        memory_bytes, count = main_memory_bytes(), len(entry.plans) + len(reference.plans)
-        needed_bytes = count * least_bytes(entry.plans[0][0].model.graph)
-        if not memory_bytes or needed_bytes <= self.rules.memory_share * memory_bytes:
+    def _too_large(self, entry: Contender, reference: "_Rival") -> str | None:
+        """Why a plan cannot start beside the reference; None if there is memory for it.
+
+        While an engine starts, the weights are in memory twice: as they are stored, and as it packs
+        them.
+        """
+        main_bytes, limit_bytes = main_memory_bytes(), self.memory_limit
+        if limit_bytes is None and main_bytes is not None:
+            limit_bytes = round(self.rules.memory_share * main_bytes)
+        used_bytes = resident_bytes() + sum(map(resident_bytes, reference.processes))
+        plan_bytes = 2 * len(entry.plans) * least_bytes(entry.plans[0][0].model.graph)
+        needed_bytes = used_bytes + plan_bytes
+        if limit_bytes is None or needed_bytes <= limit_bytes:
             return None
         return (
-            f"not measured: {count} plans in memory need {format_bytes(needed_bytes)}, and "
-            f"planning may use {self.rules.memory_share:.0%} of {format_bytes(memory_bytes)}"
+            f"it would need {format_bytes(needed_bytes)} of the limit of "
+            f"{format_bytes(limit_bytes)} (memory_limit)"
         )
 
     def _start(

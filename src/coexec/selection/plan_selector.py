@@ -27,7 +27,14 @@ from coexec.model.inputs import filled
 from coexec.runtime.runner import Runner
 from coexec.selection import background
 from coexec.selection.background import Job
-from coexec.selection.comparison import accept, compared, is_exact, refuse
+from coexec.selection.comparison import (
+    ReferenceAnswers,
+    accept,
+    compared,
+    is_exact,
+    known,
+    refuse,
+)
 from coexec.selection.decision import Decision
 from coexec.selection.kept_requests import ENOUGH, KeptRequests
 from coexec.selection.opened_model import OpenedModel
@@ -434,12 +441,15 @@ class PlanSelector:
         """Let a plan answer from now on, if its outputs agree with ONNX Runtime's."""
         alone = prepared.plan.as_given and not prepared.beside
         own_is_best = alone and self._settings.devices is None
+        reference = ReferenceAnswers(prepared.work)
+        if not own_is_best and not is_exact(prepared) and known(prepared) is None:
+            _ = reference.answers  # before the plan takes memory beside ONNX Runtime's session
         new = None if own_is_best else Running(started(prepared), prepared)
         reason = None
         if new is not None:
             _warm_up(new)
             try:
-                reason = self._why_not(state, new)
+                reason = self._why_not(state, new, reference)
             except BaseException:
                 new.runner.close()
                 raise
@@ -461,12 +471,12 @@ class PlanSelector:
         else:
             self.changed()
 
-    def _why_not(self, state: _State, new: Running) -> str | None:
+    def _why_not(self, state: _State, new: Running, reference: ReferenceAnswers) -> str | None:
         """Why a plan may not answer: its outputs differ from ONNX Runtime's, or cannot be compared
         yet."""
         prepared = new.prepared
         if not is_exact(prepared):
-            result = compared(prepared, new.runner)
+            result = compared(prepared, new.runner, reference)
             if result.reason is not None and not result.by_requests:
                 return result.reason
             count, differs = 0, None

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coexec.cache import Cache
+from coexec.cache import Cache, rest
 from coexec.engines.base import OpenEngine, OwnSession
 from coexec.engines.names import default_names
 from coexec.engines.opened import OpenDevice, engine_at
@@ -18,6 +18,7 @@ from coexec.engines.registry import check_options, open_devices
 from coexec.errors import InfeasibleError, PlanError, StoreError
 from coexec.hardware.hardware import Place, System
 from coexec.keys import digest
+from coexec.model.main_memory import trim_memory
 from coexec.plan.plan import Plan, Provenance, verify_plan
 from coexec.plan.plan_file import PlanFile
 from coexec.plan.schedule import Schedule
@@ -246,12 +247,16 @@ class PlanningContext:
         if prepared.plan.as_given:
             engine = engine_at(prepared.plan.places[0], self.devices)
             return WholeModel(engine, partial(_own_session, engine, self.given))
-        return Executor(prepared.compiled, self.devices, waiting=self.settings.waiting)
+        executor = Executor(prepared.compiled, self.devices, waiting=self.settings.waiting)
+        rest()  # engines have compiled the modules, and some have packed the weights
+        trim_memory()
+        return executor
 
     def release(self) -> None:
         """Close the engines. They are opened again on their next use."""
         for device in self.devices:
             device.close()
+        trim_memory()
 
     def _plan_key(self, planner: str, options: Mapping[str, Any]) -> str:
         return repr((planner, sorted(options.items()), sorted(self.settings.pins.items())))

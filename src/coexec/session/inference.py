@@ -98,6 +98,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
         replan: float | None = None,
         mode: Mode = MODE,
         waiting: Waiting = WAITING,
+        memory_limit: int | str | None = None,
         **ort_keywords: Any,
     ) -> None:
         """Open ``path_or_bytes``, and start its stored plan or plan in the background.
@@ -139,6 +140,8 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
             waiting: a device that waits for another one during a run keeps its core busy for up to
                 a millisecond ("active"), so that it goes on sooner, or soon lets it halt
                 ("passive"), which saves energy.
+            memory_limit: bytes, or a text such as "2GiB", that planning may use; candidates that
+                need more are not tried. By default half of main memory.
             ort_keywords: further keywords of ONNX Runtime's class.
 
         Raises:
@@ -160,6 +163,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
             "replan": replan,
             "mode": mode,
             "waiting": waiting,
+            "memory_limit": memory_limit,
         }
         keywords = {**coexec_arguments, "values": values, **ort_keywords}
         self._coexec_call = _ConstructorCall(

@@ -11,6 +11,7 @@ from typing import Any
 import onnxruntime
 
 from coexec.errors import ModelError
+from coexec.model.main_memory import trim_memory
 from coexec.ort import OrtSession, as_ours
 from coexec.session.feeds import for_ort
 
@@ -110,6 +111,8 @@ class OrtBackend:
                 # ONNX Runtime has fallen back to other providers, which stay in use.
                 self._set(providers=session.get_providers(), provider_options=None)
                 self.set_fallback(session._enable_fallback)
+            del session
+        trim_memory()
 
     def _set(self, **arguments: Any) -> None:
         self.arguments = replace(self.arguments, **arguments)

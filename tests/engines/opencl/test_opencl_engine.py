@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("pyopencl")
 
+from coexec.arrays import aligned
 from coexec.engines.detect import usable_cores
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import ConvTraits, KernelLaunch
@@ -44,7 +45,7 @@ from coexec.selection.planning_context import PlanningContext
 from coexec.session import InferenceSession
 from coexec.settings import Settings
 from tests.helpers.gpu_networks import mixed_network, run_on, small_network
-from tests.helpers.needs_opencl import opencl_options
+from tests.helpers.needs_opencl import opencl_name, opencl_options
 from tests.helpers.opencl_programs import on_cpu, opened, unoptimised
 
 ARCHITECTURES = {
@@ -471,3 +472,24 @@ def test_unknown_operators_are_reasons(gpu: str) -> None:
     tensors = {"x": Tensor("x", (3,), "float32"), "y": Tensor("y", (1, 3), "int64")}
     task = Task("n", (op,), ("x",), (), ("y",), "", 0)
     assert device.first.why_not(task, tensors) == "there is no kernel for NonZero"
+
+
+def test_kernels_on_cores_read_weights_where_they_lie(tmp_path: Path) -> None:
+    """A buffer with a copy of its own would be another copy of all weights."""
+    import pyopencl as cl
+
+    (device,) = open_devices([opencl_name()], opencl_options(), tmp_path)
+    memory = device.first.compile(small_network("pad")).memory
+    weights = aligned(np.ones(64, np.float32))
+    buffer = memory.constant(weights)
+    weights[...] = 2.0
+    found = np.zeros(64, np.float32)
+    cl.enqueue_copy(memory.queue.commands, found, buffer)
+    assert (found == 2.0).all()
+
+
+def test_weights_on_a_device_have_no_copy_in_the_host_memory(tmp_path: Path) -> None:
+    program = opened(tmp_path).compile(small_network("pad"))
+    arguments = [a for launch in program.launches for a in launch.arguments]
+    constants = [a for a in arguments if isinstance(a, np.ndarray)]
+    assert constants and all(a.nbytes == 0 for a in constants)

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from coexec.arrays import Array
+from coexec.arrays import Array, aligned
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.index_check import IndexCheck
 from coexec.engines.kernels.kernel_launch import Argument, ConvTraits, Grid, KernelLaunch
@@ -248,7 +248,7 @@ class Source:
     def constant(self, name: str, array: Array, vector: int | None = None) -> None:
         """Declare a constant array; ``LOAD_x(i)`` reads its i-th vector (of the block's width)."""
         half = in_half(self.arch, array.dtype.name, array.size)
-        stored = np.ascontiguousarray(array.astype(np.float16) if half else array)
+        stored = aligned(array.astype(np.float16) if half else array)
         self._parameters.append(Parameter(name, stored, vector=vector or self.arch.block))
 
     def sizes(self, **numbers: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from coexec.arrays import Array
+from coexec.arrays import Array, aligned
 from coexec.engines.base import aligned_empty
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.errors import DeviceError
@@ -72,6 +72,10 @@ class HostArrays:
             self.queue.context, flags | cl.mem_flags.USE_HOST_PTR, hostbuf=flat.reshape(-1)
         )
         return HostArray(array, buffer)
+
+    def constant(self, array: Array) -> Any:
+        """A buffer over the memory of ``array``, which it keeps alive."""
+        return self.seen(aligned(array)).buffer
 
     def _require_one_memory(self) -> None:
         """Raise an error if the driver keeps a copy of host memory. OpenCL allows that, but drivers

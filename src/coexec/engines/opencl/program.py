@@ -4,6 +4,7 @@ import ctypes
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +27,8 @@ from coexec.errors import ExecutionError
 
 __all__ = ["OpenClProgram"]
 
+_UPLOADED = np.zeros(0, np.float32)
+
 
 class OpenClProgram:
     """The launches of a module on one device."""
@@ -40,10 +43,12 @@ class OpenClProgram:
         self._build = build
         self.memory = memory
         self.queue = queue = memory.queue
-        self.group_of = group_of
+        self.groups = [group_of(launch) for launch in build.launches]
+        """For each launch, the number of work items in a group; None: the driver's choice."""
         self._programs = self._compile(queue.binaries, queue.options)
         with translated(queue.name, f"taking memory for {len(build.launches)} kernels"):
             self._constants = self._upload()
+            self._build = replace(build, launches=tuple(map(_without_arrays, build.launches)))
             self._scratch = ScratchMemory(build, queue)
 
     @property
@@ -81,7 +86,7 @@ class OpenClProgram:
             for argument in launch.arguments:
                 if isinstance(argument, np.ndarray):
                     if id(argument) not in buffers:
-                        buffers[id(argument)] = self.queue.constant(argument)
+                        buffers[id(argument)] = self.memory.constant(argument)
                     row.append(buffers[id(argument)])
             rows.append(row)
         return rows
@@ -112,6 +117,12 @@ class OpenClProgram:
         return buffer, start_bytes // (value.size_bytes // max(value.items, 1)) + location.offset
 
 
+def _without_arrays(launch: KernelLaunch) -> KernelLaunch:
+    """``launch`` without the values of its constants, which are in buffers now."""
+    arguments = (_UPLOADED if isinstance(a, np.ndarray) else a for a in launch.arguments)
+    return replace(launch, arguments=tuple(arguments), with_images=lambda names: "")
+
+
 class _BoundLaunches:
     def __init__(
         self, program: OpenClProgram, tensors: Mapping[str, Any], written: tuple[str, ...]
@@ -129,12 +140,11 @@ class _BoundLaunches:
         self.calls: list[tuple[Any, Any, Any]] = []
         """Kernel, grid and group of each launch."""
         self._uses: dict[str, list[tuple[Any, int, Value]]] = {}
-        for launch, compiled, constants in zip(
-            launches, program._programs, program._constants, strict=True
+        for launch, group, compiled, constants in zip(
+            launches, program.groups, program._programs, program._constants, strict=True
         ):
             kernel = kernel_of(compiled, launch.name)
             self._set_arguments(kernel, launch, constants)
-            group = program.group_of(launch)
             grid = launch.grid if group is None else rounded(launch.grid, group)
             self.calls.append((kernel, grid, group))
 

@@ -84,6 +84,10 @@ class DeviceMemory:
         values: Array = self._map(self._staging(tensor), tensor.value, self._host_queue)
         return values
 
+    def constant(self, array: Array) -> Any:
+        """A buffer with a copy of ``array``."""
+        return self.queue.constant(array)
+
     def read(self, buffer: Any, into: Array) -> None:
         """Copy a small buffer that no command writes any more."""
         cl.enqueue_copy(self._host_queue, into, buffer)
