@@ -8,11 +8,13 @@ import textwrap
 import threading
 from pathlib import Path
 
+import onnx
 import pytest
 
 from coexec.errors import CoexecError, ModelError
-from coexec.processes import Child, EndedError
+from coexec.processes import NO_REPORTS, Child, EndedError, variables
 from tests.helpers.patience import ENOUGH_S, until
+from tests.helpers.small_models import branches
 
 PROGRAM = """
     import multiprocessing, os, subprocess, sys, time
@@ -160,6 +162,21 @@ def test_a_library_may_fork_in_a_child(module: str) -> None:
     with Child(module, "uses a library") as child:
         child.send(("use a library that forks", None))
         assert child.receive(ENOUGH_S) == 0
+
+
+@pytest.mark.parametrize("process", ["child", "verb"])
+def test_onnx_runtime_sends_no_reports(process: str, tmp_path: Path) -> None:
+    """Where it would send, it also keeps a database in the cache folder."""
+    model, cache = tmp_path / "model.onnx", tmp_path / "cache"
+    onnx.save(branches(), model)
+    words = [sys.executable, "-c", "import sys, onnxruntime as o; o.InferenceSession(sys.argv[1])"]
+    env = variables(XDG_CACHE_HOME=str(cache))
+    if process == "verb":
+        words = [sys.executable, "-m", "coexec", "check", "--planner", "single"]
+        env = os.environ | {"XDG_CACHE_HOME": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)}
+        env = {name: value for name, value in env.items() if name not in NO_REPORTS}
+    subprocess.run([*words, str(model)], env=env, check=True, capture_output=True)
+    assert not (cache / "Microsoft").exists()
 
 
 @HOLDS_PIPES

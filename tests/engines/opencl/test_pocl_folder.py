@@ -36,6 +36,7 @@ pocl.os.posix_fallocate = refusing
 LIST = """
 from coexec.engines.opencl.platforms import devices
 print(*(device.platform for device in devices()), sep=",")
+print(*(device.runtime._folder for device in devices() if device.platform.startswith("Portable")))
 """
 
 
@@ -45,14 +46,16 @@ def uses_pocl() -> None:
         pytest.skip("the OpenCL runtime is not PoCL")
 
 
-@pytest.mark.parametrize("fault", ["no folder", "full"])
-def test_devices_exist_where_the_cache_folder_cannot_be_written(fault: str, tmp_path: Path) -> None:
-    """PoCL's files are then in a folder for temporary files, which is removed at the end."""
+@pytest.mark.parametrize("fault", [None, "no folder", "full"])
+def test_devices_exist_where_the_cache_folder_cannot_be_written(
+    fault: str | None, tmp_path: Path
+) -> None:
+    """PoCL's files are then in a folder for temporary files. They are removed at the end."""
     home, temporary = tmp_path / "home", tmp_path / "temporary"
     temporary.mkdir()
     if fault == "no folder":
         home.write_text("in the way")
-    code = LIST if fault == "no folder" else SMALL_FILES + LIST
+    code = SMALL_FILES + LIST if fault == "full" else LIST
     env = os.environ | {"XDG_CACHE_HOME": str(home), "TMPDIR": str(temporary), "FULL": str(home)}
     env = {name: value for name, value in env.items() if name != "POCL_CACHE_DIR"}
     env["PYTHONPATH"] = os.pathsep.join(sys.path)
@@ -64,8 +67,11 @@ def test_devices_exist_where_the_cache_folder_cannot_be_written(fault: str, tmp_
         timeout=ENOUGH_S,
         check=True,
     )
-    assert opencl_found().platform in done.stdout.strip().split(",")
-    assert not list(temporary.glob("coexec-*/drafts/*"))
+    platforms, used = done.stdout.splitlines()
+    assert opencl_found().platform in platforms.split(",")
+    folder = Path(used)
+    assert not list(temporary.glob("coexec-*/drafts/*")) and not list(home.glob("*/drafts/*"))
+    assert temporary in folder.parents if fault else home in folder.parents
 
 
 FULL = r"PoCL needs 16.0 MiB .* \(No space left on device\); make room there"

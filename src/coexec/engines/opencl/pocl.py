@@ -7,18 +7,20 @@ PoCL keeps 128 kernels loaded, for all programs of a process together. In PoCL 3
 binary was requested stays loaded for ever: ``clGetProgramInfo`` counts it as running and never as
 ended. When all 128 are such kernels, each launch loads its kernel from disk, which takes 0.1 ms.
 
-PoCL compiles through files, in a folder below the user's cache folder. Without such a folder it has
-no devices. When its compiler cannot write a file, because the disk is full, it ends the process.
+PoCL compiles through files. Without a folder for them it has no devices. When its compiler cannot
+write a file, because the disk is full, it ends the process.
 """
 
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from coexec.cache import default_cache_folder, substitute
+from coexec.cache.drafts import Drafts
 from coexec.engines.opencl.cpu_runtime import CoreBinding, CpuRuntime, bind
 from coexec.engines.opencl.pocl_cpu import override_cpu_name
 from coexec.errors import DeviceError
@@ -54,13 +56,19 @@ class Pocl(CpuRuntime):
 
     def variables(self, threads: int) -> Mapping[str, str]:
         self._threads = int(os.environ.get(_THREADS, threads))
-        self._folder = Path(os.environ.get(_FOLDER) or default_cache_folder().parent / "pocl")
-        if _FOLDER not in os.environ and _no_room(self._folder) is not None:
-            other = substitute(default_cache_folder())
-            if other is not None:  # child processes use the same folder
-                self._folder = other / "pocl"
-                os.environ[_FOLDER] = str(self._folder)
-        return {_THREADS: str(self._threads)}
+        self._folder = Path(os.environ.get(_FOLDER) or self._own_folder())
+        return {_THREADS: str(self._threads), _FOLDER: str(self._folder)}
+
+    def _own_folder(self) -> Path:
+        """A folder that is removed when this process has ended: coexec's cache has the kernels."""
+        cache = default_cache_folder()
+        self._drafts = Drafts(cache)
+        self._drafts.sweep()
+        with suppress(OSError):
+            folder = self._drafts.prepare() / "pocl"
+            if _no_room(folder) is None:
+                return folder
+        return (substitute(cache) or cache) / "pocl"
 
     def check_room(self) -> None:
         if (reason := _no_room(self._folder)) is not None:
