@@ -14,7 +14,7 @@ __all__ = ["links_once"]
 
 _MEASURED = (
     "launch_overhead", "stitching", "wake_up", "crossing", "changing_layout", "own_layout",
-    "reading",
+    "joining", "reading",
 )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ class Proportional:
     launch: float = 0.0
     stitch_byte_s: float = 0.0
     stitch_tensor_s: float = 0.0
+    join_byte_s: float = 0.0
     dear: str = ""
     """The tensor of which each byte takes a millisecond to be handed over."""
 
@@ -55,6 +56,9 @@ class Proportional:
 
     def stitch_s(self, tensor: str, size_bytes: int, own_bytes: int, place: Place) -> float:
         return self.stitch_tensor_s + size_bytes * self.stitch_byte_s
+
+    def join_s(self, size_bytes: int) -> float:
+        return size_bytes * self.join_byte_s
 
     def transfer_s(self, tensor: str, size_bytes: int, link: Link) -> float:
         return link.copy_s(size_bytes) + (1e-3 * size_bytes if tensor == self.dear else 0.0)
@@ -207,6 +211,20 @@ def test_what_lies_side_by_side_need_not_be_put_together() -> None:
         simulate(rows, c, system(2)).makespan_s for c in (cost, each, free)
     )
     assert min(bytes_s, tensors_s) > free_s
+
+
+def test_an_output_is_divided_only_if_joining_it_costs_less_than_it_saves() -> None:
+    graph, rates = chain_model(2), {"null:0": 1e6, "null:1": 1e6}
+    free, dear = Proportional(rates), Proportional(rates, join_byte_s=1e-6)
+    plan, kept = (PLANNERS["codl"](graph, cost, system(2)) for cost in (free, dear))
+    first, last = (task.name for task in graph.tasks)
+    assert len(shares(plan, last)) == 2
+    assert len(shares(kept, last)) == 1 and len(shares(kept, first)) == 2
+    joined_s, free_s = (
+        simulate(derive(plan, graph), cost, system(2)).makespan_s for cost in (dear, free)
+    )
+    size_bytes = graph.tensors[graph.outputs[0]].size_bytes
+    assert joined_s - free_s == pytest.approx(size_bytes * 1e-6)
 
 
 def test_a_tensor_that_is_dear_to_hand_over_stays_where_it_is() -> None:

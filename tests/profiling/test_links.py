@@ -18,6 +18,7 @@ from coexec.profiling import launch_and_transfer
 from coexec.profiling.launch_and_transfer import (
     changing_layout,
     crossing,
+    joining,
     launch_overhead,
     own_layout,
     reading,
@@ -160,6 +161,10 @@ def test_putting_together_counts_the_tensor_and_each_byte() -> None:
     tensor, byte = stitching(Slow(*null(0)))
     assert tensor.seconds == pytest.approx(0.2e-3, rel=0.02)
     assert byte.seconds == pytest.approx(BYTE_S, rel=0.02)
+
+
+def test_each_joined_byte_takes_time() -> None:
+    assert joining().seconds > 0.0
 
 
 _BLOCKS = Dialect(

@@ -53,6 +53,11 @@ class CostModel(Protocol):
         computed ``own_bytes`` of them itself."""
         ...
 
+    def join_s(self, size_bytes: int) -> float:
+        """Seconds in which the host copies ``size_bytes`` of an output, which several segments have
+        written in parts, to one array of the caller."""
+        ...
+
     def transfer_s(self, tensor: str, size_bytes: int, link: Link) -> float:
         """Seconds for which moving ``size_bytes`` of a tensor occupies the link and its busy
         processor. They include a change of the layout, if the ends of the link use different
@@ -77,6 +82,9 @@ class AlteredCosts:
 
     def stitch_s(self, tensor: str, size_bytes: int, own_bytes: int, place: Place) -> float:
         return self.base.stitch_s(tensor, size_bytes, own_bytes, place)
+
+    def join_s(self, size_bytes: int) -> float:
+        return self.base.join_s(size_bytes)
 
     def transfer_s(self, tensor: str, size_bytes: int, link: Link) -> float:
         return self.base.transfer_s(tensor, size_bytes, link)

@@ -129,6 +129,10 @@ class PlatformCosts:
         """0: the published transfer times include it."""
         return 0.0
 
+    def join_s(self, size_bytes: int) -> float:
+        """0, for the same reason."""
+        return 0.0
+
     def transfer_s(self, tensor: str, size_bytes: int, link: Link) -> float:
         return self.setups_s.get((link.source, link.target), 0.0) + link.copy_s(size_bytes)
 

@@ -58,6 +58,8 @@ class CostTable:
     """By place, then by task that runs there; empty if the origins were not recorded."""
     stitches_s: Mapping[Place, tuple[float, float]] = field(default_factory=dict)
     """Seconds for each tensor that is assembled from boxes, and for each byte of it."""
+    join_byte_s: float = 0.0
+    """Seconds for each byte of an output that is copied from parts to memory of the caller."""
     pieces_s: Mapping[Place, Mapping[Piece, float]] = field(default_factory=dict)
     """Seconds of the parts of tasks that were measured, by place, then by piece."""
     predictors: Mapping[Place, LatencyPredictor] = field(default_factory=dict)
@@ -118,6 +120,9 @@ class CostTable:
     def stitch_s(self, tensor: str, size_bytes: int, own_bytes: int, place: Place) -> float:
         tensor_s, byte_s = self.stitches_s.get(place, (0.0, 0.0))
         return tensor_s + size_bytes * byte_s + self._change_s(tensor, own_bytes, place, place)
+
+    def join_s(self, size_bytes: int) -> float:
+        return size_bytes * self.join_byte_s
 
     def transfer_s(self, tensor: str, size_bytes: int, link: Link) -> float:
         source = Place(link.source, link.source_engine)

@@ -130,6 +130,22 @@ class Schedule:
                 )
         return parts
 
+    @cached_property
+    def joined_bytes(self) -> Mapping[int, int]:
+        """Bytes of the outputs that are written in parts, by the last segment of each device that
+        writes a part of them. The host copies them to the caller when all of these have ended."""
+        last: dict[tuple[str, str], int] = {}
+        for segment in self.segments:
+            for name, region in segment.writes:
+                tensor = self.graph.tensors[name]
+                if name in self.graph.outputs and region != tensor.whole:
+                    last[segment.device, name] = segment.index
+        joined: dict[int, int] = {}
+        for (_, name), index in last.items():
+            size_bytes = self.graph.tensors[name].size_bytes
+            joined[index] = joined.get(index, 0) + size_bytes
+        return joined
+
     @property
     def places(self) -> tuple[Place, ...]:
         """Places that compute something."""

@@ -121,6 +121,13 @@ class Problem(IndexedGraph):
             for tensor, rows in enumerate(self.transfer_s)
         )
 
+    def join_s(self, task: int) -> float:
+        """Seconds to join the main output of a task that is computed in parts, if it is an output
+        of the model."""
+        output = self.graph.output_of(self.graph.tasks[task])
+        is_returned = output.name in self.graph.outputs
+        return self.cost.join_s(output.size_bytes) if is_returned else 0.0
+
     def comm_s(self, source: int, reader: int, a: int, b: int) -> float:
         """Seconds from the end of ``source`` on ``a`` until ``reader`` has its data on ``b``.
 

@@ -13,6 +13,7 @@ from coexec.hardware.hardware import Busy, Link, Place
 from coexec.profiling.launch_and_transfer import (
     changing_layout,
     crossing,
+    joining,
     launch_overhead,
     own_layout,
     reading,
@@ -66,6 +67,15 @@ class EngineTimes:
         names = ["stitching a tensor", "stitching, a byte"]
         tensor_s, byte_s = self._cached(self._key(engine), names, lambda: stitching(engine))
         return tensor_s, byte_s
+
+    def joining_s(self) -> float:
+        """Seconds per byte to copy an output to memory of the caller; 0 for a single device, which
+        writes none in parts."""
+        if len(self._engines) < 2:
+            return 0.0
+        key = self._key(self._engines[0])
+        (byte_s,) = self._cached(key, ["joining, a byte"], lambda: [joining()])
+        return byte_s
 
     def readings(self) -> Mapping[Place, Reading]:
         """How CPU cores read weights, by place; empty for a single device, as it gets no parts."""

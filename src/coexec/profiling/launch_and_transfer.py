@@ -32,6 +32,7 @@ from coexec.timing.trace import Span
 __all__ = [
     "changing_layout",
     "crossing",
+    "joining",
     "launch_overhead",
     "own_layout",
     "reading",
@@ -51,6 +52,9 @@ _KERNEL = 3
 
 _STITCHED = (8, 56)
 """Heights, equal to the widths, of two feature maps that are stitched."""
+_JOINED_BYTES = 48 << 20
+"""More than the caches of a core hold, and more than the 32 MiB up to which glibc uses memory again
+without new pages of the system."""
 _LAYERS, _CHANNELS = 24, 128
 _OWN_HEIGHT = 48
 _UNEVEN = 124
@@ -109,6 +113,19 @@ def _stitch_s(engine: OpenEngine, height: int) -> Measurement:
         engine.fill(target, boxes, layout)
         seconds.append(time.perf_counter() - began_s)
     return Measurement.of(seconds[_RUNS:])
+
+
+def joining() -> Measurement:
+    """Seconds per byte to copy a result to new memory, as an output is that devices compute in
+    parts."""
+    part = np.ones(_JOINED_BYTES, np.uint8)  # zeros would all lie in one page
+    seconds = []
+    for _ in range(2 * _RUNS):
+        began_s = time.perf_counter()
+        whole = np.empty_like(part)
+        whole[...] = part
+        seconds.append(time.perf_counter() - began_s)
+    return Measurement.of([s / _JOINED_BYTES for s in seconds[_RUNS:]])
 
 
 def wake_up(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measurement:

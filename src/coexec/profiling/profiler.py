@@ -127,6 +127,7 @@ class Profiler:
             {e.place: self._engine_times.launch_s(e) for e in self._engines},
             {at: {n: t.basis for n, t in own.items()} for at, own in times.items()},
             {e.place: self._engine_times.stitching_s(e) for e in self._engines},
+            self._engine_times.joining_s(),
             {e.place: known_pieces(graph, self._valid(self._key(e))) for e in self._engines},
             predictors={
                 e.place: estimator

@@ -62,7 +62,12 @@ class VirtualClock:
         places = places_of(system, self._places) if places is None else places
         self._place = [self._places.index(segment.place) for segment in schedule.segments]
         self._sync_latency_s = places.sync_latency_s
-        self._duration_s = [segment_s(s, schedule, cost) for s in schedule.segments]
+        # Joining begins when all parts of an output are there: it ends the work of each device.
+        joined_bytes = schedule.joined_bytes
+        self._duration_s = [
+            segment_s(s, schedule, cost) + cost.join_s(joined_bytes.get(s.index, 0))
+            for s in schedule.segments
+        ]
         self._transfer_s = []
         for transfer in schedule.transfers:
             source, target = self._ends(transfer)

@@ -88,8 +88,9 @@ class Strips(NamedTuple):
     incoming: tuple[Incoming, ...]
     """The data that each share's device fetches first."""
     durations_s: tuple[float, ...]
-    """Seconds of copying and computing, by share. If no share fetches anything, the devices
-    continue in their current launch, so no launch time is included."""
+    """Seconds of copying and computing, by share, and of joining an output of the model. If no
+    share fetches anything, the devices continue in their current launch, so no launch time is
+    included."""
 
     @classmethod
     def of(
@@ -104,9 +105,10 @@ class Strips(NamedTuple):
         """Strips whose durations are computed from the other values."""
         launches_s = problem.launches_s
         alone = not any([own.fetches for own in incoming])
+        joined_s = problem.join_s(tasks[-1]) if cut is not None and len(shares) > 1 else 0.0
         durations_s = tuple(
             [
-                own.copy_s + max(0.0, compute_s - alone * launches_s[device])
+                joined_s + own.copy_s + max(0.0, compute_s - alone * launches_s[device])
                 for (device, _, compute_s), own in zip(shares, incoming, strict=True)
             ]
         )
