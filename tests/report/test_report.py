@@ -131,7 +131,8 @@ def test_most_of_the_time_is_more_than_half_of_it(share: float, words: str) -> N
 def candidate(devices: str, ratio: float | None, **facts: Any) -> Candidate:
     seconds = None if ratio is None else 2.0 * ratio
     row = Candidate(tuple(devices.split("+")), facts.pop("planner", "single"), **facts)
-    return replace(row, paced_s=seconds, loop_s=seconds, ratio=ratio, rounds=8)
+    rounds_s = () if seconds is None else ((seconds, 2.0),) * 8
+    return replace(row, paced_s=seconds, loop_s=seconds, rounds_s=rounds_s)
 
 
 SESSION = candidate("cpu:0-1", 1.0, engines=("onnxruntime",), own_session=True)
@@ -193,7 +194,7 @@ def test_an_engine_that_is_missing_is_advised_unless_the_user_named_devices(
 def test_a_planner_is_advised_only_where_no_measurement_of_it_exists(
     prepared: Prepared, planner: str, is_advised: bool
 ) -> None:
-    measured = replace(CODL, ratio=1.2, status="not taken")
+    measured = replace(CODL, rounds_s=((2.4, 2.0),) * 8, status="not taken")
     faster = Alternative(planner, 0.5)
     parts = {"planners": (faster,), "predicted": DrawnTrace(1.0, {}, ())}
     text = answer(prepared, SESSION, measured, **parts)

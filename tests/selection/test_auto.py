@@ -39,7 +39,7 @@ CORES = usable_cores()[:2]
 CPUS = [f"cpu:{core}" for core in CORES]
 two_cores = pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only")
 QUICK = Effort(warm_up=1, least=2, most=2)
-ALL_RUN = Rules(worth_trying=float("inf"), further_engines=False, busy=1.0)
+ALL_RUN = Rules(worth_trying=float("inf"), further_engines=False, busy=9.0)
 """Every plan runs, whatever its prediction, with the first engine of the cores; the tests beside
 may keep the processors busy."""
 

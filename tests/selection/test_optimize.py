@@ -219,7 +219,7 @@ def test_more_time_tries_what_there_was_no_time_for(tmp_path: Path) -> None:
 @two_cores
 def test_an_earlier_choice_is_told_and_goes_on_if_it_is_open(model: str, tmp_path: Path) -> None:
     """What it takes from there is compared with ONNX Runtime on all cores, for any devices."""
-    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=replace(ONE_ENGINE, busy=1.0))
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=replace(ONE_ENGINE, busy=9.0))
     verdicts: list[Verdict] = []
     module._verdicts(model, settings, 600.0, lambda *_: None, verdicts.append)
     last = verdicts[-1]

@@ -55,17 +55,20 @@ def format_candidate(candidate: Candidate) -> str:
         facts.append(f"expected {format_seconds(candidate.expected_s)}")
     if candidate.predicted_s is not None:
         facts.append(f"predicted {format_seconds(candidate.predicted_s)}")
+    beside = ""
+    if candidate.reference_s is not None and candidate.ratio != 1:
+        beside = f" (beside {format_seconds(candidate.reference_s)} of the reference in its rounds)"
     measured = [
-        f"{format_seconds(seconds)} {figure}"
-        for figure, seconds in (("paced", candidate.paced_s), ("in a loop", candidate.loop_s))
+        f"{format_seconds(seconds)} {words}{beside if figure == candidate.requests else ''}"
+        for figure, words, seconds in (
+            ("paced", "paced", candidate.paced_s),
+            ("loop", "in a loop", candidate.loop_s),
+        )
         if seconds is not None
     ]
     if candidate.per_s is not None:
         measured.append(f"{candidate.per_s:.1f} requests a second")
     if measured:
-        if candidate.reference_s is not None and candidate.ratio != 1:
-            beside = f"{format_seconds(candidate.reference_s)} of the reference in its rounds"
-            measured[0] += f" (beside {beside})"
         varies = "" if candidate.spread is None else f", varying by {candidate.spread:.0%}"
         facts.append(f"measured {', '.join(measured)}{varies}")
     facts += [text for text in (candidate.reason, _outputs(candidate)) if text]
