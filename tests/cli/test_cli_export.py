@@ -41,7 +41,7 @@ def test_verbs_take_the_folder_and_measure_no_profile(
     capfd.readouterr()
     assert call(folder, "bench", str(folder / "e"), "--repeats", "1", "--json") == 0
     rows = json.loads(capfd.readouterr().out)["rows"]
-    assert rows[0]["name"] == "plan" and rows[1]["name"].startswith("ORT")
+    assert rows[0]["name"] == "plan" and rows[1]["name"].startswith("ONNX Runtime")
 
 
 def test_json(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
