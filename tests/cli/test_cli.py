@@ -78,7 +78,7 @@ def test_ratios_of_bench_are_those_of_the_medians_that_it_prints(
     assert {"heft", *(f"{name} alone" for name in TWO.split(","))} < set(rows)
     assert any(name.startswith("ONNX Runtime") for name in rows) and found["disturbed_turns"] >= 0
     base = rows[found["base"]]
-    assert base["name"].startswith("ORT")
+    assert base["name"].startswith("ONNX Runtime")
     for row in rows.values():
         for figure in ("paced", "loop"):
             assert 0 < row[f"{figure}_s"] <= row[f"{figure}_p90_s"] <= row[f"{figure}_p99_s"]

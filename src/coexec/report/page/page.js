@@ -442,9 +442,7 @@ function drawAlternatives() {
     { title: "planning took", of: row => row.planning_s, text: time },
     { title: "status", of: row => row.status, form: "long" },
   ];
-  if (!data.planners.length)
-    section("planners", "Planners", "Not applicable: one device was planned for, or no time was given.");
-  else {
+  if (data.planners.length) {
     const node = section("planners", "Planners",
       "Plans of all planners for the same devices and costs, simulated.");
     const rows = data.planners.filter(row => row.predicted_s !== null);
@@ -469,9 +467,7 @@ function drawAlternatives() {
     if (data.bound) node.append(element("p", { class: "quiet" }, `Lower bound: ${data.bound}.`));
     node.append(table([{ title: "planner", of: row => row.name }, ...columns], data.planners));
   }
-  if (!data.without.length)
-    section("without", "Without a device", "Not applicable: the plan uses one device.");
-  else {
+  if (data.without.length) {
     const node = section("without", "Without a device",
       "The plan that the same planner would make if the device were not there, simulated.");
     node.append(table([{ title: "without", of: row => row.name }, ...columns], data.without));
