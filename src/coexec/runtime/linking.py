@@ -7,6 +7,8 @@ one links again, so late results of threads and devices are written to memory th
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+
 from coexec.arrays import Array, address_of, joined_axes
 from coexec.engines.base import Bound, InFlight, Launchable, Native, NativeLaunch, OpenEngine
 from coexec.hardware.hardware import MAIN
@@ -297,7 +299,9 @@ class LinkedPlan:
             copier = self._allocation.copiers.get((index, name))
             if copier is not None:
                 yield from _called(copier, copier, index, natively)
-        run = self._launcher(index, cast(Launchable, bound)) if ahead else bound.run
+        # An engine in Python may compute with NumPy: infinity and NaN are values here, no warnings.
+        own_run = np.errstate(all="ignore")(bound.run)
+        run = self._launcher(index, cast(Launchable, bound)) if ahead else own_run
         yield from _called(bound, run, index, natively or launch is None)
         if natively and launch is not None and not ahead:
             yield from self._waiting(index, natively, True)
