@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyopencl")
 
-from coexec.engines.opencl import pocl, tried_devices
+from coexec.engines.opencl import platforms, pocl, tried_devices
 from coexec.engines.opencl.pocl import Pocl
 from coexec.errors import DegradedWarning, DeviceError
 from coexec.model.check import plain_session, worst_difference
@@ -20,7 +21,7 @@ from tests.helpers.gpu_networks import small_network
 from tests.helpers.needs_opencl import opencl_found, opencl_name
 from tests.helpers.patience import ENOUGH_S
 
-SMALL_FILES = """
+FULL_DISK = """
 import errno, os
 from coexec.engines.opencl import pocl
 real = os.posix_fallocate
@@ -55,7 +56,7 @@ def test_devices_exist_where_the_cache_folder_cannot_be_written(
     temporary.mkdir()
     if fault == "no folder":
         home.write_text("in the way")
-    code = SMALL_FILES + LIST if fault == "full" else LIST
+    code = FULL_DISK + LIST if fault == "full" else LIST
     env = os.environ | {"XDG_CACHE_HOME": str(home), "TMPDIR": str(temporary), "FULL": str(home)}
     env = {name: value for name, value in env.items() if name != "POCL_CACHE_DIR"}
     env["PYTHONPATH"] = os.pathsep.join(sys.path)
@@ -101,3 +102,11 @@ def test_a_disk_that_becomes_full_leaves_the_model_to_onnx_runtime(
         feeds = {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()}
         expected = plain_session(proto).run(None, feeds)[0]
         assert worst_difference(session.run(None, feeds)[0], expected) < 1e-5
+
+
+@pytest.mark.usefixtures("full")
+def test_a_runtime_without_devices_says_that_it_has_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(platforms, "_handles", lambda platform: [])
+    assert any(re.match(FULL, reason) for reason in platforms.absent())

@@ -228,7 +228,16 @@ def devices() -> list[DeviceHandle]:
 
 def absent() -> list[str]:
     """Why installed CPU runtimes are missing among the devices, with the remedy."""
-    return vendors.absent(" ".join(platform.name for platform in _platforms()))
+    platforms = _platforms()
+    reasons = vendors.absent(" ".join(platform.name for platform in platforms))
+    for platform in platforms:
+        runtime = _RUNTIMES.get(platform.name.strip())
+        if runtime is not None and not _handles(platform):
+            try:
+                runtime.check_room()
+            except DeviceError as error:
+                reasons.append(str(error))
+    return reasons
 
 
 def _uuid(handle: Any) -> str:
