@@ -38,8 +38,9 @@ CORES = usable_cores()[:2]
 CPUS = [f"cpu:{core}" for core in CORES]
 two_cores = pytest.mark.skipif(len(CORES) < 2, reason="this process may use one core only")
 QUICK = Effort(warm_up=1, least=2, most=2)
-ALL_RUN = Rules(worth_trying=float("inf"), further_engines=False)
-"""Every plan runs, whatever its prediction, with the first engine of the cores."""
+ALL_RUN = Rules("hope_greedy,heft", worth_trying=float("inf"), further_engines=False)
+"""Every plan of two quick planners runs, whatever its prediction, with the first engine of the
+cores."""
 
 
 @two_cores
@@ -135,7 +136,7 @@ def worth_two(monkeypatch: pytest.MonkeyPatch) -> Any:
 @two_cores
 def test_the_fastest_is_kept_and_remembered(worth_two: Any, tmp_path: Path) -> None:
     model = worth_two
-    rules = replace(ALL_RUN, rounds=(2, 2), planners="hope_greedy,heft")
+    rules = replace(ALL_RUN, rounds=(2, 2))
     settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
     choice = Chooser(model, settings).choose()
     first = choice.candidates[0]
@@ -201,8 +202,7 @@ def test_a_choice_in_doubt_is_kept_if_it_cannot_be_tried_again(
         return compete
 
     last_wins, first_wins = made_up(lambda which: 0.01 / (1 + which)), made_up(lambda i: 1.0 + i)
-    rules = replace(ALL_RUN, planners="hope_greedy,heft")
-    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=ALL_RUN)
     first = Chooser(model, settings, compete=last_wins)
     assert first.choose().candidates[0].devices == tuple(CPUS) and first.doubt is not None
     alone = Chooser(model, settings, alone=True, compete=first_wins)
