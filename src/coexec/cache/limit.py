@@ -54,7 +54,7 @@ def entries(root: Path, kinds: tuple[str, ...]) -> list[CacheFile]:
 
 
 def weights(root: Path) -> list[CacheFile]:
-    folders = (root / "weights" / f"{number:02x}" for number in range(256))
+    folders = (root / "weights").glob("[0-9a-f][0-9a-f]")
     return [file for folder in folders for file in files(folder, _WEIGHT)]
 
 
