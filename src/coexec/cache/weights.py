@@ -225,8 +225,21 @@ def _mapped(handle: int, size: int) -> Bytes:
     return np.asarray(mapping)
 
 
-def rest() -> None:
-    """Take the pages of all mapped weights out of this process, for example when an engine has made
-    its own copies. Pages that are used again are read from their files again."""
-    for mapping in list(_mappings.values()):
-        mapping.rest()
+def rest(arrays: Iterable[npt.NDArray[Any]] | None = None) -> None:
+    """Take the pages of mapped weights out of this process, for example when an engine has made its
+    own copies. Pages that are used again are read from their files again.
+
+    Args:
+        arrays: of these weights; None: of all.
+    """
+    mappings = _mappings.values() if arrays is None else map(_mapping_of, arrays)
+    for mapping in list(mappings):
+        if mapping is not None:
+            mapping.rest()
+
+
+def _mapping_of(array: Any) -> _Mapping | None:
+    """The mapping that an array is a part of."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return array if isinstance(array, _Mapping) else None

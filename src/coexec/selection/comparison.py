@@ -36,6 +36,7 @@ from coexec.model.difference import (
     without_overflow,
     worst_difference,
 )
+from coexec.model.main_memory import trim_memory
 from coexec.plan.plan import Plan
 from coexec.runtime.runner import Runner
 from coexec.selection.planning_context import PlanningContext
@@ -246,8 +247,9 @@ class ReferenceAnswers:
         return not all_finite(answer.feeds) and _has(work, SPREADING) and _has(work, _DECIDING)
 
     def close(self) -> None:
-        """Release the session that `plain` has opened."""
+        """Release the session that `plain` has opened, and the memory of the comparison."""
         self._plain = None
+        trim_memory()
 
 
 def _moved(value: Any, rng: "np.random.Generator") -> Any:

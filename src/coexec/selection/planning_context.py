@@ -248,7 +248,8 @@ class PlanningContext:
             engine = engine_at(prepared.plan.places[0], self.devices)
             return WholeModel(engine, partial(_own_session, engine, self.given))
         executor = Executor(prepared.compiled, self.devices, waiting=self.settings.waiting)
-        rest()  # engines have compiled the modules, and some have packed the weights
+        # Some engines have packed the weights; others map those that they use again.
+        rest(weight for module in prepared.compiled.modules for weight in module.weights.values())
         trim_memory()
         return executor
 
@@ -256,6 +257,7 @@ class PlanningContext:
         """Close the engines. They are opened again on their next use."""
         for device in self.devices:
             device.close()
+        rest()
         trim_memory()
 
     def _plan_key(self, planner: str, options: Mapping[str, Any]) -> str:
