@@ -14,7 +14,7 @@ from coexec.model.onnx_logging import quiet
 from coexec.model.sparse import with_dense_weights
 from coexec.model.structure import check_proto, decoded
 from coexec.model.types import hide_maps
-from coexec.model.weightless import hollow
+from coexec.model.weightless import hollow, require_encodable
 
 __all__ = ["ModelSource", "read"]
 
@@ -52,6 +52,7 @@ def _parse(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ir.Model
     else:
         if isinstance(source, bytes):
             what, content = "the model given as bytes", source
+            require_encodable(len(content), what)
         else:
             path = Path(source)
             what, content = repr(str(path)), _content(path)
@@ -66,6 +67,7 @@ def _parse(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ir.Model
 
 def _content(path: Path) -> bytes:
     with open(opened(path), "rb") as file:
+        require_encodable(os.fstat(file.fileno()).st_size, repr(str(path)))
         return file.read()
 
 
