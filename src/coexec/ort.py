@@ -14,7 +14,18 @@ from onnxruntime import InferenceSession as OrtSession
 
 from coexec.errors import CoexecError, ExecutionError, InputError, first_line
 
-__all__ = ["OrtSession", "as_ours", "both", "in_our_words", "raised_by_ort", "reason_of"]
+__all__ = [
+    "FOLDER_OF_WEIGHTS",
+    "OrtSession",
+    "as_ours",
+    "both",
+    "in_our_words",
+    "raised_by_ort",
+    "reason_of",
+]
+
+FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
+"""ONNX Runtime's option for the folder with the weights of a model that is given as bytes."""
 
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (/\S+:\d+ .*?\) )?")
 _FOLDER = os.path.dirname(onnxruntime.__file__) + os.sep

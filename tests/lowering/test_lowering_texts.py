@@ -199,7 +199,7 @@ def test_operators_are_fused_up_to_a_border(tmp_path: Path) -> None:
         )
     )
     path = lower(source, ["b", "c"], tmp_path)
-    lowered, _ = import_lowered(path, Cache(tmp_path / "cache"), ["b", "c"], NCHWC)
+    lowered, _ = import_lowered(path, Cache(tmp_path / "cache"), ["b", "c"], NCHWC, {})
     is_text(
         format_lowered(lowered),
         """

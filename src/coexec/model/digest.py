@@ -8,6 +8,7 @@ changed just before it was read: it may have changed again within the resolution
 """
 
 import json
+import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from coexec.codec import decode, encode
 from coexec.errors import ModelError
 from coexec.keys import digest
 from coexec.model.folders import is_below, opened, unreadable
+from coexec.model.weightless import require_encodable
 
 __all__ = [
     "Shapes",
@@ -221,10 +223,35 @@ def _locations(message: Any) -> Iterable[str]:
 
 
 def serialized(source: Any) -> bytes:
-    """A model of onnx or onnx_ir as the content of a file."""
+    """A model of onnx or onnx_ir as the content of a file.
+
+    Raises:
+        ModelError: it is too large for that.
+    """
+    if hasattr(source, "SerializeToString"):
+        require_encodable(_weight_bytes(source), "the ModelProto")
+    else:
+        weights = (value.const_value for value in source.graph.initializers.values())
+        require_encodable(sum(t.nbytes for t in weights if _is_embedded(t)), "the model")
     if not hasattr(source, "SerializeToString"):
         import onnx_ir as ir
 
         source = ir.to_proto(source)
     content: bytes = source.SerializeToString(deterministic=True)
     return content
+
+
+def _is_embedded(tensor: Any) -> bool:
+    """Whether a weight of onnx_ir becomes a part of the serialized model. Texts are small."""
+    return tensor is not None and not hasattr(tensor, "location") and tensor.dtype.name != "STRING"
+
+
+def _weight_bytes(proto: Any) -> int:
+    """Bytes of the weights in a ModelProto, by their shapes: reading them would copy them."""
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    return sum(
+        math.prod(weight.dims) * tensor_dtype_to_np_dtype(weight.data_type).itemsize
+        for weight in proto.graph.initializer
+        if weight.data_type and not weight.external_data and min(weight.dims, default=0) >= 0
+    )

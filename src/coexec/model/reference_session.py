@@ -1,5 +1,6 @@
 """ONNX Runtime as its users call it: the reference for results and for the outputs of operators."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +13,17 @@ from coexec.arrays import Array
 from coexec.model.shape_mismatch import UnfitError
 from coexec.model.types import show_maps, type_proto
 from coexec.model.values import FOREIGN, ort_value
-from coexec.ort import OrtSession, reason_of
+from coexec.ort import FOLDER_OF_WEIGHTS, OrtSession, reason_of
 
-__all__ = ["is_plain", "own_session", "plain_session", "value_info", "weighted_session",
-           "without_weights"]  # fmt: skip
+__all__ = [
+    "folder_of_weights",
+    "is_plain",
+    "own_session",
+    "plain_session",
+    "value_info",
+    "weighted_session",
+    "without_weights",
+]
 
 _EMBEDDED_BYTES = 1024
 """Weights below this size are part of the serialized model."""
@@ -59,8 +67,8 @@ def _options(threads: int, *, optimised: bool) -> ort.SessionOptions:
 def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) -> OrtSession:
     """A session of ``model`` on ONNX Runtime with options of the caller.
 
-    External weights of a model without a path are passed as arrays: ONNX Runtime would look for
-    their files in the working directory.
+    Weights in files stay there, mapped by ONNX Runtime, if all files are in one folder. Other large
+    weights are passed as arrays, which ONNX Runtime copies.
 
     Raises:
         ModelError: ONNX Runtime does not run the model.
@@ -68,7 +76,9 @@ def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) 
     try:
         if isinstance(model, onnx.ModelProto):
             model = ir.from_proto(model)
-        proto, weights = without_weights(model)
+        if (folder := folder_of_weights(model)) is not None:
+            options.add_session_config_entry(FOLDER_OF_WEIGHTS, folder)
+        proto, weights = without_weights(model, in_files=folder is not None)
         content = proto.SerializeToString()
     except Exception as error:
         raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
@@ -91,8 +101,22 @@ def _with_weights(
     return session
 
 
-def without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The model with placeholders for its large weights, and the values of these weights."""
+def folder_of_weights(model: ir.Model) -> str | None:
+    """The one folder that has all files of external weights; None if there is none."""
+    tensors = [value.const_value for value in model.graph.initializers.values()]
+    files = [os.path.realpath(t.path) for t in tensors if isinstance(t, ir.ExternalTensor)]
+    folders = {os.path.dirname(file) for file in files}
+    return folders.pop() if len(folders) == 1 else None
+
+
+def without_weights(
+    model: ir.Model, *, in_files: bool = False
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The model with placeholders for its large weights, and the values of these weights.
+
+    Args:
+        in_files: external weights refer to their files instead, which are in one folder.
+    """
     hollow = model.clone()
     weights: dict[str, Array] = {}
     for name, value in hollow.graph.initializers.items():
@@ -100,6 +124,16 @@ def without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, Array]]
         if tensor is None or tensor.dtype == ir.DataType.STRING:
             continue
         if tensor.nbytes < _EMBEDDED_BYTES and not _is_external(tensor):
+            continue
+        if in_files and isinstance(tensor, ir.ExternalTensor):
+            value.const_value = ir.ExternalTensor(
+                os.path.basename(os.path.realpath(tensor.path)),
+                tensor.offset,
+                tensor.length,
+                tensor.dtype,
+                shape=tensor.shape,
+                name=name,
+            )
             continue
         if is_plain(tensor.dtype):
             weights[name] = tensor.numpy()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from coexec.errors import ModelError
 from coexec.model.folders import ModelFolders, opened
 from coexec.model.messages import ModelProto, StrictModelProto, TensorProto
-from coexec.model.weightless import Hollow, hollow
+from coexec.model.weightless import Hollow, hollow, require_encodable
 from coexec.model.weights import require_values
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def without_weights(source: str | os.PathLike[str] | bytes) -> "onnx.ModelProto"
 def hollow_source(source: str | os.PathLike[str] | bytes) -> tuple[str, Path | None, Hollow]:
     """Name of a model in messages, its path, and its content without weights."""
     if isinstance(source, bytes):
+        require_encodable(len(source), "the model given as bytes")
         return "the model given as bytes", None, hollow(memoryview(source), _LARGE_BYTES)
     path = Path(source)
     return repr(str(path)), path, _hollow_file(path)
@@ -76,13 +77,15 @@ def hollow_source(source: str | os.PathLike[str] | bytes) -> tuple[str, Path | N
 def _hollow_file(path: Path) -> Hollow:
     file = opened(path)
     try:
-        with (
-            mmap.mmap(file, 0, access=mmap.ACCESS_READ) as mapped,
-            memoryview(mapped) as content,
-        ):
-            return hollow(content, _LARGE_BYTES)
-    except (OSError, ValueError):  # empty, or on a disk that cannot be mapped
-        return hollow(memoryview(path.read_bytes()), _LARGE_BYTES)
+        require_encodable(os.fstat(file).st_size, repr(str(path)))
+        try:
+            with (
+                mmap.mmap(file, 0, access=mmap.ACCESS_READ) as mapped,
+                memoryview(mapped) as content,
+            ):
+                return hollow(content, _LARGE_BYTES)
+        except (OSError, ValueError):  # empty, or on a disk that cannot be mapped
+            return hollow(memoryview(path.read_bytes()), _LARGE_BYTES)
     finally:
         os.close(file)
 

@@ -8,13 +8,32 @@ sequence of fields. A field is a key, which is its number and wire type, and its
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["Hollow", "hollow"]
+from coexec.errors import ModelError
+from coexec.units import format_bytes
+
+__all__ = ["Hollow", "hollow", "require_encodable"]
+
+_MOST_BYTES = (1 << 31) - 1
+"""The largest message of protocol buffers."""
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 """Numbers of fields: in a ModelProto, a GraphProto and a TensorProto."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 """Wire types."""
 _MOST_KEY_BITS = 32
+
+
+def require_encodable(size_bytes: int, what: str) -> None:
+    """
+    Raises:
+        ModelError: protocol buffers do not encode a model of this size.
+    """
+    if size_bytes > _MOST_BYTES:
+        raise ModelError(
+            f"{what} has {format_bytes(size_bytes)}, and protobuf encodes less than 2 GiB in one "
+            f"message; save it with onnx.save(model, path, save_as_external_data=True), which "
+            f"writes the weights to a file beside it, and open that path"
+        )
 
 
 class Hollow(NamedTuple):

@@ -17,7 +17,7 @@ from coexec.errors import StoreError
 from coexec.graph.graph import tensor_part
 from coexec.hardware.hardware import Place
 from coexec.keys import digest
-from coexec.lowering.entry import import_lowered, load_lowered
+from coexec.lowering.entry import import_lowered, load_lowered, without_tables
 from coexec.lowering.lowered_model import LoweredModel, without_lowering
 from coexec.lowering.module import Module
 from coexec.lowering.pieces import border_tensors, changing_layout, cut_pieces, leaving_blocks
@@ -145,13 +145,13 @@ class Compiler:
         If the engine has no such step, or the step fails, it is the given model: slower, but
         correct.
         """
-        source = self.model.source
+        source, tables = without_tables(self.model.source)
 
         def work(folder: Path) -> LoweredModel | None:
             path = engine.lower(source, borders, folder)
             if path is None:
                 return None
-            lowered, entry = import_lowered(path, self._cache, borders, engine.dialect)
+            lowered, entry = import_lowered(path, self._cache, borders, engine.dialect, tables)
             if entry is not None:
                 self._cache.add("lowered", key, entry)
             return lowered

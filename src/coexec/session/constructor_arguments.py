@@ -1,5 +1,6 @@
 """Convert the arguments of a session to settings."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from coexec import arguments
 from coexec.engines.names import split_names
 from coexec.exports import is_export
-from coexec.session.model_source import with_values
+from coexec.session.model_source import in_files, with_values
 from coexec.settings import Settings
 
 __all__ = ["model_and_settings"]
@@ -35,4 +36,8 @@ def model_and_settings(
         from coexec.exports.opening import resolve_export
 
         return resolve_export(source, replace(settings, values=values))
-    return with_values(source, values) if values else source, settings
+    if not values:
+        return source, settings
+    if isinstance(source, str | os.PathLike) and in_files(source, values) is not None:
+        return source, replace(settings, values=values)
+    return with_values(source, values), settings

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from onnxruntime.capi.onnxruntime_pybind11_state import (
     InvalidArgument,
@@ -17,14 +17,17 @@ from coexec.model.digest import serialized, unreadable
 
 # Imports ONNX in about 30 ms. It is imported with coexec, so that the first session starts faster.
 from coexec.model.structure import check_structure, without_weights
+from coexec.model.weightless import require_encodable
 from coexec.ort import both
 from coexec.research_loader import resolved_model, zoo_name
 from coexec.session.options import may_give_weights
 
 __all__ = [
     "DeclaredShapes",
+    "InFiles",
     "declared_shapes",
     "for_ort_constructor",
+    "in_files",
     "portable",
     "with_values",
 ]
@@ -84,21 +87,55 @@ def portable(source: Any) -> str | bytes:
     return os.fspath(source) if isinstance(source, os.PathLike) else serialized(source)
 
 
+class InFiles(NamedTuple):
+    """A serialized model whose weights stay in files."""
+
+    content: bytes
+    folder: str
+    """The folder of these files."""
+
+
+def in_files(source: Any, values: Mapping[str, Any]) -> InFiles | None:
+    """The model with constants in place of some inputs, if it has weights in files of one folder.
+
+    Raises:
+        ModelError, UsageError: as for `with_values`.
+    """
+    from coexec.model.reference_session import folder_of_weights, without_weights
+
+    model = _fixed(source, values)
+    folder = folder_of_weights(model)
+    if folder is None:
+        return None
+    proto, others = without_weights(model, in_files=True)
+    if others:
+        return None
+    return InFiles(proto.SerializeToString(), folder)
+
+
 def with_values(source: Any, values: Mapping[str, Any]) -> bytes:
     """The serialized model, weights included, with constants in place of some inputs.
 
     Raises:
-        ModelError: the model cannot be read.
+        ModelError: the model cannot be read, or is too large to be serialized.
         UsageError: the model has no such input, or the value does not fit the input.
     """
     import onnx_ir as ir
 
+    model = _fixed(source, values)
+    weights = [value.const_value for value in model.graph.initializers.values()]
+    sizes = (t.nbytes for t in weights if t is not None and t.dtype != ir.DataType.STRING)
+    require_encodable(sum(sizes), "the model, whose weights are read to fix values")
+    return serialized(ir.external_data.load_to_model(model))
+
+
+def _fixed(source: Any, values: Mapping[str, Any]) -> Any:
     from coexec.model.fixed import fix
     from coexec.model.read import read
 
     model = read(resolved_model(source))
     fix(model, {}, values, all_known=False)
-    return serialized(ir.external_data.load_to_model(model))
+    return model
 
 
 DeclaredShapes = Mapping[str, Sequence[int | None] | None]

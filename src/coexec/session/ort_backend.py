@@ -12,8 +12,9 @@ import onnxruntime
 
 from coexec.errors import ModelError
 from coexec.model.main_memory import trim_memory
-from coexec.ort import OrtSession, as_ours
+from coexec.ort import FOLDER_OF_WEIGHTS, OrtSession, as_ours
 from coexec.session.feeds import for_ort
+from coexec.session.model_source import InFiles
 
 __all__ = ["OrtArguments", "OrtBackend", "providers_of_ort"]
 
@@ -27,15 +28,20 @@ class OrtArguments:
     provider_options: Sequence[Any] | None
     keywords: Mapping[str, Any]
 
-    def open(self, model: str | bytes) -> Any:
+    def open(self, model: str | bytes | InFiles) -> Any:
         """A session of ONNX Runtime's own class.
 
         Raises:
             ModelError: ONNX Runtime refuses the model.
         """
+        options = self.options
         with as_ours(ModelError, ModelError):
+            if isinstance(model, InFiles):
+                options = onnxruntime.SessionOptions() if options is None else options
+                options.add_session_config_entry(FOLDER_OF_WEIGHTS, model.folder)
+                model = model.content
             return OrtSession(
-                model, self.options, self.providers, self.provider_options, **self.keywords
+                model, options, self.providers, self.provider_options, **self.keywords
             )
 
 
@@ -45,10 +51,10 @@ class OrtBackend:
     A thread that runs a request keeps the session that it runs; so `give_back` disturbs no request.
     """
 
-    def __init__(self, model: Callable[[], str | bytes], arguments: OrtArguments) -> None:
+    def __init__(self, model: Callable[[], str | bytes | InFiles], arguments: OrtArguments) -> None:
         """
         Args:
-            model: returns the path or the bytes of the model, and raises CoexecError if it cannot.
+            model: returns the path or the content of the model; raises CoexecError if it cannot.
         """
         self._model = model
         self.arguments = arguments

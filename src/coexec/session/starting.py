@@ -1,6 +1,6 @@
 """Make the backends of a session, and start the stored plan or the planning."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from coexec.errors import ModelError, PlanError
 from coexec.ort import both
 from coexec.selection.prepare import devices_of_plan
-from coexec.session.model_source import for_ort_constructor, is_checked, portable
+from coexec.session.model_source import for_ort_constructor, in_files, is_checked, portable
 from coexec.session.options import may_give_weights, options_for, warn_of, why_unplanned
 from coexec.session.ort_backend import OrtArguments, OrtBackend, providers_of_ort
 from coexec.session.plan_backend import PlanBackend
@@ -47,7 +47,9 @@ def new_router(
             options = options_for(settings.devices)
     if plans is not None and options is not None and options.enable_profiling:
         plans.recorded = RecordedRuns()
-    model = partial(for_ort_constructor, source, is_checked(source, options))
+    model: Callable[[], Any] = partial(for_ort_constructor, source, is_checked(source, options))
+    if settings.values:
+        model = partial(in_files, source, settings.values)
     ort = OrtBackend(model, OrtArguments(options, providers, provider_options, keywords))
     return Router(settings, constants, ort, plans, unplanned)
 
