@@ -79,7 +79,7 @@ def command(
         prepared = prepare(model, config)
         work, predicted_s = prepared.work, predicted_time_s(prepared)
     name = config.planner if config.plan is None else "plan"
-    feeds = next(work.model.candidates())
+    feeds, _ = work.model.accepted(work.given.reference)
     with ExitStack() as stack:
         plan_row, executor = row_of_plan(prepared, name, predicted_s, feeds, stack)
         alone, left_out = alone_rows(prepared, feeds, stack)

@@ -69,21 +69,8 @@ def accepted(
         InputError: it runs with none, or not with the inputs of the user, or not with the variant.
         UsageError: the model has no float input, so there are no variants.
     """
-    model = opened_model.model
-    tried = [model.examples] if model.examples else model.candidates()
-    reason = ""
-    for feeds in tried:
-        try:
-            outputs = opened_model.reference(feeds)
-        except Exception as error:
-            reason = first_line(error)
-            continue
-        return (dict(feeds), outputs) if probe is None else _probed(opened_model, feeds, probe)
-    whose = "these inputs" if model.examples else "made-up inputs"
-    raise InputError(
-        f"ONNX Runtime does not run the model with {whose}: {reason}; give it others with --inputs "
-        f"FILE.npz"
-    )
+    feeds, outputs = opened_model.model.accepted(opened_model.reference)
+    return (feeds, outputs) if probe is None else _probed(opened_model, feeds, probe)
 
 
 def _probed(

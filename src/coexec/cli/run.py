@@ -61,7 +61,7 @@ def command(
         config = options.settings(progress=tell)
         prepared = prepare(*resolve_export(model, config))
     work, compiled = prepared.work, prepared.compiled
-    feeds = next(work.model.candidates())
+    feeds, _ = work.model.accepted(work.given.reference)
     with work.start(prepared) as executor:
         for _ in range(2):
             executor.run(feeds)

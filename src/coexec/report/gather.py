@@ -153,7 +153,7 @@ class _Gathering:
         """Recorded runs, and the race with the rivals."""
         prepared = self._prepared
         work = prepared.work
-        feeds = next(work.model.candidates())
+        feeds, _ = work.model.accepted(work.given.reference)
         with ExitStack() as stack:
             row, runner = row_of_plan(prepared, "plan", predicted_time_s(prepared), feeds, stack)
             self._record(runner, feeds)

@@ -25,7 +25,7 @@ from typing import Any
 
 from coexec.engines.detect import is_whole_machine, usable_cores
 from coexec.engines.names import whole_cpu, without_engine
-from coexec.errors import CoexecError, ExecutionError, UsageError
+from coexec.errors import CoexecError, UsageError
 from coexec.processes import Child, EndedError, Parent
 from coexec.profiling.processors import Load, load_from_now
 from coexec.progress import ReportProgress
@@ -310,7 +310,7 @@ def _raced(chosen: Prepared, budget_s: float) -> tuple[Outcome[str], float]:
     Both are started several times if there is time for it.
 
     Raises:
-        ExecutionError: no made-up inputs suit the model.
+        InputError: no made-up inputs suit the model.
     """
     rounds, end_s = chosen.work.settings.rules.rounds, time.monotonic() + budget_s
     laps: dict[str, list[Lap]] = {_OURS: [], _ORT: []}
@@ -343,31 +343,25 @@ def _rivals(chosen: Prepared) -> Iterator[Mapping[str, Callable[[], Any]]]:
     """The plan and ONNX Runtime's session, newly started and warm.
 
     Raises:
-        ExecutionError: no made-up inputs suit the model.
+        InputError: no made-up inputs suit the model.
     """
     work = chosen.work
     session = work.given.onnx_runtime(threads=0)
-    reason = "there are no inputs to try"
+
+    def both(feeds: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
+        rivals: dict[str, Callable[[], Any]] = {
+            _OURS: partial(runner.run, feeds),
+            _ORT: partial(session.run, None, dict(feeds)),
+        }
+        for run in (*rivals.values(),) * 2:  # once to warm up, once to run warm
+            run()
+        return rivals
+
     try:
         with work.start(chosen) as runner:
-            for feeds in work.model.candidates():
-                rivals: dict[str, Callable[[], Any]] = {
-                    _OURS: partial(runner.run, feeds),
-                    _ORT: partial(session.run, None, dict(feeds)),
-                }
-                try:
-                    for run in (*rivals.values(),) * 2:  # once to warm up, once to run warm
-                        run()
-                except Exception as error:  # ONNX Runtime's errors have no common class
-                    reason = str(error).partition("\n")[0]
-                    continue
-                yield rivals
-                return
+            yield work.model.accepted(both)[1]
     finally:
         work.release()  # some engines compute on one set of cores at a time
-    raise ExecutionError(
-        f"the model runs with no made-up inputs ({reason}); give it some by --inputs FILE.npz"
-    )
 
 
 def _judged(
