@@ -22,6 +22,7 @@ from coexec.errors import (
     ExecutionError,
     ForkedError,
     ModelError,
+    PlanError,
 )
 from coexec.model.inputs import filled
 from coexec.runtime.runner import Runner
@@ -179,13 +180,16 @@ class PlanSelector:
         """Start the earlier choice for these shapes, and return whether there was one.
 
         A choice that was made in less time answers until one is made in the time of the settings.
+
+        Raises:
+            PlanError: it is a plan of the settings that does not answer, and they are strict.
         """
         prepared = request.known or request.quicker
         if prepared is None:
             return False
         state = self._state(shapes)
         self._try(shapes, state, prepared)
-        _warn_of(state)
+        self._require_answers(state)
         if request.known is None:
             self._submit(shapes, state, after_s=self.head_start_s)
         elif request.doubt is not None:
@@ -199,15 +203,18 @@ class PlanSelector:
         made of the model, there is a warning too, because ONNX Runtime can run the model.
 
         Raises:
-            CoexecError: no plan can be made for another reason.
+            CoexecError: no plan can be made for another reason; or a plan of the settings does not
+                answer, and they are strict.
         """
         state = self._state(shapes)
         try:
             self._take(state, PlanRequest(self.source, self._of(shapes)).prepare())
         except (DeviceError, ExecutionError, ModelError) as error:
+            if self._settings.strict and self._settings.plan is not None:
+                raise
             self._give_up(state, error)
         else:
-            _warn_of(state)
+            self._require_answers(state)
 
     def start_later(self, shapes: Shapes) -> None:
         """Plan for these shapes in the background."""
@@ -374,6 +381,22 @@ class PlanSelector:
             self._try(shapes, state, prepared)
         return known is not None
 
+    def _require_answers(self, state: _State) -> None:
+        """Warn that a plan was made but does not answer, with the reason.
+
+        Raises:
+            PlanError: the settings have a plan and are strict.
+        """
+        if state.reason is None or not state.decided or state.pending is not None:
+            return
+        if self._settings.strict and self._settings.plan is not None:
+            raise PlanError(
+                f"{self._settings.plan.title} does not answer: {state.reason}; without strict=True "
+                f"ONNX Runtime's own session answers in its place"
+            )
+        text = f"{state.reason}. ONNX Runtime's own session answers in its place"
+        warnings.warn(text, DegradedWarning, stacklevel=5)
+
     def _try(self, shapes: Shapes, state: _State, prepared: Prepared) -> None:
         """Let a plan answer from now on, or record why it cannot."""
         try:
@@ -468,13 +491,6 @@ class PlanSelector:
             if result.by_requests:
                 accept(prepared, result, count)
         return self.doubt(new)
-
-
-def _warn_of(state: _State) -> None:
-    """Warn that a plan was made but does not answer, with the reason."""
-    if state.reason is not None and state.decided and state.pending is None:
-        text = f"{state.reason}. ONNX Runtime's own session answers in its place"
-        warnings.warn(text, DegradedWarning, stacklevel=5)
 
 
 def _plans(state: _State) -> bool:

@@ -25,7 +25,7 @@ from coexec.session.model_source import portable
 from coexec.session.options import ORT_KEYWORDS, portable_options, recreated_options
 from coexec.session.router import Router
 from coexec.session.starting import new_router, start
-from coexec.settings import AUTO, MODE, WAITING, Mode, Waiting, check_values
+from coexec.settings import AUTO, MODE, WAITING, Mode, Waiting, check_values, is_off
 from coexec.timing.trace import Trace
 
 __all__ = ["InferenceSession"]
@@ -98,6 +98,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
         replan: float | None = None,
         mode: Mode = MODE,
         waiting: Waiting = WAITING,
+        strict: bool = False,
         **ort_keywords: Any,
     ) -> None:
         """Open ``path_or_bytes``, and start its stored plan or plan in the background.
@@ -114,7 +115,9 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
             devices: such as ``["cpu:0-3", "cpu:4-7"]`` or ``["cpu:0", "cpu:1/opencl"]``; by default
                 what this machine has.
             planner: a name in `coexec.PLANNERS`, or "auto": several configurations of the devices
-                and several planners are tried, the fastest is kept and remembered.
+                and several planners are tried, the fastest is kept and remembered. "none" plans,
+                measures and stores nothing: the session is ONNX Runtime's own, as it is with
+                ``COEXEC=off`` in the environment, whatever the other keywords are.
             plan: a file that ``coexec plan --output`` has written, or a `coexec.Plan`: it is
                 compared with ONNX Runtime and used, on its devices and with its shapes; nothing is
                 measured.
@@ -139,6 +142,10 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
             waiting: a device that waits for another one during a run keeps its core busy for up to
                 a millisecond ("active"), so that it goes on sooner, or soon lets it halt
                 ("passive"), which saves energy.
+            strict: raise an error if ``plan``, or the plan of an export, does not answer: this
+                machine lacks a device or an engine of it, or its outputs differ. By default ONNX
+                Runtime's own session answers, `degraded` has the reason, and there is a
+                `DegradedWarning`.
             ort_keywords: further keywords of ONNX Runtime's class.
 
         Raises:
@@ -150,7 +157,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
         coexec_arguments: dict[str, Any] = {
             "devices": devices,
             "planner": planner,
-            "plan": plan_of(plan),
+            "plan": None if is_off() else plan_of(plan),
             "planner_options": planner_options,
             "shapes": shapes,
             "cache": cache,
@@ -160,6 +167,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
             "replan": replan,
             "mode": mode,
             "waiting": waiting,
+            "strict": strict,
         }
         keywords = {**coexec_arguments, "values": values, **ort_keywords}
         self._coexec_call = _ConstructorCall(
@@ -167,9 +175,16 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
         )
         arguments.check_providers(providers)
         constants = check_values(values)
-        source, settings = model_and_settings(path_or_bytes, coexec_arguments, constants)
+        source, settings, off = model_and_settings(path_or_bytes, coexec_arguments, constants)
         self.coexec_router = new_router(
-            source, settings, constants, sess_options, providers, provider_options, ort_keywords
+            source,
+            settings,
+            constants,
+            sess_options,
+            providers,
+            provider_options,
+            ort_keywords,
+            off,
         )
         start(self.coexec_router)
 
