@@ -6,7 +6,8 @@
     ├── InputError      wrong name, shape or dtype of a tensor given to ``run``
     ├── DeviceError     a device does not exist, overlaps another or cannot run a task
     │   ├── DeviceNameError   the name is no name of a device (also a UsageError)
-    │   └── ForkedError       a forked child cannot use a device that its parent has used
+    │   ├── ForkedError       a forked child cannot use a device that its parent has used
+    │   └── UncompiledError   an engine cannot compile parts of a plan
     ├── PlanError       a plan is damaged, breaks a rule or belongs to another model
     │   └── InfeasibleError   no plan exists: some task runs on no device
     ├── StoreError      a stored entry does not exist, is damaged, or cannot be written
@@ -53,6 +54,7 @@ __all__ = [
     "PlanError",
     "StoreError",
     "TerminatedError",
+    "UncompiledError",
     "UnfinishedError",
     "UsageError",
     "first_line",
@@ -79,6 +81,13 @@ class InputError(CoexecError, ValueError):
 
 class DeviceError(CoexecError, ValueError):
     """A device does not exist, overlaps another one or cannot run a task."""
+
+
+class UncompiledError(DeviceError):
+    """An engine cannot compile parts of a plan."""
+
+    reasons: Mapping[tuple[str, str, str], str] = {}
+    """By task, device and engine, why not."""
 
 
 class DeviceNameError(DeviceError, UsageError):

@@ -29,6 +29,7 @@ __all__ = [
     "AUTO",
     "KEYWORDS",
     "MODE",
+    "NONE",
     "WAITING",
     "Mode",
     "Option",
@@ -37,10 +38,13 @@ __all__ = [
     "check_path",
     "check_shapes",
     "check_values",
+    "is_off",
 ]
 
 AUTO = "auto"
 """The planner that tries several configurations of the devices with several planners."""
+NONE = "none"
+"""The planner that plans nothing: a session is ONNX Runtime's own."""
 Mode = Literal["latency", "throughput"]
 MODE: Mode = "latency"
 """The goal: the shortest time of one request, or the most requests per second."""
@@ -64,9 +68,15 @@ KEYWORDS = (
     "mode",
     "waiting",
     "memory_limit",
+    "strict",
 )
 """Settings that are keywords of `coexec.InferenceSession`. The others are for the command line and
 for processes that plan in the background."""
+
+
+def is_off() -> bool:
+    """Whether the environment switches planning off, by ``COEXEC=off``, for all sessions."""
+    return os.environ.get("COEXEC", "").strip().lower() == "off"
 
 
 @dataclass(frozen=True)
@@ -248,11 +258,19 @@ def _one_of(what: str, value: Any, words: Sequence[str]) -> str:
 
 
 def _check_background(background: Any) -> bool | None:
+    return None if background is None else _truth("background", background)
+
+
+def _check_strict(strict: Any) -> bool:
+    return _truth("strict", strict)
+
+
+def _truth(what: str, value: Any) -> bool:
     """A string is refused, because "no" would count as True."""
-    is_numpy_bool = getattr(getattr(background, "dtype", None), "kind", "") == "b"
-    if background is not None and not isinstance(background, bool) and not is_numpy_bool:
-        raise UsageError(f"background={background!r}; give True or False")
-    return None if background is None else bool(background)
+    is_numpy_bool = getattr(getattr(value, "dtype", None), "kind", "") == "b"
+    if not isinstance(value, bool) and not is_numpy_bool:
+        raise UsageError(f"{what}={value!r}; give True or False")
+    return bool(value)
 
 
 def _check_replan(replan: Any) -> float | None:
@@ -434,6 +452,9 @@ class Settings:
     background: bool | None = field(default=None, metadata=_about(check=_check_background))
     """Whether to answer at once, with the engine's own session, while a plan is being made. None:
     for "auto", and for shapes that are first seen in a request."""
+    strict: bool = field(default=False, metadata=_about(check=_check_strict))
+    """Whether a session raises an error if its plan or export does not answer: this machine lacks a
+    device or an engine of it, or its outputs differ. Else ONNX Runtime answers, with a warning."""
     replan: float | None = field(default=None, metadata=_about(check=_check_replan))
     """Make a new plan when a device differs from its profile by more than this share for some time.
     """
@@ -477,6 +498,11 @@ class Settings:
                 f"on one request; leave it out"
             )
         self._check_beside_plan()
+
+    @property
+    def has_devices_of_plan(self) -> bool:
+        """Whether the devices are those of an existing plan, and not the user's."""
+        return self.plan is not None and tuple(self.devices or ()) == self.plan.plan.requests
 
     @property
     def keywords(self) -> Mapping[str, Any]:

@@ -85,3 +85,59 @@ def test_types_that_numpy_does_not_have(tmp_path: Path, kind: str, fed: bool) ->
     assert call(tmp_path, "check", path, *planned) == 0
     assert call(tmp_path, "check", path, *planned, "--tasks") == 0
     assert call(tmp_path, "bench", path, *planned, "--repeats", "2", "--check") == 0
+
+
+@pytest.mark.filterwarnings("ignore::coexec.errors.AssumedWarning")
+def test_a_graph_network_whose_sizes_are_open(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The indices of the nodes at both ends of an edge fit the sizes that coexec assumes."""
+    number = onnx.TensorProto.INT64
+    node = helper.make_node
+    proto = from_nodes(
+        [
+            node("Gather", ["table", "kinds"], ["embedded"]),
+            node("Add", ["x", "embedded"], ["h"]),
+            node("Slice", ["edges", "zero", "one", "zero"], ["begins"]),
+            node("Squeeze", ["begins", "zero"], ["begin"]),
+            node("Gather", ["edges", "second"], ["end"], axis=0),
+            node("Gather", ["h", "begin"], ["begun"], axis=0),
+            node("MatMul", ["begun", "weights"], ["messages"]),
+            node("Shape", ["messages"], ["shape"]),
+            node("Unsqueeze", ["end", "one"], ["column"]),
+            node("Expand", ["column", "shape"], ["at"]),
+            node("ScatterElements", ["h", "at", "messages"], ["summed"], axis=0, reduction="add"),
+            node("Gather", ["graphs", "batch"], ["of_graph"]),
+            node("Add", ["summed", "of_graph"], ["y"]),
+        ],
+        [
+            tensor_info("x", ["nodes", 4]),
+            tensor_info("kinds", ["nodes"], number),
+            tensor_info("batch", ["nodes"], number),
+            tensor_info("edges", [2, "edge_count"], number),
+            tensor_info("graphs", ["graph_count", 4]),
+        ],
+        [tensor_info("y", ["nodes", 4])],
+        {
+            "table": np.arange(40, dtype=np.float32).reshape(10, 4) / 40,
+            "weights": np.eye(4, dtype=np.float32),
+            "zero": np.array([0], np.int64),
+            "one": np.array([1], np.int64),
+            "second": np.array(1, np.int64),
+        },
+        opset=18,
+    )
+    path = str(tmp_path / "graph.onnx")
+    onnx.save(proto, path)
+    for words in (
+        ("run", "--check"),
+        ("run", "--check", "--planner", "heft"),
+        ("bench", "--repeats", "2"),
+        ("check",),
+        ("check", "--tasks"),
+        ("profile",),
+        ("explain",),
+        ("report", "--output", str(tmp_path / "report.html")),
+    ):
+        verb, *options = words
+        assert call(tmp_path, verb, path, "--devices", TWO, *options) == 0, capfd.readouterr().err

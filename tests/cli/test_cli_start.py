@@ -19,6 +19,7 @@ from coexec.cli.output import SCHEMA
 from coexec.engines.detect import usable_cores
 from coexec.errors import CheckError, CoexecError
 from coexec.extras import EXTRAS
+from coexec.selection.comparison import Judgement
 from tests.helpers.small_models import branches
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +104,10 @@ def test_errors_are_documents_with_exit_codes(
 def test_a_check_that_fails_is_told_from_what_cannot_be_done(
     model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "differences", lambda work, feeds, out: dict.fromkeys(out, 0.5))
+    def wrong(work: Any, feeds: Any, outputs: Any) -> checks.OutputCheck:
+        return checks.OutputCheck(dict.fromkeys(outputs, 0.5), 1e-4, Judgement("'y' differs"))
+
+    monkeypatch.setattr(checks, "check_outputs", wrong)
     words = ["run", model, "--devices", CPU, "--planner", "single", "--cache", str(tmp_path)]
     assert main([*words, "--check", "--json"]) == CHECK_FAILED
     found = document(capfd)

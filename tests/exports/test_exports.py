@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -246,8 +247,15 @@ def test_a_device_that_is_not_here_is_one_message(
         raise DeviceError(f"device {name!r} does not exist")
 
     monkeypatch.setattr(opening, "describe", missing)
-    with pytest.raises(DeviceError, match=r"computes on cpu.*does not exist.*coexec export"):
-        coexec.InferenceSession(sound, cache=tmp_path / "cache")
+    message = r"computes on cpu.*does not exist.*coexec export"
+    with pytest.raises(DeviceError, match=message):
+        coexec.InferenceSession(sound, cache=tmp_path / "cache", strict=True)
+    with pytest.warns(DegradedWarning, match=message) as caught:
+        session = coexec.InferenceSession(sound, cache=tmp_path / "cache")
+    assert len(caught) == 1 and caught[0].filename == __file__
+    with session:
+        assert session.devices == () and re.search(message, str(session.degraded))
+        assert session.run(["y"], {"x": X})[0].shape == (1, 48)
 
 
 @pytest.mark.parametrize(

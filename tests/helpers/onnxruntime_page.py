@@ -153,6 +153,9 @@ Runtime's own session does, with its own results, options and errors. `session.d
 This page is written by `python tests/helpers/onnxruntime_page.py`, and a test compares it with the
 public names of ONNX Runtime.
 
+* **Switched off.** With `COEXEC=off` in the environment, all sessions of a process are ONNX
+  Runtime's own: nothing is planned, measured or written, and arguments for plans are not read.
+  `planner="none"` does the same for one session. `session.degraded` says so.
 * **Errors** are of coexec's classes (`CoexecError`) and of those that ONNX Runtime raises, at once:
   `except NoSuchFile`, `except InvalidArgument` and `except ValueError` find what they should.
 * **Copies.** A session may be pickled and copied: the copy opens the model again, with the same

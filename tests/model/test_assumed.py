@@ -117,7 +117,7 @@ def test_sizes_run_at_the_rate_of_the_made_up_inputs() -> None:
     shapes = found(proto)
     assert shapes == {"x": (160, 16)}
     made_up = load(proto, shapes=shapes).candidates()
-    assert [int(feeds["sr"]) for feeds in made_up] == [16000] * 3
+    assert [int(feeds["sr"]) for feeds in made_up] == [16000] * 4
 
 
 def test_equal_names_and_sums() -> None:

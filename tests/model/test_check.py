@@ -1,19 +1,22 @@
 """What the simplified model is checked with, and what happens where nothing can be made up."""
 
 import warnings
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
 import coexec
 from coexec.costs.estimated import estimated_s
 from coexec.engines.detect import usable_cores
-from coexec.errors import ModelError, ModelWarning
+from coexec.errors import InputError, ModelError, ModelWarning
 from coexec.model.check import check_same
 from coexec.model.inputs import random_inputs
 from coexec.model.load import load
@@ -28,6 +31,11 @@ node = helper.make_node
 
 def integers(name: str, shape: list, kind: int = INT64) -> onnx.ValueInfoProto:
     return tensor_info(name, shape, kind)
+
+
+def ort_outputs(proto: onnx.ModelProto, feeds: Mapping[str, Any]) -> Any:
+    """ONNX Runtime's first output."""
+    return ort.InferenceSession(proto.SerializeToString()).run(None, dict(feeds))[0]
 
 
 def dividing(op: str, kind: int, **attributes: int) -> onnx.ModelProto:
@@ -73,6 +81,62 @@ def test_made_up_inputs_respect_divisors_and_indices(proto: onnx.ModelProto) -> 
         assert (found["d"] > 0).all()
     else:
         assert (found["i"] == 0).all() and found["x"].any()
+
+
+@pytest.mark.parametrize("rows", [5, 1])
+def test_made_up_indices_lie_anywhere_on_their_axis(rows: int) -> None:
+    """A graph network: both ends of the edges are cut out of one input, and are made positive."""
+    proto = from_nodes(
+        [
+            node("Split", ["edges"], ["begins", "ends"], axis=0, num_outputs=2),
+            node("Squeeze", ["begins", "first"], ["begin"]),
+            node("Less", ["begin", "zero"], ["is_negative"]),
+            node("Add", ["begin", "rows"], ["wrapped"]),
+            node("Where", ["is_negative", "wrapped", "begin"], ["row"]),
+            node("Gather", ["x", "row"], ["messages"], axis=0),
+            node("Transpose", ["ends"], ["column"], perm=[1, 0]),
+            node("Expand", ["column", "shape"], ["at"]),
+            node("ScatterElements", ["x", "at", "messages"], ["y"], axis=0, reduction="add"),
+            node("GatherND", ["y", "picks"], ["z"]),
+        ],
+        [tensor_info("x", [rows, 3]), integers("edges", [2, 64]), integers("picks", [64, 2])],
+        [tensor_info("z", [64])],
+        {
+            "first": np.array([0], np.int64),
+            "zero": np.array(0, np.int64),
+            "rows": np.array(rows, np.int64),
+            "shape": np.array([64, 3], np.int64),
+        },
+        opset=18,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the model is checked
+        model = load(proto, check=True)
+    found = random_inputs(model.graph)
+    assert found["edges"].min() == 0 and found["edges"].max() == rows - 1
+    assert found["picks"].max() == min(rows, 3) - 1
+
+
+def test_indices_that_a_body_uses_are_zero_beside_random_floats() -> None:
+    gather = node("Gather", ["x", "i"], ["row"])
+    body = helper.make_graph([gather], "body", [], [tensor_info("row", [4, 7])])
+    proto = from_nodes(
+        [node("If", ["always"], ["y"], then_branch=body, else_branch=body)],
+        [tensor_info("x", [1, 7]), integers("i", [4]), tensor_info("always", [], TensorProto.BOOL)],
+        [tensor_info("y", [4, 7])],
+    )
+    model = load(proto)
+    feeds, outputs = model.accepted(lambda feeds: ort_outputs(proto, feeds))
+    assert not feeds["i"].any() and np.unique(feeds["x"]).size == 7
+    assert np.array_equal(outputs, np.repeat(feeds["x"], 4, axis=0))
+
+
+def test_examples_that_do_not_run_are_not_replaced() -> None:
+    proto = gathering("Gather")
+    examples = {"x": np.ones((1, 7), np.float32), "i": np.array([0, 1, 2, 3])}
+    model = replace(load(proto), examples=examples)
+    with pytest.raises(InputError, match=r"with these inputs: .*out of data bounds.*--inputs FILE"):
+        model.accepted(lambda feeds: ort_outputs(proto, feeds))
 
 
 def fed(op: str, second: list, shape: list, **more: Any) -> onnx.ModelProto:

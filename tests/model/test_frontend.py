@@ -14,6 +14,7 @@ from coexec.graph.text import format_graph
 from coexec.model.load import load, restore, save
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
+UINT8 = onnx.TensorProto.UINT8
 TWO = [f"cpu:{core}" for core in usable_cores()[:2]]
 
 
@@ -30,6 +31,42 @@ def test_groups_convolution_activation_and_residual() -> None:
         "GlobalAveragePool",
         "Reshape",
     ]
+
+
+def test_products_of_integers_are_work() -> None:
+    node = helper.make_node
+    conv, matmul = 6 * 6 * 8 * 3 * 9, 4 * 5 * 6
+    scale, zero = np.float32(0.1), np.uint8(128)
+    constants = {"s": scale, "z": zero, "w": np.ones((8, 3, 3, 3), np.uint8),
+                 "b": np.ones((5, 6), np.uint8)}  # fmt: skip
+    quantized = ["s", "z"]
+    nodes = [
+        node("QLinearConv", ["x", *quantized, "w", *quantized, *quantized], ["c"]),
+        node("ConvInteger", ["x", "w", "z"], ["d"]),
+        node("QLinearMatMul", ["a", *quantized, "b", *quantized, *quantized], ["e"]),
+        node("MatMulInteger", ["a", "b", "z"], ["f"]),
+        node("QGemm", ["a", *quantized, "b", *quantized, "", *quantized], ["g"],
+             domain="com.microsoft"),
+    ]  # fmt: skip
+    inputs = [tensor_info("x", [1, 3, 8, 8], UINT8), tensor_info("a", [4, 5], UINT8)]
+    proto = from_nodes(
+        nodes,
+        inputs,
+        [
+            tensor_info("c", [1, 8, 6, 6], UINT8),
+            tensor_info("d", [1, 8, 6, 6], onnx.TensorProto.INT32),
+            tensor_info("e", [4, 6], UINT8),
+            tensor_info("f", [4, 6], onnx.TensorProto.INT32),
+            tensor_info("g", [4, 6], UINT8),
+        ],
+        constants,
+    )
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    found = {task.kind: task.macs for task in load(proto).graph.tasks}
+    assert found == {
+        "QLinearConv": conv, "ConvInteger": conv,
+        "QLinearMatMul": matmul, "MatMulInteger": matmul, "QGemm": matmul,
+    }  # fmt: skip
 
 
 def test_same_graph_however_it_is_given(tmp_path: object) -> None:

@@ -15,8 +15,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import coexec
+from coexec.cli.checks import check_outputs
 from coexec.engines.detect import usable_cores
-from coexec.errors import DegradedWarning, DeviceError, ExecutionError
+from coexec.errors import CheckError, DegradedWarning, DeviceError, ExecutionError
 from coexec.model.difference import largest
 from coexec.runtime.runner import Runner
 from coexec.selection import comparison as comparison_module
@@ -194,6 +195,63 @@ def test_where_onnx_runtime_differs_from_itself_inputs_do_not_decide(
     with work.start(prepared) as runner:
         result = compared(prepared, Faulty(runner, FAULTS["large"][0]))
     assert result.differs is None and result.alike
+
+
+def quantized(output: str) -> onnx.ModelProto:
+    """Two convolutions between quantizers; the output is a float, or an integer of 8 bits."""
+    rng = np.random.default_rng(0)
+    weights = (
+        rng.integers(-60, 60, (8, 3, 3, 3), np.int8),
+        rng.integers(-60, 60, (8, 8, 3, 3), np.int8),
+    )
+    node = helper.make_node
+    nodes = []
+    for index, (source, scale) in enumerate([("x", "s0"), ("c0", "s1"), ("c1", "s2")]):
+        nodes.append(node("QuantizeLinear", [source, scale, "zero"], [f"q{index}"]))
+        nodes.append(node("DequantizeLinear", [f"q{index}", scale, "zero"], [f"d{index}"]))
+        if index < 2:
+            nodes.append(node("DequantizeLinear", [f"w{index}", "sw"], [f"f{index}"]))
+            nodes.append(node("Conv", [f"d{index}", f"f{index}"], [f"c{index}"], pads=[1] * 4))
+    nodes[-1 if output == "float32" else -2].output[0] = "y"
+    kind = TensorProto.FLOAT if output == "float32" else TensorProto.UINT8
+    constants = {
+        "s0": np.float32(0.04), "s1": np.float32(0.06), "s2": np.float32(0.1),
+        "sw": np.float32(0.005), "zero": np.uint8(128), "w0": weights[0], "w1": weights[1],
+    }  # fmt: skip
+    y = tensor_info("y", [1, 8, 20, 20], kind)
+    nodes = nodes if output == "float32" else nodes[:-1]
+    return from_nodes(nodes, [tensor_info("x", [1, 3, 20, 20])], [y], constants)
+
+
+@in_modules
+@pytest.mark.parametrize("output", ["float32", "uint8"])
+@pytest.mark.parametrize(("steps", "is_right"), [(1, True), (6, False)])
+def test_a_quantized_model_may_round_the_other_way_in_sessions_and_in_check(
+    output: str, steps: int, is_right: bool, tmp_path: Path
+) -> None:
+    """By as much as ONNX Runtime's own answer if its inputs change in their last digits."""
+
+    def stepped(fed: Mapping[str, Any], out: Outputs) -> Outputs:
+        if not 1 < np.max(np.abs(fed["x"]), initial=0) < 10:
+            return out  # zeros are quantized without rounding, and the largest numbers are cut off
+        y = out["y"].copy()
+        y.reshape(-1)[::50] += y.dtype.type(steps if output == "uint8" else 0.1 * steps)
+        return {"y": y}
+
+    work = PlanningContext(quantized(output), Settings(CPUS, planner="heft", cache=tmp_path))
+    prepared = work.prepared_by("heft", {})
+    feeds = next(work.model.candidates())
+    with work.start(prepared) as runner:
+        faulty = Faulty(runner, stepped)
+        result = compared(prepared, faulty)
+        checked = check_outputs(work, feeds, faulty.run(feeds))
+    if is_right:
+        assert result.reason is None and result.alike
+        assert "amplifies rounding" in checked.require_right()
+    else:
+        assert "with ordinary inputs (coexec check), output 'y'" in str(result.differs)
+        with pytest.raises(CheckError, match="please report it with the model"):
+            checked.require_right()
 
 
 @in_modules

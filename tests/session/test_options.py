@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from onnx import helper
 
 import coexec
 from coexec.errors import UsageError
+from coexec.plan.plan import Plan, Provenance
+from coexec.selection.plan_selector import PlanSelector
 from coexec.session import options as subject
 from coexec.session.model_source import declared_shapes
 from coexec.session.options import ORT_KEYWORDS, why_unplanned
@@ -245,3 +248,31 @@ def test_options_are_copied_and_pickled() -> None:
     options.add_initializer("w", onnxruntime.OrtValue.ortvalue_from_numpy(np.ones(2, np.float32)))
     with pytest.raises(TypeError, match="pickle"):
         pickle.dumps(options)
+
+
+@pytest.mark.parametrize("by", ["planner", "environment"])
+def test_planning_that_is_switched_off_leaves_onnx_runtime_alone(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is planned, measured or written; the environment counts more than the keywords."""
+    monkeypatch.setattr(PlanSelector, "__init__", lambda *_: pytest.fail("it plans"))
+    cache = tmp_path / "cache"
+    words: dict[str, Any] = {"planner": "none", "cache": cache}
+    if by == "environment":
+        monkeypatch.setenv("COEXEC", "off")
+        words = {"devices": "cpu:4095", "planner": "heft", "cache": cache, "plan": "missing.json"}
+    content = branches().SerializeToString()
+    expected = onnxruntime.InferenceSession(content).run(None, FEEDS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with coexec.InferenceSession(content, **words) as session:
+            assert np.array_equal(session.run(None, FEEDS)[0], expected[0])
+            session.set_providers(["CPUExecutionProvider"])
+            assert session.devices == () and "switches planning off" in str(session.degraded)
+    assert not cache.exists()
+
+
+def test_a_plan_beside_no_planning_is_refused() -> None:
+    plan = Plan.of_places("any", {}, Provenance("single"))
+    with pytest.raises(UsageError, match=r"planner='none' tells a planner.*leave one of the two"):
+        coexec.InferenceSession(branches(), planner="none", plan=plan)

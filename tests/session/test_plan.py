@@ -1,11 +1,13 @@
 """`InferenceSession(MODEL, plan=...)`: a plan that was made before, and nothing is measured."""
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -104,8 +106,17 @@ def test_what_the_plan_does_not_fit_is_one_message(
     with pytest.raises(PlanError, match=r"x \[1, 3, 20, 20\].*x \[1, 3, 24, 24\].*make a new"):
         coexec.InferenceSession(larger, plan=file, cache=cache)
     elsewhere = written(model, rewritten(model, "cpu:4095"), tmp_path / "q.json")
-    with pytest.raises(DeviceError, match=r"q.json' computes on cpu:4095/onnxruntime.*\d cores"):
-        coexec.InferenceSession(model, plan=elsewhere, cache=cache)
+    missing = r"q.json' computes on cpu:4095/onnxruntime.*\d cores"
+    with pytest.raises(DeviceError, match=missing):
+        coexec.InferenceSession(model, plan=elsewhere, cache=cache, strict=True)
+    with pytest.warns(DegradedWarning, match=missing) as caught:
+        session = coexec.InferenceSession(model, plan=elsewhere, cache=cache)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    with session:
+        expected = onnxruntime.InferenceSession(model).run(None, {"x": X})
+        for _ in range(2):
+            assert np.array_equal(session.run(None, {"x": X})[0], expected[0])
+        assert session.devices == () and re.search(missing, str(session.degraded))
     with pytest.raises(PlanError, match=r"uses device 'cpu:4095'.*has cpu:\d"):
         coexec.InferenceSession(model, plan=elsewhere, devices=CORE, cache=cache)
 

@@ -51,7 +51,7 @@ def command(
     Energy per inference, of all processors and memory, is shown if this machine has counters.
     """
     from coexec.cli.bench_tables import bench_facts, gain_in_words, print_bench
-    from coexec.cli.checks import differences, judged
+    from coexec.cli.checks import check_outputs
     from coexec.cli.console import out
     from coexec.cli.output import check_files, print_json
     from coexec.cli.progress import announce, progress
@@ -79,7 +79,7 @@ def command(
         prepared = prepare(model, config)
         work, predicted_s = prepared.work, predicted_time_s(prepared)
     name = config.planner if config.plan is None else "plan"
-    feeds = next(work.model.candidates())
+    feeds, _ = work.model.accepted(work.given.reference)
     with ExitStack() as stack:
         plan_row, executor = row_of_plan(prepared, name, predicted_s, feeds, stack)
         alone, left_out = alone_rows(prepared, feeds, stack)
@@ -88,18 +88,20 @@ def command(
         standings = race_rows(rows, repeats)
         recorder = RealRecorder(prepared.compiled, work.names)
         outputs = recorded_run(executor, feeds, recorder)
-    worst = max(differences(work, feeds, outputs).values()) if check else None
+    output_check = check_outputs(work, feeds, outputs) if check else None
+    worst = None if output_check is None else max(output_check.differences.values(), default=0.0)
     bound = bound_of(prepared, standings.fastest_s) if config.plan is None else None
     if trace is not None:
         write_trace(trace, prepared, feeds, recorder.trace().makespan_s)
     if json:
         facts = bench_facts(work, standings, bound, worst) | {"left_out": left_out}
-        judged(worst or 0.0, work, feeds, facts)
+        if output_check is not None:
+            output_check.require_right(facts)
         print_json(facts)
         return
     print_bench(work, standings, bound, recorder if gantt else None, trace)
     for name, reason in left_out.items():
         out.print(f"left out: {name} alone: {reason}")
-    if worst is not None:
-        out.print(f"check: {judged(worst, work, feeds)}")
+    if output_check is not None:
+        out.print(f"check: {output_check.require_right()}")
     out.print(f"verdict: {gain_in_words(standings, plan_row.name)}")

@@ -58,7 +58,7 @@ def command(
     each time, and names the first pass with which the outputs differ; no device takes part.
     """
     from coexec.cli import pass_comparison, task_comparison
-    from coexec.cli.checks import accepted, differences, judged
+    from coexec.cli.checks import accepted, check_outputs
     from coexec.cli.console import out
     from coexec.cli.output import print_json
     from coexec.cli.progress import progress
@@ -84,18 +84,18 @@ def command(
             tell("running the plan", 0, 0)
             with work.start(prepared) as executor:
                 outputs = executor.run(feeds)
-            differences_by_output = differences(work, feeds, outputs, probe)
+            output_check = check_outputs(work, feeds, outputs, probe)
     if passes:
         pass_comparison.report(compared_passes, json=json)
     elif tasks:
         task_comparison.report(compared_tasks, every=every, json=json)
     else:
-        worst = max(differences_by_output.values(), default=0.0)
-        verdict = judged(worst, work, feeds, {"differences": differences_by_output})
+        facts = {"differences": output_check.differences}
+        verdict = output_check.require_right(facts)
         if json:
-            print_json({"differences": differences_by_output})
+            print_json(facts)
             return
-        for name, difference in differences_by_output.items():
+        for name, difference in output_check.differences.items():
             out.print(f"{name} differs by {difference:.1e}")
         note = " (the model as it was given, in the engine's own session)"
         out.print(f"{verdict}{note if prepared.plan.as_given else ''}")

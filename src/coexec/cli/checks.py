@@ -1,58 +1,107 @@
 """Compare outputs with ONNX Runtime's, for `--check` and `coexec check`."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from coexec.arrays import Array
 from coexec.engines.registry import is_pretended
 from coexec.errors import CheckError, InputError, UsageError, first_line
-from coexec.model.difference import is_rounding, without_overflow, worst_difference
+from coexec.model.difference import (
+    is_rounding,
+    moved,
+    own_difference,
+    quantises,
+    without_overflow,
+    worst_difference,
+)
 from coexec.model.inputs import probes
 from coexec.model.probe_names import ProbeName
-from coexec.selection.comparison import rules_of, usual_values
+from coexec.selection.comparison import (
+    Expected,
+    Judgement,
+    ReferenceAnswers,
+    judged,
+    rules_of,
+    usual_values,
+)
 from coexec.selection.opened_model import OpenedModel
 from coexec.selection.planning_context import PlanningContext
 
 __all__ = [
+    "OutputCheck",
     "accepted",
-    "differences",
-    "judged",
+    "check_outputs",
     "judged_by",
-    "own_difference",
+    "own_answers",
     "refuse_pretended",
 ]
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-def differences(
+@dataclass(frozen=True)
+class OutputCheck:
+    """The outputs of a plan, compared with ONNX Runtime's by the rule of sessions."""
+
+    differences: Mapping[str, float]
+    """By output, relative to its largest value. At most the tolerance if the output is like ONNX
+    Runtime's: NaN that spreads, and 0 in place of a number below the normal ones, are no faults."""
+    allowed: float
+    judgement: Judgement | None
+    """Of outputs that are unlike; None: there are none."""
+
+    def require_right(self, facts: Mapping[str, Any] = _NONE) -> str:
+        """Text of the verdict.
+
+        Args:
+            facts: facts for the JSON document, printed with the error.
+
+        Raises:
+            CheckError: the outputs differ by more than rounding, or these inputs do not decide.
+        """
+        worst = max(self.differences.values(), default=0.0)
+        if self.judgement is None:
+            return _equal(worst, self.allowed)
+        differs, undecided, own = self.judgement
+        if not (differs or undecided):
+            return _amplified(worst, own)
+        raise _wrong(worst, self.allowed, own, facts, undecided)
+
+
+def check_outputs(
     work: PlanningContext,
-    feeds: Mapping[str, Array],
+    feeds: Mapping[str, Any],
     outputs: Mapping[str, Array],
     probe: ProbeName | None = None,
-) -> dict[str, float]:
-    """Difference of each output from ONNX Runtime's on the original model, relative to its largest
-    value.
-
-    At most the tolerance if the comparison before a plan answers accepts the output: NaN that
-    spreads, and 0 in place of a number below the normal ones, are no faults
+) -> OutputCheck:
+    """Compare ``outputs`` with those of ONNX Runtime on the original model
     (`coexec.selection.comparison`).
 
     Args:
         probe: the name of ``feeds``, if they are one of the probes.
+
+    Raises:
+        UsageError: a device computes nothing.
     """
     refuse_pretended(work)
     expected, rules = work.given.reference(feeds), rules_of(work)
     if probe == "largest":
         outputs, expected = without_overflow(outputs, expected)
-    worst = {name: worst_difference(outputs[name], expected[name]) for name in outputs}
+    reference = ReferenceAnswers(work)
+    quantised = reference.quantised
     faults = dict(rules.why_unlike(outputs, expected, feeds))
     if faults:
         rules = replace(rules, usual=usual_values(accepted(work.given)[1]))
         faults = dict(rules.why_unlike(outputs, expected, feeds))
-    return {n: each if n in faults else min(each, rules.allowed) for n, each in worst.items()}
+    worst = {n: worst_difference(outputs[n], expected[n], quantised=quantised) for n in outputs}
+    clipped = {n: each if n in faults else min(each, rules.allowed) for n, each in worst.items()}
+    if not faults:
+        return OutputCheck(clipped, rules.allowed, None)
+    answer = Expected("these inputs", feeds, expected)
+    judgement = judged(faults, outputs, answer, reference, rules.allowed)
+    return OutputCheck(clipped, rules.allowed, judgement)
 
 
 def refuse_pretended(work: PlanningContext) -> None:
@@ -77,21 +126,8 @@ def accepted(
         InputError: it runs with none, or not with the inputs of the user, or not with the variant.
         UsageError: the model has no float input, so there are no variants.
     """
-    model = opened_model.model
-    tried = [model.examples] if model.examples else model.candidates()
-    reason = ""
-    for feeds in tried:
-        try:
-            outputs = opened_model.reference(feeds)
-        except Exception as error:
-            reason = first_line(error)
-            continue
-        return (dict(feeds), outputs) if probe is None else _probed(opened_model, feeds, probe)
-    whose = "these inputs" if model.examples else "made-up inputs"
-    raise InputError(
-        f"ONNX Runtime does not run the model with {whose}: {reason}; give it others with --inputs "
-        f"FILE.npz"
-    )
+    feeds, outputs = opened_model.model.accepted(opened_model.reference)
+    return (feeds, outputs) if probe is None else _probed(opened_model, feeds, probe)
 
 
 def _probed(
@@ -116,20 +152,22 @@ def _probed(
         ) from None
 
 
-def own_difference(opened_model: OpenedModel, feeds: Mapping[str, Any]) -> float:
-    """Largest difference between ONNX Runtime's answers with and without its optimisations."""
-    optimised, plain = (opened_model.reference(feeds, optimised=each) for each in (True, False))
-    return max(worst_difference(plain[name], optimised[name]) for name in optimised)
+def own_answers(opened_model: OpenedModel, feeds: Mapping[str, Any]) -> float:
+    """Largest difference between ONNX Runtime's own answers: with and without its optimisations,
+    and, of a quantized model, to inputs changed in the last digits."""
+    quantised = is_quantised(opened_model)
+    expected = opened_model.reference(feeds)
+    sets = [feeds, moved(feeds, quantised=True)] if quantised else [feeds]
+    answers = [opened_model.reference(each, optimised=False) for each in sets]
+    return max(
+        own_difference([answer[name] for answer in answers], value, quantised=quantised)
+        for name, value in expected.items()
+    )
 
 
-def judged(
-    worst: float,
-    work: PlanningContext,
-    feeds: Mapping[str, Array],
-    facts: Mapping[str, Any] = _NONE,
-) -> str:
-    """Text of the verdict on outputs with the largest difference ``worst``; see `judged_by`."""
-    return judged_by(worst, work.tolerance, work.given, feeds, facts)
+def is_quantised(opened_model: OpenedModel) -> bool:
+    """Whether the model rounds to whole numbers."""
+    return quantises(op for task in opened_model.model.graph.tasks for op in task.operators)
 
 
 def judged_by(
@@ -139,7 +177,7 @@ def judged_by(
     feeds: Mapping[str, Array],
     facts: Mapping[str, Any] = _NONE,
 ) -> str:
-    """Text of the verdict on outputs with the largest difference ``worst``.
+    """Text of the verdict on outputs of a pipeline with the largest difference ``worst``.
 
     Some models amplify rounding: see `coexec.model.difference.is_rounding`.
 
@@ -150,18 +188,37 @@ def judged_by(
         CheckError: the outputs differ by more than rounding.
     """
     if worst <= allowed:
-        return f"equal to ONNX Runtime within {allowed:.0e} of the largest value: {worst:.1e}"
-    own = own_difference(model, feeds)
-    if own > allowed and is_rounding(worst, own):
-        return (
-            f"differs from ONNX Runtime by {worst:.1e} of the largest value; its own answers "
-            f"with and without its optimisations differ by {own:.1e}, as this model amplifies "
-            f"rounding for these inputs"
-        )
+        return _equal(worst, allowed)
+    own = own_answers(model, feeds)
+    if own > allowed and is_rounding(worst, own, quantised=is_quantised(model)):
+        return _amplified(worst, own)
+    raise _wrong(worst, allowed, own, facts)
+
+
+def _equal(worst: float, allowed: float) -> str:
+    return f"equal to ONNX Runtime within {allowed:.0e} of the largest value: {worst:.1e}"
+
+
+def _amplified(worst: float, own: float) -> str:
+    return (
+        f"differs from ONNX Runtime by {worst:.1e} of the largest value; its own answers, without "
+        f"its optimisations or for inputs changed in the last digits, differ by {own:.1e}, as this "
+        f"model amplifies rounding for these inputs"
+    )
+
+
+def _wrong(
+    worst: float, allowed: float, own: float, facts: Mapping[str, Any], undecided: str = ""
+) -> CheckError:
+    reason = (
+        f"these inputs do not decide whether the plan is right: {undecided}; give it others"
+        if undecided
+        else "that is expected of random operators; otherwise please report it with the model"
+    )
     error = CheckError(
         f"the outputs differ from ONNX Runtime's by {worst:.2g} of the largest value, "
         f"{allowed:.0e} is allowed, and its own with and without its optimisations by {own:.2g}; "
-        f"that is expected of random operators; otherwise please report it with the model"
+        f"{reason}"
     )
     error.facts = facts
-    raise error
+    return error

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from coexec.cli.checks import accepted, own_difference
+from coexec.cli.checks import accepted, own_answers
 from coexec.cli.console import out
 from coexec.cli.output import print_json
 from coexec.errors import CheckError
@@ -38,7 +38,7 @@ def compare(
         feeds,
         expected,
         tolerance_of(opened_model.model.graph),
-        cache(lambda: own_difference(opened_model, feeds)),
+        cache(lambda: own_answers(opened_model, feeds)),
         config.without_passes,
     ):
         comparisons.append(comparison)

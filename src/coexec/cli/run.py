@@ -44,7 +44,7 @@ def command(
     import numpy as np
 
     from coexec.cli.arrays import packed
-    from coexec.cli.checks import differences, judged
+    from coexec.cli.checks import check_outputs
     from coexec.cli.console import out
     from coexec.cli.gantt import draw
     from coexec.cli.output import check_files, print_json, write_file
@@ -61,7 +61,7 @@ def command(
         config = options.settings(progress=tell)
         prepared = prepare(*resolve_export(model, config))
     work, compiled = prepared.work, prepared.compiled
-    feeds = next(work.model.candidates())
+    feeds, _ = work.model.accepted(work.given.reference)
     with work.start(prepared) as executor:
         for _ in range(2):
             executor.run(feeds)
@@ -73,15 +73,16 @@ def command(
         write_trace(trace, prepared, feeds, ran.makespan_s)
     if output is not None:
         write_file(output, packed(outputs))
-    differences_by_output = differences(work, feeds, outputs) if check else {}
-    worst = max(differences_by_output.values(), default=0.0)
+    output_check = check_outputs(work, feeds, outputs) if check else None
+    differences = {} if output_check is None else output_check.differences
     if json:
         facts = {
             "latency_s": ran.makespan_s,
-            "differences": differences_by_output,
+            "differences": differences,
             "busy_s": {d: ran.busy_s(d) for d in work.names},
         } | asdict(energy)
-        judged(worst, work, feeds, facts)
+        if output_check is not None:
+            output_check.require_right(facts)
         print_json(facts)
         return
     print(draw(ran))
@@ -92,12 +93,12 @@ def command(
             f"memory draw meanwhile"
         )
     for name, array in outputs.items():
-        note = f", differs by {differences_by_output[name]:.1e}" if check else ""
+        note = f", differs by {differences[name]:.1e}" if check else ""
         kind = (
             f"{list(array.shape)} {array.dtype}"
             if isinstance(array, np.ndarray)
             else (type(array).__name__)
         )
         out.print(f"{name} {kind}{note}")
-    if check:
-        out.print(f"check: {judged(worst, work, feeds)}")
+    if output_check is not None:
+        out.print(f"check: {output_check.require_right()}")

@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -306,6 +307,10 @@ class OpenEngine(ABC):
     """Whether it runs opaque tasks. Its programs then get opaque inputs as the caller feeds them,
     and a `OpaqueValue` for each opaque output."""
 
+    uncompiled: Mapping[str, str] = MappingProxyType({})
+    """By signature of a task that could not be compiled, the error. A plan of this process leaves
+    the task to another engine."""
+
     def __init__(self, device: Device, info: EngineInfo) -> None:
         """
         Args:
@@ -333,6 +338,8 @@ class OpenEngine(ABC):
         """
         if task.opaque and not self.runs_opaque:
             return f"{self.info.name} runs no opaque tasks: {task.opaque}"
+        if task.signature in self.uncompiled:
+            return self.uncompiled[task.signature]
         return self.why_not(task, tensors)
 
     def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:

@@ -24,7 +24,7 @@ from coexec.selection.plan_files import plan_of
 from coexec.selection.planning_context import opened_cache
 from coexec.settings import Settings
 
-__all__ = ["resolve_export"]
+__all__ = ["model_of", "resolve_export"]
 
 _FIXED = (
     "plan",  # first: a plan also sets devices and shapes
@@ -81,6 +81,16 @@ def resolve_export(source: Any, settings: Settings) -> tuple[Any, Settings]:
         settings, plan=plan, engine_options=manifest.engine_options, cache=cache
     )
     return str(model), export_settings
+
+
+def model_of(folder: Any) -> str:
+    """The path of the model of an export.
+
+    Raises:
+        StoreError: the export is damaged.
+    """
+    real = Path(os.path.realpath(folder))
+    return str(real / Manifest.read(real).model)
 
 
 def _refuse_beside(folder: Path, model: Path, settings: Settings) -> None:

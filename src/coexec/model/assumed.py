@@ -25,7 +25,7 @@ from coexec.errors import ModelError, first_line
 from coexec.graph.graph import Tensor
 from coexec.model.declared import options_of
 from coexec.model.fixed import CHANNELS, dims_of, open_tensors
-from coexec.model.inputs import filled, random_values
+from coexec.model.inputs import to_try
 from coexec.model.reference_session import plain_session
 from coexec.model.values import has_foreign, run_session
 
@@ -112,10 +112,8 @@ def _run(session: Any, shapes: Mapping[str, tuple[int, ...]], end_s: float) -> N
         Exception: the error of ONNX Runtime for the last of several kinds of inputs.
     """
     tensors = [_tensor(arg, shapes) for arg in session.get_inputs()]
-    floats = all(t.opaque or is_float(numpy_type(t.dtype)) for t in tensors)
-    sets = [random_values(tensors)]
-    if not floats:
-        sets += [{t.name: filled(t, filling) for t in tensors} for filling in (1, 0)]
+    whole = any(not (t.opaque or is_float(numpy_type(t.dtype))) for t in tensors)
+    sets = list(itertools.islice(to_try(tensors), None if whole else 1))
     for number, feeds in enumerate(sets, 1):
         options = ort.RunOptions()
         options.log_severity_level = 4

@@ -1,14 +1,14 @@
 """Differences between outputs and their expected values. Imports no ONNX, because a start from the
 cache needs this module."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from coexec.arrays import Array, is_float, numpy_type
-from coexec.graph.graph import Graph, Tensor
+from coexec.graph.graph import Graph, Operator, Tensor
 
 __all__ = [
     "HALF_TOLERANCE",
@@ -21,6 +21,9 @@ __all__ = [
     "is_narrow",
     "is_rounding",
     "largest",
+    "moved",
+    "own_difference",
+    "quantises",
     "tolerance_of",
     "unlike",
     "without_overflow",
@@ -32,9 +35,17 @@ TOLERANCE = 1e-4
 
 HALF_TOLERANCE = 1e-2
 """The same where tensors are stored in 16 bits."""
+_QUANTISED = 5e-2
+"""Largest difference of ONNX Runtime's own answers that is rounding in a quantized model: six steps
+of 8 bits with a sign."""
 _AMPLIFIED = 2.0
-"""Factor by which a result may differ more than ONNX Runtime's own answers with and without its
-optimisations, where a model amplifies rounding."""
+"""Factor by which a result may differ more than ONNX Runtime's own answers, where a model amplifies
+rounding."""
+_STEP = 1 / 255
+"""A step of 8 bits, relative to their range."""
+_LAST_DIGITS = 1e-6
+_QUANTISING = ("Quantize", "QLinear", "QGemm")
+"""Parts of the types of operators that round to whole numbers; `DequantizeLinear` does not."""
 SPREADING = frozenset(
     {"Conv", "GRU", "GlobalMaxPool", "LSTM", "MaxPool", "RNN", "ReduceMax", "ReduceMin"}
 )
@@ -104,15 +115,68 @@ def tolerance_of(graph: Graph) -> float:
     return HALF_TOLERANCE if half else TOLERANCE
 
 
-def is_rounding(worst: float, own: float) -> bool:
+def quantises(operators: Iterable[Operator]) -> bool:
+    """Whether one of them rounds to whole numbers: a difference in the last digits of its input can
+    become a step of the quantizer."""
+    return any(part in operator.op_type for operator in operators for part in _QUANTISING)
+
+
+def moved(feeds: Mapping[str, Any], *, quantised: bool) -> dict[str, Any]:
+    """``feeds`` changed in the last digits.
+
+    Args:
+        quantised: whether floats change by `TOLERANCE`, as results of an engine may, and one of a
+            hundred integers of 8 bits by 1; else floats change by a millionth, integers not.
+    """
+    rng = np.random.default_rng(0)
+    return {name: _moved(value, rng, quantised) for name, value in feeds.items()}
+
+
+def _moved(value: Any, rng: "np.random.Generator", quantised: bool) -> Any:
+    if not isinstance(value, np.ndarray) or not value.size:
+        return value
+    if quantised and _has_8_bits(value):
+        steps = rng.choice((-1, 0, 1), value.shape, p=(0.005, 0.99, 0.005))
+        steps.reshape(-1)[rng.integers(value.size)] = 1
+        limits = np.iinfo(value.dtype)
+        return (value.astype(np.int32) + steps).clip(limits.min, limits.max).astype(value.dtype)
+    if value.dtype.kind != "f":
+        return value
+    scale = float(abs(value[np.isfinite(value)]).max(initial=1.0))
+    least = TOLERANCE if quantised else _LAST_DIGITS
+    digits = max(least, float(np.finfo(value.dtype).eps))
+    change = np.asarray(rng.standard_normal(value.shape) * digits * scale)
+    return value + change.astype(value.dtype)
+
+
+def _has_8_bits(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype in (np.int8, np.uint8)
+
+
+def is_rounding(worst: float, own: float, *, quantised: bool = False) -> bool:
     """Whether a difference beyond the tolerance comes from rounding that the model amplifies.
 
     Args:
         worst: the difference, relative to the largest value.
-        own: the difference of ONNX Runtime's answers with and without its optimisations. More than
-            `HALF_TOLERANCE` is no rounding any more: random operators, for example.
+        own: the largest difference between ONNX Runtime's answers: with and without its
+            optimisations, and, of a quantized model, to inputs that are `moved`. More than
+            `HALF_TOLERANCE`, or some steps of the quantizer, is no rounding any more: random
+            operators, for example.
     """
-    return own <= HALF_TOLERANCE and worst <= _AMPLIFIED * own
+    limit = _QUANTISED if quantised else HALF_TOLERANCE
+    return own <= limit and worst <= _AMPLIFIED * own
+
+
+def own_difference(answers: Iterable[Any], expected: Any, *, quantised: bool = False) -> float:
+    """Largest difference between ONNX Runtime's own answers, for `is_rounding`.
+
+    Args:
+        answers: its other answers; none if only those of a quantizer's last step are of interest.
+        quantised: as for `worst_difference`. Integers of 8 bits may always be one step apart.
+    """
+    least = _STEP / _AMPLIFIED if quantised and _has_8_bits(expected) else 0.0
+    differences = (worst_difference(answer, expected, quantised=quantised) for answer in answers)
+    return max(differences, default=0.0) or least
 
 
 def unlike(
@@ -213,11 +277,15 @@ def is_narrow(kind: np.dtype[Any]) -> bool:
     return is_float(kind) and kind.itemsize < np.dtype(np.float32).itemsize
 
 
-def worst_difference(actual: Any, expected: Any) -> float:
+def worst_difference(actual: Any, expected: Any, *, quantised: bool = False) -> float:
     """Largest absolute difference, relative to the largest expected value; infinite if the shapes
-    differ or one has a number where the other has none.
+    differ or one has a number where the other has none, and for integers that are not equal.
 
     For sequences and maps it is the worst of their members; infinite if the members are others.
+
+    Args:
+        quantised: whether integers of 8 bits are rounded numbers, whose difference is relative to
+            their range.
     """
     if isinstance(expected, dict) and isinstance(actual, dict):
         if actual.keys() != expected.keys():
@@ -229,12 +297,15 @@ def worst_difference(actual: Any, expected: Any) -> float:
         return max(map(worst_difference, actual, expected), default=0.0)
     if expected is None or actual is None:
         return 0.0 if actual is expected else float("inf")
-    return _array_difference(np.asarray(actual), np.asarray(expected))
+    return _array_difference(np.asarray(actual), np.asarray(expected), quantised)
 
 
-def _array_difference(actual: Array, expected: Array) -> float:
+def _array_difference(actual: Array, expected: Array, quantised: bool) -> float:
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return float("inf")
+    if quantised and _has_8_bits(expected):
+        steps = np.abs(actual.astype(np.int32) - expected.astype(np.int32))
+        return float(steps.max(initial=0)) * _STEP
     if not is_float(expected.dtype):
         return 0.0 if np.array_equal(actual, expected) else float("inf")
     a, b = actual.astype(np.float64), expected.astype(np.float64)

@@ -20,31 +20,53 @@ from coexec.arrays import Array, dtype_of_ort, is_float, limits_of, numpy_type
 from coexec.graph.graph import Graph, Operator, Tensor
 from coexec.model.probe_names import ProbeName
 
-__all__ = ["Probe", "candidates", "filled", "probes", "random_inputs", "random_values"]
+__all__ = ["Probe", "candidates", "filled", "probes", "random_inputs", "random_values", "to_try"]
 
 _DIVIDING = frozenset({"Div", "Mod"})
+_SIZED = frozenset({"OneHot"})
+"""Operators whose second input is a size."""
 _BY_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
 """Operators whose second input contains indices along one axis of the first, with its default."""
-_BY_ALL_AXES = frozenset({"GatherND", "ScatterND"})
-_SAME_VALUES = frozenset(
-    {"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
-)
-"""Operators whose result has the values of their first input."""
+_BY_LEADING_AXES = frozenset({"GatherND", "ScatterND"})
+"""Operators whose second input contains an index for each of the leading axes of the first."""
+_ALL, _FIRST, _NONE = slice(None), slice(1), slice(0)
+_SAME_VALUES = {
+    "Cast": _FIRST, "Concat": _ALL, "Expand": _FIRST, "Flatten": _FIRST, "Gather": _FIRST,
+    "Identity": _FIRST, "Reshape": _FIRST, "Slice": _FIRST, "Split": _FIRST, "Squeeze": _FIRST,
+    "Tile": _FIRST, "Transpose": _FIRST, "Unsqueeze": _FIRST, "Where": slice(1, None),
+}  # fmt: skip
+"""Operators whose results have no other values than these of their inputs."""
 _SAMPLE_RATE = re.compile(r"^(sr|fs|sampl(e|ing)_?(rate|freq|frequency))$", re.IGNORECASE)
 """Names of a number that selects the rate of sound, as in Silero's models."""
 _SAMPLES_PER_S = 16000
 """The rate of most speech models."""
 
 
-def candidates(
-    graph: Graph, examples: Mapping[str, Any] | None = None, seed: int = 0
-) -> Iterator[dict[str, Any]]:
-    """Inputs to try in this order: the given examples, random ones, all ones, all zeros."""
+def candidates(graph: Graph, examples: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """Inputs to try one after the other: the given examples, then those of `to_try`."""
     if examples:
         yield dict(examples)
-    yield random_inputs(graph, seed)
+    yield from to_try([graph.tensors[name] for name in graph.inputs], _bounds(graph))
+
+
+def to_try(
+    tensors: Sequence[Tensor], bounds: Mapping[str, tuple[int, int]] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Made-up inputs to try one after the other: random ones, the same with zeros for integers, all
+    ones, all zeros.
+
+    Zero is an index of every axis, also where `random_inputs` finds no use as an index, as in a
+    body.
+
+    Args:
+        bounds: as for `random_values`.
+    """
+    random = random_values(tensors, bounds=bounds)
+    yield random
+    whole = {t.name: filled(t, 0) for t in tensors if not (t.opaque or _is_float(t))}
+    if whole:
+        yield random | whole
     for filling in (1, 0):
-        tensors = (graph.tensors[name] for name in graph.inputs)
         yield {t.name: filled(t, filling) for t in tensors}
 
 
@@ -70,7 +92,7 @@ def probes(
         ordinary: inputs that the model accepts. Integers, texts and opaque values stay as they are,
             because they decide shapes and indices.
     """
-    floats = [t for t in tensors if not t.opaque and is_float(numpy_type(t.dtype))]
+    floats = [t for t in tensors if not t.opaque and _is_float(t)]
     for name, (what, values) in _FLOATS.items() if floats else ():
         rng = np.random.default_rng(seed)
         feeds = {}
@@ -137,6 +159,10 @@ def filled(tensor: Tensor, filling: int) -> Any:
     return np.full(tensor.shape, number, numpy_type(tensor.dtype))
 
 
+def _is_float(tensor: Tensor) -> bool:
+    return is_float(numpy_type(tensor.dtype))
+
+
 def _is_sample_rate(tensor: Tensor) -> bool:
     single = math.prod(tensor.shape) == 1
     return single and tensor.item_bytes >= 4 and _SAMPLE_RATE.match(tensor.name) is not None
@@ -163,8 +189,8 @@ def _made_up(kind: str, shape: Sequence[int]) -> Any:
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Any]:
     """Standard normal numbers for float inputs, small integers for others.
 
-    The integers are zeros and ones, or those that the reading operators allow: divisors are not
-    zero, and indices lie within their axis.
+    The integers are zeros and ones, but for divisors and sizes, which are one, and for indices,
+    which lie anywhere on their axis.
     """
     return random_values([graph.tensors[name] for name in graph.inputs], seed, _bounds(graph))
 
@@ -185,7 +211,7 @@ def random_values(
     for tensor in tensors:
         if tensor.opaque:
             values[tensor.name] = _made_up(tensor.dtype, tensor.shape)
-        elif is_float(numpy_type(tensor.dtype)):
+        elif _is_float(tensor):
             numbers = rng.standard_normal(tensor.shape, dtype=np.float32)
             values[tensor.name] = numbers.astype(numpy_type(tensor.dtype), copy=False)
         elif tensor.name not in bounds and _is_sample_rate(tensor):
@@ -198,34 +224,38 @@ def random_values(
 
 def _bounds(graph: Graph) -> Mapping[str, tuple[int, int]]:
     """Least and greatest integer by input, if an operator that reads the input limits them."""
-    origin = {name: name for name in graph.inputs}
+    origins = {name: {name} for name in graph.inputs}
     bounds: dict[str, tuple[int, int]] = {}
     operators = itertools.chain.from_iterable(task.operators for task in graph.tasks)
     for operator in operators:
-        if operator.op_type in _SAME_VALUES and operator.inputs[0] in origin:
-            origin[operator.outputs[0]] = origin[operator.inputs[0]]
-        limits = _limits(operator, graph.tensors)
-        if limits is not None and operator.inputs[1] in origin:
-            source = origin[operator.inputs[1]]
-            least, most = bounds.get(source, (0, 1))
+        same = operator.inputs[_SAME_VALUES.get(operator.op_type, _NONE)]
+        sources = set().union(*(origins.get(name, ()) for name in same))
+        origins |= dict.fromkeys(operator.outputs, sources)
+        if (limits := _limits(operator, graph.tensors)) is None:
+            continue
+        for source in origins.get(operator.inputs[1], ()):
+            least, most = bounds.get(source, limits)
             bounds[source] = max(least, limits[0]), max(least, limits[0], min(most, limits[1]))
     return bounds
 
 
 def _limits(operator: Operator, tensors: Mapping[str, Tensor]) -> tuple[int, int] | None:
-    """Least and greatest integer that ``operator`` takes as its second input, at most 1."""
+    """Least and greatest integer that ``operator`` takes as its second input; None: any."""
     kind = operator.op_type
     if operator.domain or len(operator.inputs) < 2:
         return None
-    if kind in _DIVIDING:
+    if kind in _DIVIDING or kind in _SIZED:
         return 1, 1
-    if kind not in _BY_ALL_AXES and kind not in _BY_AXIS:
+    if kind not in _BY_LEADING_AXES and kind not in _BY_AXIS:
         return None
-    read = tensors[operator.inputs[0]]
-    if read.opaque:
+    read, indices = (tensors[name] for name in operator.inputs[:2])
+    if read.opaque or indices.opaque:
         return 0, 0
     shape = read.shape
     if kind in _BY_AXIS:
         axis = operator.int("axis", _BY_AXIS[kind])
         shape = shape[axis : axis + 1] if axis >= 0 else shape[axis:][:1]
-    return 0, min([1, *(size - 1 for size in shape if size)])
+    else:
+        first = operator.int("batch_dims", 0)
+        shape = shape[first : first + indices.shape[-1]]
+    return 0, min((size - 1 for size in shape if size), default=0)

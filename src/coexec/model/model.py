@@ -1,20 +1,22 @@
 """A loaded model: the ONNX operators and weights, and the graph of tasks made from them."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import onnx_ir as ir
 
+from coexec.errors import InputError, first_line
 from coexec.graph.graph import Graph
 from coexec.model.inputs import candidates
 from coexec.model.nondeterministic import random_nodes
 
 __all__ = ["Model", "forget_weights", "note_overridable", "require_whole"]
 
+_Result = TypeVar("_Result")
 _OVERRIDABLE = "coexec.overridable"
 """Key of a model's metadata."""
 
@@ -37,6 +39,26 @@ class Model:
     def candidates(self) -> Iterator[dict[str, Any]]:
         """Inputs to try one after the other, until some suit the model."""
         return candidates(self.graph, self.examples)
+
+    def accepted(
+        self, run: Callable[[Mapping[str, Any]], _Result]
+    ) -> tuple[dict[str, Any], _Result]:
+        """The first inputs with which ``run`` succeeds, and its result.
+
+        Raises:
+            InputError: it fails with the user's examples; or, if there are none, with all made-up
+                inputs.
+        """
+        reason = ""
+        for feeds in [self.examples] if self.examples else self.candidates():
+            try:
+                return dict(feeds), run(feeds)
+            except Exception as error:  # ONNX Runtime's errors have no common class
+                reason = first_line(error)
+        whose = "these inputs" if self.examples else "made-up inputs"
+        raise InputError(
+            f"the model does not run with {whose}: {reason}; give it others with --inputs FILE.npz"
+        )
 
     @cached_property
     def overridable(self) -> frozenset[str]:

@@ -17,8 +17,14 @@ from coexec.costs.predictor import LatencyPredictor, surest
 from coexec.costs.scaled import scaled
 from coexec.costs.table import Basis, CostTable
 from coexec.engines.base import OpenEngine
-from coexec.engines.opened import OpenDevice
-from coexec.errors import ExecutionError, InfeasibleError, ModelWarning, first_line
+from coexec.engines.opened import OpenDevice, engine_at
+from coexec.errors import (
+    ExecutionError,
+    InfeasibleError,
+    ModelWarning,
+    UncompiledError,
+    first_line,
+)
 from coexec.graph.graph import Graph, Task
 from coexec.hardware.hardware import Place, System
 from coexec.plan.derive import stepwise
@@ -108,9 +114,32 @@ class Profiler:
     def cost(self, compiler: Compiler) -> CostTable:
         """Seconds of each task of the model on each device, with its first engine.
 
+        A task that an engine turns out not to compile counts as one that it does not run.
+
         Raises:
             InfeasibleError: no device can run a task.
         """
+        while True:
+            try:
+                return self._cost(compiler)
+            except UncompiledError as error:
+                if not self._leave_out(error, compiler.model.graph):
+                    raise
+
+    def _leave_out(self, error: UncompiledError, graph: Graph) -> bool:
+        """Note in the engines, and in equal ones, what they could not compile. Whether something is
+        new."""
+        is_new = False
+        for (name, device, engine_name), reason in error.reasons.items():
+            key = self._key(engine_at(Place(device, engine_name), self._devices))
+            signature = graph.task[name].signature
+            for engine in self._engines:
+                if self._key(engine) == key and signature not in engine.uncompiled:
+                    engine.uncompiled = {**engine.uncompiled, signature: reason}
+                    is_new = True
+        return is_new
+
+    def _cost(self, compiler: Compiler) -> CostTable:
         graph = compiler.model.graph
         home = {task.name: self._first_that_runs(task, graph) for task in graph.tasks}
         times: dict[Place, _Times] = {}

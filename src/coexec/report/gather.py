@@ -156,7 +156,7 @@ class _Gathering:
         another race would only give other figures of the same plans."""
         prepared = self._prepared
         work = prepared.work
-        feeds = next(work.model.candidates())
+        feeds, _ = work.model.accepted(work.given.reference)
         with ExitStack() as stack:
             row, runner = row_of_plan(prepared, "plan", predicted_time_s(prepared), feeds, stack)
             self._record(runner, feeds)

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from coexec.engines.base import OpenEngine, Program
 from coexec.engines.opened import OpenDevice, engine_at
+from coexec.errors import DeviceError, UncompiledError, first_line
 from coexec.graph.graph import Tensor
 from coexec.hardware.hardware import MAIN, Place
 from coexec.lowering.module import Module
@@ -36,7 +37,8 @@ class LoadedPlan:
         """Compile the modules.
 
         Raises:
-            DeviceError: a device of the plan is missing, or cannot compile its part.
+            DeviceError: a device of the plan is missing.
+            UncompiledError: engines cannot compile some of the segments.
         """
         self.compiled = compiled
         self.tensor_caching = tensor_caching
@@ -46,11 +48,20 @@ class LoadedPlan:
         self.home = {t.name: self.engines[s.place] for s, m in self.parts() for t in m.outputs}
         """By value that a segment computes, the engine that computes it."""
         self.programs: list[Program | None] = []
+        failed: list[tuple[Segment, DeviceError]] = []
         for segment, module in self.parts():
-            engine = self.engines[segment.place]
-            self.programs.append(engine.compile(module) if module.outputs else None)
+            engine, program = self.engines[segment.place], None
+            try:
+                program = engine.compile(module) if module.outputs else None
+            except DeviceError as error:
+                if type(error) is not DeviceError:  # as of a forked process: not of the module
+                    raise
+                failed.append((segment, error))
+            self.programs.append(program)
             if installing is not None:
                 installing(len(self.programs), len(compiled.segments))
+        if failed:
+            raise _uncompiled(failed)
 
     @cached_property
     def ahead(self) -> frozenset[int]:
@@ -119,3 +130,14 @@ class LoadedPlan:
             and (t.opaque or t.size_bytes >= _SMALL_BYTES)
             and self.home[t.name].memory.name == MAIN
         )
+
+
+def _uncompiled(failed: Sequence[tuple[Segment, DeviceError]]) -> UncompiledError:
+    """The first error, with all tasks that could not be compiled."""
+    error = UncompiledError(str(failed[0][1]))
+    error.reasons = {
+        (piece.task, *segment.place): first_line(reason)
+        for segment, reason in failed
+        for piece in segment.pieces
+    }
+    return error

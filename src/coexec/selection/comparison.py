@@ -7,7 +7,9 @@ of other numbers is within the tolerance. The result is in the cache, next to th
 
 ONNX Runtime is no exact reference, because a model may amplify rounding. If its answers with and
 without its optimisations differ by more than the tolerance, a plan's answers may differ twice as
-much. If they differ by more than rounding explains, these inputs do not decide. Inputs for which
+much. In a quantized model, where rounding the other way is a step of the quantizer, its answers to
+inputs that differ in the last digits count, too. If they differ by more than rounding explains,
+these inputs do not decide. Inputs for which
 the model has to choose among equal values, such as the greatest of many, do not decide either: in
 that case ONNX Runtime's own choice changes when the last digits of the inputs change.
 
@@ -20,7 +22,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -32,6 +34,9 @@ from coexec.model.difference import (
     all_finite,
     is_rounding,
     largest,
+    moved,
+    own_difference,
+    quantises,
     unlike,
     without_overflow,
     worst_difference,
@@ -44,10 +49,13 @@ from coexec.selection.prepared import Prepared
 
 __all__ = [
     "Agreement",
+    "Expected",
+    "Judgement",
     "ReferenceAnswers",
     "accept",
     "compared",
     "is_exact",
+    "judged",
     "known",
     "refuse",
     "result_of",
@@ -59,12 +67,11 @@ _KIND: Final = "comparisons"
 _REPEATED = 1e-6
 """Allowed difference between two runs of ONNX Runtime: threads may add numbers in another order."""
 _DECIDING = frozenset(
-    {"ArgMax", "ArgMin", "Cast", "Ceil", "DynamicQuantizeLinear", "Equal", "Floor", "Greater",
+    {"ArgMax", "ArgMin", "Cast", "Ceil", "Equal", "Floor", "Greater",
      "GreaterOrEqual", "Hardmax", "Less", "LessOrEqual", "NonMaxSuppression", "NonZero",
-     "QuantizeLinear", "Round", "Sign", "TopK", "Unique"}
+     "Round", "Sign", "TopK", "Unique"}
 )  # fmt: skip
 """Operators that can turn a difference in the last digits into a large one."""
-_LAST_DIGITS = 1e-6
 _LEAST = 4
 """Number of inputs that are always tried: ordinary ones, zeros, some NaN, very large numbers."""
 _LIMIT_S = 10.0
@@ -137,7 +144,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, eq=False)
-class _Expected:
+class Expected:
     """ONNX Runtime's answer to made-up inputs."""
 
     what: str
@@ -161,7 +168,7 @@ class ReferenceAnswers:
         self._plain: Any = None
 
     @cached_property
-    def _found(self) -> tuple[Sequence[_Expected], str | None, bool]:
+    def _found(self) -> tuple[Sequence[Expected], str | None, bool]:
         """The answers; or the reason why there are none, and whether it is randomness."""
         if self._work.model.random:
             return (), f"it draws random numbers in {self._work.model.random[0]!r}", True
@@ -172,7 +179,7 @@ class ReferenceAnswers:
             return (), first_line(error), False
 
     @property
-    def answers(self) -> Sequence[_Expected]:
+    def answers(self) -> Sequence[Expected]:
         return self._found[0]
 
     @property
@@ -181,7 +188,7 @@ class ReferenceAnswers:
         answers, why, is_random = self._found
         return None if answers else replace(rules_of(self._work), unknown=why, is_random=is_random)
 
-    def _answers(self, session: Any) -> tuple[Sequence[_Expected], str | None, bool]:
+    def _answers(self, session: Any) -> tuple[Sequence[Expected], str | None, bool]:
         from coexec.model.inputs import probes
 
         graph = self._work.graph
@@ -196,7 +203,7 @@ class ReferenceAnswers:
                 continue
             if any(unlike(again[name], first[name], _REPEATED) for name in first):
                 return (), "it draws random numbers: two runs with the same inputs differ", True
-            expected = [_Expected("ordinary inputs (coexec check)", ordinary, first)]
+            expected = [Expected("ordinary inputs (coexec check)", ordinary, first)]
             for probe in probes([graph.tensors[name] for name in graph.inputs], ordinary):
                 if len(expected) >= _LEAST and time.monotonic() > end_s:
                     break
@@ -204,7 +211,7 @@ class ReferenceAnswers:
                 try:
                     outputs = self._run(session, probe.feeds)
                     overflows = probe.name == "largest"
-                    expected.append(_Expected(what, probe.feeds, outputs, overflows))
+                    expected.append(Expected(what, probe.feeds, outputs, overflows))
                 except Exception:
                     continue  # the model does not accept such values
             return expected, None, False
@@ -216,7 +223,7 @@ class ReferenceAnswers:
         names = [o.name for o in session.get_outputs()]
         return dict(zip(names, run_session(session, names, feeds), strict=True))
 
-    def plain(self, answer: _Expected) -> Mapping[str, Any]:
+    def plain(self, answer: Expected) -> Mapping[str, Any]:
         """ONNX Runtime's outputs for the same inputs without its optimisations.
 
         Raises:
@@ -226,7 +233,12 @@ class ReferenceAnswers:
             self._plain = self._work.given.onnx_runtime(threads=0, optimised=False)
         return self._run(self._plain, answer.feeds)
 
-    def moved(self, answer: _Expected) -> Mapping[str, Any] | None:
+    @cached_property
+    def quantised(self) -> bool:
+        """Whether the model rounds to whole numbers."""
+        return quantises(op for task in self._work.graph.tasks for op in task.operators)
+
+    def moved(self, answer: Expected) -> Mapping[str, Any] | None:
         """ONNX Runtime's outputs, without its optimisations, for inputs changed in the last digits.
 
         None if the model has no operator that can turn such a change into a large difference.
@@ -234,13 +246,11 @@ class ReferenceAnswers:
         Raises:
             Exception: any error of ONNX Runtime.
         """
-        if not _has(self._work, _DECIDING):
+        if not (self.quantised or _has(self._work, _DECIDING)):
             return None
-        rng = np.random.default_rng(0)
-        feeds = {name: _moved(value, rng) for name, value in answer.feeds.items()}
-        return self.plain(replace(answer, feeds=feeds))
+        return self.plain(replace(answer, feeds=moved(answer.feeds, quantised=self.quantised)))
 
-    def scatters(self, answer: _Expected) -> bool:
+    def scatters(self, answer: Expected) -> bool:
         """Whether NaN in the inputs may change other numbers, because the model first spreads NaN
         and then decides by values."""
         work = self._work
@@ -250,15 +260,6 @@ class ReferenceAnswers:
         """Release the session that `plain` has opened, and the memory of the comparison."""
         self._plain = None
         trim_memory()
-
-
-def _moved(value: Any, rng: "np.random.Generator") -> Any:
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
-        return value
-    scale = float(abs(value[np.isfinite(value)]).max(initial=1.0))
-    digits = max(_LAST_DIGITS, float(np.finfo(value.dtype).eps))
-    change = np.asarray(rng.standard_normal(value.shape) * digits * scale)
-    return value + change.astype(value.dtype)
 
 
 def result_of(prepared: Prepared, reference: ReferenceAnswers) -> Agreement:
@@ -365,59 +366,82 @@ def _compare(work: PlanningContext, runner: Runner, reference: ReferenceAnswers)
             answer = replace(probed, outputs=expected)
         differences = dict(rules.why_unlike(outputs, answer.outputs, answer.feeds))
         if differences:
-            name, text = _beyond_rounding(differences, outputs, answer, reference, rules.allowed)
-            if name:
-                return replace(rules, differs=f"with {answer.what}, output {name!r} {text}")
-            if text:
-                undecided = text
+            judgement = judged(differences, outputs, answer, reference, rules.allowed)
+            if judgement.differs:
+                return replace(rules, differs=f"with {answer.what}, output {judgement.differs}")
+            if judgement.undecided:
+                undecided = judgement.undecided
                 continue
         alike += 1
     return replace(rules, alike=alike) if alike else replace(rules, unknown=undecided)
 
 
-def _beyond_rounding(
+class Judgement(NamedTuple):
+    """What the differences of a plan's outputs from ONNX Runtime's mean. They are rounding if both
+    texts are empty."""
+
+    differs: str = ""
+    """The first output that differs by more than ONNX Runtime's own rounding explains, and how."""
+    undecided: str = ""
+    """Why these inputs do not decide."""
+    own: float = 0.0
+    """Largest difference between ONNX Runtime's own answers, as far as they were compared."""
+
+
+def judged(
     differences: Mapping[str, str],
     outputs: Mapping[str, Array],
-    answer: _Expected,
+    answer: Expected,
     reference: ReferenceAnswers,
     allowed: float,
-) -> tuple[str, str]:
-    """The first output that differs by more than ONNX Runtime's own rounding explains, and how.
+) -> Judgement:
+    """The one rule for outputs that are unlike ONNX Runtime's, of sessions and of `check`.
 
-    If the name is empty, the text is the reason why these inputs do not decide; if the text is
-    empty too, the outputs differ by rounding only.
+    Args:
+        differences: how outputs differ, by name; see `Agreement.why_unlike`.
     """
     if reference.scatters(answer):
-        return "", "NaN may spread in convolutions, and the model decides by what has become NaN"
+        return Judgement(
+            undecided="NaN may spread in convolutions, and the model decides by what has become NaN"
+        )
     try:
         plain, moved = reference.plain(answer), reference.moved(answer)
     except Exception:
-        return next(iter(differences.items()))
+        name, text = next(iter(differences.items()))
+        return Judgement(f"{name!r} {text}")
+    quantised, most = reference.quantised, 0.0
     for name, text in differences.items():
-        expected = answer.outputs[name]
+        actual, expected = outputs[name], answer.outputs[name]
+        answers = [each[name] for each in (plain, moved) if each is not None]
         # The scale is that of this answer: near 0, ONNX Runtime's own answers may be rounding only.
-        own = unlike(plain[name], expected, allowed)
-        if own is not None:
-            worst = worst_difference(outputs[name], expected)
-            if not is_rounding(worst, worst_difference(plain[name], expected)):
-                return "", (
-                    f"ONNX Runtime's own answers with and without its optimisations "
-                    f"differ, as output {name!r} {own}"
-                )
-        elif moved is None or not _is_choice(outputs[name], moved[name], expected, allowed):
-            return name, text
-        else:
-            return "", f"a change in the last digits of the inputs changes output {name!r}"
-    return "", ""
+        of_itself = answers if quantised else answers[:1]
+        own = own_difference(of_itself, expected, quantised=quantised)
+        worst = worst_difference(actual, expected, quantised=quantised)
+        most = max(most, own)
+        without = unlike(plain[name], expected, allowed)
+        if (quantised or without is not None) and is_rounding(worst, own, quantised=quantised):
+            continue
+        if without is not None and not quantised:
+            text = (
+                f"ONNX Runtime's own answers with and without its optimisations differ, as output "
+                f"{name!r} {without}"
+            )
+            return Judgement(undecided=text, own=most)
+        decides = quantised and is_rounding(0.0, own, quantised=True)
+        if decides or not _is_choice(actual, answers, expected, allowed):
+            return Judgement(f"{name!r} {text}", own=most)
+        text = f"a change in the last digits of the inputs changes output {name!r}"
+        return Judgement(undecided=text, own=most)
+    return Judgement(own=most)
 
 
-def _is_choice(actual: Any, moved: Any, expected: Any, allowed: float) -> bool:
-    """Whether a difference comes from another choice among equal values. A new infinity or NaN
-    never does."""
+def _is_choice(actual: Any, answers: Sequence[Any], expected: Any, allowed: float) -> bool:
+    """Whether a difference comes from another choice among equal values, as one of ONNX Runtime's
+    own answers makes it. A new infinity or NaN never does."""
     fractions = isinstance(expected, np.ndarray) and expected.dtype.kind == "f"
     if fractions and np.isfinite(expected).all() and not np.isfinite(actual).all():
         return False
-    return unlike(moved, expected, allowed) is not None
+    return any(unlike(answer, expected, allowed) is not None for answer in answers)
 
 
 def usual_values(ordinary: Mapping[str, Any]) -> dict[str, float]:

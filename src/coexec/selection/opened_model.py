@@ -294,6 +294,7 @@ class OpenedModel:
 
     def reference(self, feeds: Mapping[str, Array], *, optimised: bool = True) -> dict[str, Array]:
         """ONNX Runtime's outputs of the original model."""
+
         session = self.onnx_runtime(threads=1, optimised=optimised)
         names = [o.name for o in session.get_outputs()]
         return dict(zip(names, run_session(session, names, feeds), strict=True))

@@ -22,6 +22,7 @@ from coexec.errors import (
     ExecutionError,
     ForkedError,
     ModelError,
+    PlanError,
 )
 from coexec.model.inputs import filled
 from coexec.runtime.runner import Runner
@@ -188,13 +189,17 @@ class PlanSelector:
             check_planner(self._settings.planner, self._settings.planner_options)
 
     def start_known(self, shapes: Shapes, request: PlanRequest) -> bool:
-        """Start the earlier choice for these shapes, and return whether there was one."""
+        """Start the earlier choice for these shapes, and return whether there was one.
+
+        Raises:
+            PlanError: it is a plan of the settings that does not answer, and they are strict.
+        """
         prepared = request.known
         if prepared is None:
             return False
         state = self._state(shapes)
         self._try(shapes, state, prepared)
-        _warn_of(state)
+        self._require_answers(state)
         if request.is_open:
             self._submit(shapes, state, after_s=self.again_s, again=True)
         return True
@@ -206,15 +211,18 @@ class PlanSelector:
         made of the model, there is a warning too, because ONNX Runtime can run the model.
 
         Raises:
-            CoexecError: no plan can be made for another reason.
+            CoexecError: no plan can be made for another reason; or a plan of the settings does not
+                answer, and they are strict.
         """
         state = self._state(shapes)
         try:
             self._take(state, PlanRequest(self.source, self._of(shapes)).prepare())
         except (DeviceError, ExecutionError, ModelError) as error:
+            if self._settings.strict and self._settings.plan is not None:
+                raise
             self._give_up(state, error)
         else:
-            _warn_of(state)
+            self._require_answers(state)
 
     def start_later(self, shapes: Shapes) -> None:
         """Start the earlier choice for these shapes in the background, or plan there."""
@@ -392,6 +400,22 @@ class PlanSelector:
         if is_open and not self._closed:
             self._submit(shapes, state, after_s=self.again_s, again=True)
 
+    def _require_answers(self, state: _State) -> None:
+        """Warn that a plan was made but does not answer, with the reason.
+
+        Raises:
+            PlanError: the settings have a plan and are strict.
+        """
+        if state.reason is None or not state.decided or state.pending is not None:
+            return
+        if self._settings.strict and self._settings.plan is not None:
+            raise PlanError(
+                f"{self._settings.plan.title} does not answer: {state.reason}; without strict=True "
+                f"ONNX Runtime's own session answers in its place"
+            )
+        text = f"{state.reason}. ONNX Runtime's own session answers in its place"
+        warnings.warn(text, DegradedWarning, stacklevel=5)
+
     def _try(self, shapes: Shapes, state: _State, prepared: Prepared) -> None:
         """Let a plan answer from now on, or record why it cannot."""
         try:
@@ -491,13 +515,6 @@ class PlanSelector:
             if result.by_requests:
                 accept(prepared, result, count)
         return self.doubt(new)
-
-
-def _warn_of(state: _State) -> None:
-    """Warn that a plan was made but does not answer, with the reason."""
-    if state.reason is not None and state.decided and state.pending is None:
-        text = f"{state.reason}. ONNX Runtime's own session answers in its place"
-        warnings.warn(text, DegradedWarning, stacklevel=5)
 
 
 def _plans(state: _State) -> bool:

@@ -117,7 +117,7 @@ def devices_of_plan(settings: Settings) -> Iterator[None]:
         yield
     except DeviceError as error:
         plan = settings.plan
-        if plan is None or tuple(settings.devices or ()) != plan.plan.requests:
+        if plan is None or not settings.has_devices_of_plan:
             raise
         kind = type(error)  # keeps subclasses: callers handle ForkedError separately
         raise kind(

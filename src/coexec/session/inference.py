@@ -25,7 +25,7 @@ from coexec.session.model_source import portable
 from coexec.session.options import ORT_KEYWORDS, portable_options, recreated_options
 from coexec.session.router import Router
 from coexec.session.starting import new_router, start
-from coexec.settings import AUTO, MODE, WAITING, Mode, Waiting, check_values
+from coexec.settings import AUTO, MODE, WAITING, Mode, Waiting, check_values, is_off
 from coexec.timing.trace import Trace
 
 __all__ = ["InferenceSession"]
@@ -99,6 +99,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
         mode: Mode = MODE,
         waiting: Waiting = WAITING,
         memory_limit: int | str | None = None,
+        strict: bool = False,
         **ort_keywords: Any,
     ) -> None:
         """Open ``path_or_bytes``, and start its stored plan or plan in the background.
@@ -115,7 +116,9 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
             devices: such as ``["cpu:0-3", "cpu:4-7"]`` or ``["cpu:0", "cpu:1/opencl"]``; by default
                 what this machine has.
             planner: a name in `coexec.PLANNERS`, or "auto": several configurations of the devices
-                and several planners are tried, the fastest is kept and remembered.
+                and several planners are tried, the fastest is kept and remembered. "none" plans,
+                measures and stores nothing: the session is ONNX Runtime's own, as it is with
+                ``COEXEC=off`` in the environment, whatever the other keywords are.
             plan: a file that ``coexec plan --output`` has written, or a `coexec.Plan`: it is
                 compared with ONNX Runtime and used, on its devices and with its shapes; nothing is
                 measured.
@@ -142,6 +145,10 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
                 ("passive"), which saves energy.
             memory_limit: bytes, or a text such as "2GiB", that planning may use; candidates that
                 need more are not tried. By default half of main memory.
+            strict: raise an error if ``plan``, or the plan of an export, does not answer: this
+                machine lacks a device or an engine of it, or its outputs differ. By default ONNX
+                Runtime's own session answers, `degraded` has the reason, and there is a
+                `DegradedWarning`.
             ort_keywords: further keywords of ONNX Runtime's class.
 
         Raises:
@@ -153,7 +160,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
         coexec_arguments: dict[str, Any] = {
             "devices": devices,
             "planner": planner,
-            "plan": plan_of(plan),
+            "plan": None if is_off() else plan_of(plan),
             "planner_options": planner_options,
             "shapes": shapes,
             "cache": cache,
@@ -164,6 +171,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
             "mode": mode,
             "waiting": waiting,
             "memory_limit": memory_limit,
+            "strict": strict,
         }
         keywords = {**coexec_arguments, "values": values, **ort_keywords}
         self._coexec_call = _ConstructorCall(
@@ -171,9 +179,16 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
         )
         arguments.check_providers(providers)
         constants = check_values(values)
-        source, settings = model_and_settings(path_or_bytes, coexec_arguments, constants)
+        source, settings, off = model_and_settings(path_or_bytes, coexec_arguments, constants)
         self.coexec_router = new_router(
-            source, settings, constants, sess_options, providers, provider_options, ort_keywords
+            source,
+            settings,
+            constants,
+            sess_options,
+            providers,
+            provider_options,
+            ort_keywords,
+            off,
         )
         start(self.coexec_router)
 

@@ -93,7 +93,7 @@ class Router:
         """
         self.settings, self._constants = settings, constants
         self.ort, self.plans = ort, plans
-        self.unplanned = unplanned
+        self.unplanned, self._never = unplanned, False
         self.metadata = Metadata(ort, plans, settings.shapes)
         self.callbacks = CallbackThreads()
         self.is_closed = False
@@ -341,11 +341,17 @@ class Router:
         plans cannot replace one of them."""
         providers = providers_of_ort(providers)
         self.ort.set_providers(providers, provider_options)
+        if self._never:
+            return
         arguments = self.ort.arguments
         disabled = arguments.keywords.get("disabled_optimizers")
         self.unplanned = why_unplanned(
             arguments.options, providers, self.settings.devices, disabled
         )
+
+    def plan_nothing(self, reason: str) -> None:
+        """Let ONNX Runtime's own session answer all requests, for ``reason``."""
+        self.unplanned, self._never = reason, True
 
     def end_profiling(self) -> str:
         """End the profiling. Returns the name of its file, see `InferenceSession.end_profiling`."""

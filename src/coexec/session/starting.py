@@ -5,9 +5,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from coexec.errors import ModelError, PlanError
+from coexec.errors import DeviceError, ModelError, PlanError
 from coexec.ort import both
 from coexec.selection.prepare import devices_of_plan
+from coexec.session.constructor_arguments import warn_without_plan
 from coexec.session.model_source import for_ort_constructor, in_files, is_checked, portable
 from coexec.session.options import may_give_weights, options_for, warn_of, why_unplanned
 from coexec.session.ort_backend import OrtArguments, OrtBackend, providers_of_ort
@@ -27,6 +28,7 @@ def new_router(
     providers: Sequence[Any] | None,
     provider_options: Sequence[Any] | None,
     keywords: Mapping[str, Any],
+    off: str | None = None,
 ) -> Router:
     """A router with its backends. `start` opens them.
 
@@ -34,24 +36,32 @@ def new_router(
         constants: names of inputs that have become constants.
         options: ``onnxruntime.SessionOptions``; this and the arguments that follow it are those of
             ONNX Runtime's constructor.
+        off: why nothing is planned whatever these arguments are; None: they decide.
     """
     providers = providers_of_ort(providers)
     disabled = keywords.get("disabled_optimizers")
-    unplanned = why_unplanned(options, providers, settings.devices, disabled)
+    unplanned = off or why_unplanned(options, providers, settings.devices, disabled)
     plans = None
     if unplanned is None:
         plans = PlanBackend(portable(source), settings)
         warn_of(options)
-    if options is None and settings.devices is not None:
-        with devices_of_plan(settings):
-            options = options_for(settings.devices)
+    if options is None and settings.devices is not None and not off:
+        try:
+            with devices_of_plan(settings):
+                options = options_for(settings.devices)
+        except DeviceError:
+            if settings.strict or not settings.has_devices_of_plan:
+                raise  # else `start` meets the same error, and the session begins without the plan
     if plans is not None and options is not None and options.enable_profiling:
         plans.recorded = RecordedRuns()
     model: Callable[[], Any] = partial(for_ort_constructor, source, is_checked(source, options))
     if settings.values:
         model = partial(in_files, source, settings.values)
     ort = OrtBackend(model, OrtArguments(options, providers, provider_options, keywords))
-    return Router(settings, constants, ort, plans, unplanned)
+    router = Router(settings, constants, ort, plans, unplanned)
+    if off:
+        router.plan_nothing(off)
+    return router
 
 
 def start(router: Router) -> None:
@@ -74,6 +84,13 @@ def start(router: Router) -> None:
             return
     except ModelError as error:
         _refuse(router, error)
+        return
+    except DeviceError as error:
+        if router.settings.strict or not router.settings.has_devices_of_plan:
+            raise
+        router.plan_nothing(str(error))
+        router.ort.open()
+        warn_without_plan(str(error))
         return
     plans.selector.check_shapes()
     router.ort.open()

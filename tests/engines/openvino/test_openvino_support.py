@@ -39,6 +39,15 @@ IMAGE = (1, 3, 8, 8)
     ("found", "expected"),
     [
         (reason("NonZero", [(2, 3)]), "not known to compute NonZero"),
+        (
+            reason(
+                "QLinearConv",
+                [IMAGE, (), (), (8, 3, 3, 3), (8,), (8,), (), ()],
+                constants={2: 0, 5: 0, 7: 0},
+                dtypes=("uint8", "uint8"),
+            ),
+            "a scale for each channel",
+        ),
         (reason("Relu", [(2, 3)], dtypes=("float64", "float64")), "compute in float32"),
         (reason("Add", [(2, 3)] * 2, dtypes=("int64", "int64")), "in 32 bits with sign"),
         (reason("Sub", [(2, 3)] * 2, dtypes=("uint8", "uint8")), "uint8: not known"),

@@ -259,9 +259,15 @@ def _pad(op: Operator, tensors: _Tensors) -> str | None:
 
 
 def _quantized(op: Operator, tensors: _Tensors) -> str | None:
-    """The reason for a zero point that is computed. OpenVINO adds it before it rounds. If it is
-    odd, half of a step is rounded to the other neighbour. A constant one is accepted, because int8
-    is much quicker than another engine (docs/openvino.md)."""
+    """The reason for a zero point that is computed, and for a convolution that OpenVINO cannot
+    convert.
+
+    OpenVINO adds the zero point before it rounds. If it is odd, half of a step is rounded to the
+    other neighbour. A constant one is accepted, because int8 is much quicker than another engine
+    (docs/openvino.md).
+    """
+    if op.op_type == "QLinearConv" and prod(tensors[op.inputs[4]].shape) > 1:
+        return "with a scale for each channel: it would take the axis of the input for that"
     position = _ZERO_POINTS[op.op_type]
     given = [name for name in op.inputs[position : position + 1] if name]
     is_computed = any(not tensors[name].constant for name in given)

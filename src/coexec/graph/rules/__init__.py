@@ -32,8 +32,17 @@ RULES: dict[str, OperatorRule] = {
 }
 """Rule by ``op_type`` of the standard ONNX domain."""
 
+_MICROSOFT = {
+    "DynamicQuantizeMatMul": products.matmul_macs,
+    "MatMulIntegerToFloat": products.matmul_macs,
+    "QGemm": products.gemm_macs,
+}
+"""Products of operators of the domain com.microsoft, which stay whole."""
+
 
 def operator_macs(op: Operator, tensors: Tensors) -> int:
     """Multiply-accumulates of ``op``; 0 for operators without a product of tensors."""
+    if op.domain == "com.microsoft" and op.op_type in _MICROSOFT:
+        return _MICROSOFT[op.op_type](op, tensors)
     rule = None if op.domain else RULES.get(op.op_type)
     return 0 if rule is None else rule.macs(op, tensors)

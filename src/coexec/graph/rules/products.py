@@ -13,7 +13,7 @@ from coexec.graph.rules.base import (
     output_shape,
 )
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "gemm_macs", "matmul_macs"]
 
 
 def _gemm(op: Operator, tensors: Tensors) -> AxisMaps | None:
@@ -43,13 +43,13 @@ def _matmul(op: Operator, tensors: Tensors) -> AxisMaps | None:
     return [map_a, map_b]
 
 
-def _gemm_macs(op: Operator, tensors: Tensors) -> int:
+def gemm_macs(op: Operator, tensors: Tensors) -> int:
     shape = tensors[op.inputs[0]].shape
     inner = shape[0] if op.int("transA", 0) else shape[-1]
     return math.prod(output_shape(op, tensors)) * inner
 
 
-def _matmul_macs(op: Operator, tensors: Tensors) -> int:
+def matmul_macs(op: Operator, tensors: Tensors) -> int:
     return math.prod(output_shape(op, tensors)) * tensors[op.inputs[0]].shape[-1]
 
 
@@ -65,6 +65,6 @@ def _gather(op: Operator, tensors: Tensors) -> AxisMaps:
 
 RULES: dict[str, OperatorRule] = {
     "Gather": cut_by_axes(_gather, "all axes"),
-    "Gemm": cut_by_axes(_gemm, "rows, columns", macs=_gemm_macs),
-    "MatMul": cut_by_axes(_matmul, "batch, rows, columns", macs=_matmul_macs),
+    "Gemm": cut_by_axes(_gemm, "rows, columns", macs=gemm_macs),
+    "MatMul": cut_by_axes(_matmul, "batch, rows, columns", macs=matmul_macs),
 }

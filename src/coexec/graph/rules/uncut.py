@@ -1,9 +1,12 @@
 """Operators that are always computed whole."""
 
 import math
+from functools import partial
 
 from coexec.graph.graph import Operator
 from coexec.graph.rules.base import OperatorRule, Tensors, whole
+from coexec.graph.rules.products import matmul_macs
+from coexec.graph.rules.windows import conv_macs
 
 __all__ = ["RULES"]
 
@@ -19,6 +22,7 @@ _BY_INDEX = whole("an index may name any element of the tensor")
 _BY_POSITION = whole("the result depends on the position in the whole tensor")
 _FROM_SHAPES = whole("it reads no elements, or scalars only")
 _SEVERAL_OUTPUTS = whole("it has several outputs")
+_QUANTIZED = "operators on quantized numbers are never cut"
 _UNWRITTEN = whole("models have it so seldom that it has no rule")
 
 RULES: dict[str, OperatorRule] = {
@@ -28,6 +32,9 @@ RULES: dict[str, OperatorRule] = {
     **dict.fromkeys(("EyeLike", "Range", "Shape", "Size"), _FROM_SHAPES),
     **dict.fromkeys(("Split", "TopK"), _SEVERAL_OUTPUTS),
     **dict.fromkeys(("BitCast", "CastLike", "CumProd", "Det", "GroupNormalization"), _UNWRITTEN),
+    "ConvInteger": whole(_QUANTIZED, conv_macs),
+    **dict.fromkeys(("MatMulInteger", "QLinearMatMul"), whole(_QUANTIZED, matmul_macs)),
+    "QLinearConv": whole(_QUANTIZED, partial(conv_macs, weights=3)),
     "Einsum": whole("its axes follow from an equation"),
     **dict.fromkeys(
         ("GRU", "LSTM", "RNN"), whole("each step needs the step before", _recurrent_macs)

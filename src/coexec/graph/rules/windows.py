@@ -15,7 +15,7 @@ from coexec.graph.graph import Operator, Scalars
 from coexec.graph.region import Region
 from coexec.graph.rules.base import OperatorRegion, OperatorRule, Tensors, box, output_shape
 
-__all__ = ["RULES", "ReceptiveRange", "Window", "group_range", "windows"]
+__all__ = ["RULES", "ReceptiveRange", "Window", "conv_macs", "group_range", "windows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +173,10 @@ def _conv(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
     return OperatorRegion(region, computes, tuple(inputs), changed)
 
 
-def _conv_macs(op: Operator, tensors: Tensors) -> int:
+def conv_macs(op: Operator, tensors: Tensors, weights: int = 1) -> int:
+    """Multiply-accumulates of a convolution; ``weights`` is the position of its weights."""
     # Weights are (OC, IC / group, *kernel): each output element takes one pass over one filter.
-    return math.prod(output_shape(op, tensors)) * math.prod(tensors[op.inputs[1]].shape[1:])
+    return math.prod(output_shape(op, tensors)) * math.prod(tensors[op.inputs[weights]].shape[1:])
 
 
 def _pool_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
@@ -192,7 +193,7 @@ def _pool(op: Operator, tensors: Tensors, region: Region) -> OperatorRegion:
 
 
 RULES: dict[str, OperatorRule] = {
-    "Conv": OperatorRule(_conv_axes, _conv, 1, _conv_macs, "all axes"),
+    "Conv": OperatorRule(_conv_axes, _conv, 1, conv_macs, "all axes"),
     **dict.fromkeys(
         ("AveragePool", "LpPool", "MaxPool"), OperatorRule(_pool_axes, _pool, 1, along="all axes")
     ),
