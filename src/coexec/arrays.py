@@ -4,6 +4,8 @@ Everywhere, the type of a tensor has the name that numpy or ml_dtypes gives it (
 "bfloat16").
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ __all__ = [
     "address_of",
     "aligned",
     "aligned_bytes",
+    "aligned_zeros",
     "dtype_of_ort",
     "is_float",
     "joined_axes",
@@ -75,6 +78,14 @@ def aligned(array: Array) -> Array:
     copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+def aligned_zeros(shape: Sequence[int], dtype: Any = np.float32) -> Array:
+    """Zeros that start at a cache line."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    zeros: Array = aligned_bytes(size).view(dtype).reshape(tuple(shape))
+    zeros[...] = 0
+    return zeros
 
 
 def joined_axes(target: Array, source: Array) -> tuple[int, list[tuple[int, int, int]]]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from coexec.cache import rest
 from coexec.engines.kernels.aliasing import Aliases, alias
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Chooser, Context, Kernel, KernelLaunch, Value
@@ -78,6 +79,8 @@ def build(
             raise ValueError(f"there is no kernel for {node.operator.op_type}")
         node_launches = kernel.launches(node, context)
         launches += node_launches
+        # The kernels have packed copies of the weights that they read.
+        rest(context.constants[n] for n in node.operator.inputs if n in context.constants)
         result = node.operator.outputs[0]
         tasks += [outer.get(result, result)] * len(node_launches)
     external = {*network.inputs, *network.outputs}

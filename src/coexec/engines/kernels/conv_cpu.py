@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coexec.arrays import Array
+from coexec.arrays import Array, aligned
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.kernels.conv_cpu_text import Form, text
@@ -361,7 +361,7 @@ class _DirectConv:
         split = full.reshape(
             self._groups, self._size, b, self._chunks.in_blocks, self._chunks.depth, *kernel
         )
-        return np.ascontiguousarray(split.transpose(0, 3, 5, 6, 4, 1, 2))
+        return aligned(split.transpose(0, 3, 5, 6, 4, 1, 2))
 
 
 def _finish(

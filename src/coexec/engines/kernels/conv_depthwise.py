@@ -8,7 +8,7 @@ the borders, and everywhere on GPUs, one pixel is computed at a time.
 
 import numpy as np
 
-from coexec.arrays import Array
+from coexec.arrays import Array, aligned
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import (
     Context,
@@ -109,7 +109,7 @@ def _packed(weights: Array, y: Value) -> Array:
     full = np.zeros((y.slices * y.block, height, width), weights.dtype)
     full[:channels] = weights[:, 0]
     split = full.reshape(y.slices, y.block, height, width)
-    return np.ascontiguousarray(split.transpose(0, 2, 3, 1))
+    return aligned(split.transpose(0, 2, 3, 1))
 
 
 class _Lines:

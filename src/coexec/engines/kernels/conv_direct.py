@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from coexec.arrays import Array
+from coexec.arrays import Array, aligned
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import (
     Context,
@@ -94,7 +94,7 @@ def _packed(weights: Array, x: Value, pairs: int) -> Array:
     full = np.zeros((pairs * _BLOCKS * 4, x.slices * 4, height, width), np.float32)
     full[:outs, :ins] = weights
     split = full.reshape(pairs, _BLOCKS, 4, x.slices, 4, height, width)
-    return np.ascontiguousarray(split.transpose(0, 5, 6, 3, 4, 1, 2))
+    return aligned(split.transpose(0, 5, 6, 3, 4, 1, 2))
 
 
 def _sum(c: ConvShape, x: Value) -> list[str]:

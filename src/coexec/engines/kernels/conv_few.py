@@ -6,7 +6,7 @@ pixels times all output channels, and adds up the lanes at the end.
 
 import numpy as np
 
-from coexec.arrays import Array
+from coexec.arrays import Array, aligned
 from coexec.engines.kernels.base import (
     Context,
     KernelLaunch,
@@ -108,4 +108,4 @@ def _packed(weights: Array, x: Value) -> Array:
     full = np.zeros((outputs, x.slices * x.block, kernel_h, kernel_w), weights.dtype)
     full[:, :inputs] = weights
     split = full.reshape(outputs, x.slices, x.block, kernel_h, kernel_w)
-    return np.ascontiguousarray(split.transpose(3, 4, 1, 0, 2))
+    return aligned(split.transpose(3, 4, 1, 0, 2))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coexec.arrays import Array
+from coexec.arrays import Array, aligned
 from coexec.engines.kernels import conv_images
 from coexec.engines.kernels.base import (
     Context,
@@ -318,7 +318,7 @@ def _packed(weights: Array, groups: int, block: int) -> Array:
     full = np.zeros((groups, inputs // groups, slices * block, kernel_h, kernel_w), weights.dtype)
     full[:, :, :per_group] = split
     blocks = full.reshape(groups, inputs // groups, slices, block, kernel_h, kernel_w)
-    return np.ascontiguousarray(blocks.transpose(0, 2, 4, 5, 1, 3))
+    return aligned(blocks.transpose(0, 2, 4, 5, 1, 3))
 
 
 def _packed_lanes(weights: Array, block: int) -> Array:
@@ -327,7 +327,7 @@ def _packed_lanes(weights: Array, block: int) -> Array:
     full = np.zeros((ceil_div(channels, block) * block, kernel_h, kernel_w), weights.dtype)
     full[:channels] = weights[:, 0]
     blocks = full.reshape(-1, block, kernel_h, kernel_w)
-    return np.ascontiguousarray(blocks.transpose(0, 2, 3, 1))
+    return aligned(blocks.transpose(0, 2, 3, 1))
 
 
 KERNELS = {"ConvTranspose": Kernel(launches, FLOAT32, takes_epilogue=True)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coexec.arrays import Array
+from coexec.arrays import Array, aligned
 from coexec.costs.workloads import beyond
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
@@ -227,4 +227,4 @@ def _packed(weights: Array, geometry: _Geometry, b: int) -> Array:
     full = np.zeros((geometry.size**2, geometry.in_vectors * b, columns), np.float32)
     full[:, :ins, :outs] = filters.reshape(geometry.size**2, ins, outs)
     split = full.reshape(*full.shape[:2], geometry.groups, geometry.blocks * b)
-    return np.ascontiguousarray(split.transpose(0, 2, 1, 3))
+    return aligned(split.transpose(0, 2, 1, 3))

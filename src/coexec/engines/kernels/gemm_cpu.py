@@ -13,9 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from coexec.arrays import Array
+from coexec.arrays import Array, aligned_zeros
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import (
     Context,
@@ -143,7 +141,7 @@ def _matrices(shape: Sequence[int]) -> tuple[int, ...]:
 def _packed(right: Array, product: Product, cut: _Tiles) -> Array:
     matrices = right.reshape(-1, *(right.shape[-2:] if right.ndim > 1 else (product.k, 1)))
     rows = matrices.swapaxes(1, 2) if product.across_b else matrices
-    full = np.zeros((len(rows), cut.groups, product.k, cut.columns), np.float32)
+    full = aligned_zeros((len(rows), cut.groups, product.k, cut.columns))
     for group in range(cut.groups):
         left = max(0, min(group * cut.columns, product.n - cut.columns))
         part = rows[:, :, left : left + cut.columns]

@@ -4,9 +4,7 @@ A work item sums four neighbouring columns. The parts of a group share the inner
 few columns, groups along z also share it.
 """
 
-import numpy as np
-
-from coexec.arrays import Array
+from coexec.arrays import Array, aligned_zeros
 from coexec.engines.kernels.base import (
     Context,
     KernelLaunch,
@@ -64,7 +62,7 @@ def _filled(node: Node, context: Context, product: Product, vectors: int) -> Arr
     """The matrix as [inner axis][column], filled up to whole groups with zeros."""
     right = context.constant(node.operator.inputs[1])
     assert right is not None
-    full = np.zeros((product.k, vectors * 4), np.float32)
+    full = aligned_zeros((product.k, vectors * 4))
     full[:, : product.n] = right.T if product.across_b else right
     return full
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from coexec.arrays import Array
+from coexec.arrays import Array, aligned
 from coexec.engines.kernels.base import Context, KernelLaunch, Source, Value, ceil_div, indented
 from coexec.engines.kernels.indices import Indices
 from coexec.engines.kernels.recurrent_cells import Phase
@@ -87,7 +87,7 @@ class RecurrentStep:
         split = array.reshape(s.directions, s.gates, s.hidden, s.hidden)
         rows = split[:, list(self._phase.gates)].reshape(s.directions, -1, s.hidden)
         padded = s.padded(rows).reshape(s.directions, -1, s.units, s.block, s.hidden)
-        return np.ascontiguousarray(padded.transpose(0, 2, 4, 1, 3))
+        return aligned(padded.transpose(0, 2, 4, 1, 3))
 
     def _vectors(self) -> KernelLaunch:
         s, gates, reads = self._shape, self._phase.gates, self._phase.reads
