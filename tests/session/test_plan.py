@@ -185,3 +185,20 @@ def test_a_plan_that_is_written_read_and_used_is_the_same(
     with coexec.InferenceSession(model, plan=file, cache=cache) as session:
         running = session.coexec_router.running
         assert running is not None and running.prepared.plan == plan
+
+
+def test_a_strict_session_refuses_a_plan_that_does_not_start(
+    model: Path, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is in the cache, and the engine of its device has gone meanwhile."""
+    file = written(model, rewritten(model), tmp_path / "p.json")
+    coexec.InferenceSession(model, plan=file, cache=cache).close()
+
+    def gone(*_: object) -> None:
+        raise DeviceError("the engine is not available")
+
+    monkeypatch.setattr(PlanningContext, "start", gone)
+    with pytest.raises(PlanError, match=r"p.json' does not answer: the engine is not available"):
+        coexec.InferenceSession(model, plan=file, cache=cache, strict=True)
+    with pytest.warns(DegradedWarning, match="the engine is not available"):
+        coexec.InferenceSession(model, plan=file, cache=cache).close()

@@ -15,8 +15,7 @@ from coexec.model.pass_check import PassComparison, compare_passes
 from coexec.model.passes import PASSES, check_names
 from coexec.model.probe_names import ProbeName
 from coexec.progress import ReportProgress
-from coexec.selection.opened_model import OpenedModel
-from coexec.selection.planning_context import opened_cache
+from coexec.selection.opened_model import OpenedModel, opened_cache
 from coexec.settings import Settings
 
 __all__ = ["compare", "report"]

@@ -9,8 +9,7 @@ from rich.table import Table
 from coexec.cli.console import out
 from coexec.model.pass_steps import PassStep, pass_steps
 from coexec.model.passes import PASSES, check_names
-from coexec.selection.opened_model import OpenedModel
-from coexec.selection.planning_context import opened_cache
+from coexec.selection.opened_model import OpenedModel, opened_cache
 from coexec.settings import Settings
 
 __all__ = ["changes", "facts", "show", "steps_of"]

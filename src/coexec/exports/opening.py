@@ -20,8 +20,8 @@ from coexec.exports.manifest import AGAIN, PARTS, PLAN, Manifest, file_below
 from coexec.hardware.hardware import System
 from coexec.model.digest import file_digests
 from coexec.plan.plan_file import PlanFile
+from coexec.selection.opened_model import opened_cache
 from coexec.selection.plan_files import plan_of
-from coexec.selection.planning_context import opened_cache
 from coexec.settings import Settings
 
 __all__ = ["model_of", "resolve_export"]

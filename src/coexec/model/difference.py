@@ -171,7 +171,7 @@ def own_difference(answers: Iterable[Any], expected: Any, *, quantised: bool = F
     """Largest difference between ONNX Runtime's own answers, for `is_rounding`.
 
     Args:
-        answers: its other answers; none if only those of a quantizer's last step are of interest.
+        answers: its other answers; none for a result that is rounded once.
         quantised: as for `worst_difference`. Integers of 8 bits may always be one step apart.
     """
     least = _STEP / _AMPLIFIED if quantised and _has_8_bits(expected) else 0.0

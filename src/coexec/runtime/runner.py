@@ -1,10 +1,12 @@
 """The interface of objects that run a prepared plan, on this machine or on several ones."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from coexec.arrays import Array
-from coexec.runtime.recorder import Recorder
+
+if TYPE_CHECKING:
+    from coexec.runtime.recorder import Recorder
 
 __all__ = ["Cancelled", "Runner"]
 
@@ -18,7 +20,7 @@ class Runner(Protocol):
     def run(
         self,
         feeds: Mapping[str, Array],
-        recorder: Recorder | None = None,
+        recorder: "Recorder | None" = None,
         cancelled: Cancelled | None = None,
     ) -> dict[str, Array]:
         """Run one inference. May be called from several threads.

@@ -20,8 +20,7 @@ from coexec.errors import CoexecError, ExecutionError
 from coexec.model.main_memory import bounded_memory, too_little_memory
 from coexec.processes import Child, EndedError, Parent
 from coexec.profiling.activity import Quiet, Traffic
-from coexec.selection.planning_context import opened_cache
-from coexec.selection.prepare import PlanRequest
+from coexec.selection.opened_model import opened_cache
 from coexec.settings import Settings
 
 __all__ = ["TRAFFIC", "Job", "cancel", "submit"]
@@ -154,6 +153,8 @@ if hasattr(os, "register_at_fork"):
 
 def _serve() -> None:
     """Make the requested plan and send None or the error. Ends when its parent ends."""
+    from coexec.selection.prepare import PlanRequest
+
     parent = Parent()
     source, settings, traffic, again = parent.receive()
     _step_back()

@@ -48,10 +48,10 @@ from coexec.selection.contender import Contender, without_plan
 from coexec.selection.deadline import Deadline, OutOfTimeError
 from coexec.selection.decision import Candidate, Decision
 from coexec.selection.objective import objective_of
-from coexec.selection.opened_model import OpenedModel
+from coexec.selection.opened_model import OpenedModel, opened_cache
 from coexec.selection.plan_race import PlanRace
 from coexec.selection.planning import ConfigurationPlanning
-from coexec.selection.planning_context import PlanningContext, opened_cache
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 from coexec.selection.race import Compete, compete
 from coexec.selection.ranking import explained, is_settled, ranked, verdict

@@ -10,16 +10,18 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coexec.arrays import Array
 from coexec.errors import CoexecError, first_line
-from coexec.graph.graph import Tensor
 from coexec.runtime.runner import Runner
-from coexec.selection.comparison import Agreement
-from coexec.selection.prepared import Prepared
+
+if TYPE_CHECKING:
+    from coexec.graph.graph import Tensor
+    from coexec.selection.comparison import Agreement
+    from coexec.selection.prepared import Prepared
 
 __all__ = ["ENOUGH", "KeptRequests"]
 
@@ -36,7 +38,7 @@ class _KeptRequest:
     feeds: Mapping[str, Array]
     outputs: Mapping[str, Array]
 
-    def fits(self, inputs: Sequence[Tensor]) -> bool:
+    def fits(self, inputs: Sequence["Tensor"]) -> bool:
         """Whether a plan for ``inputs`` takes these feeds."""
         return all(
             t.name in self.feeds
@@ -90,7 +92,7 @@ class KeptRequests:
             self._kept.append(_KeptRequest(kept_feeds, kept_outputs))
 
     def compare(
-        self, prepared: Prepared, runner: Runner, rules: Agreement
+        self, prepared: "Prepared", runner: Runner, rules: "Agreement"
     ) -> tuple[int, str | None]:
         """Number of requests that a plan answers as ONNX Runtime did, and how an answer differs.
 

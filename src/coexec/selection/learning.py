@@ -4,7 +4,7 @@ from coexec.costs.predictor import TrainedUnits
 from coexec.engines.names import default_names
 from coexec.engines.registry import check_options, open_devices
 from coexec.hardware.hardware import Place
-from coexec.selection.planning_context import opened_cache
+from coexec.selection.opened_model import opened_cache
 from coexec.settings import Settings
 
 __all__ = ["trained_on"]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.plan.plan_file import PlanFile
     from coexec.settings import Settings
 
-__all__ = ["OpenedModel"]
+__all__ = ["OpenedModel", "opened_cache"]
 
 _TRIES = 3
 """Number of times that a model is read if its files change during reading."""
@@ -298,3 +298,8 @@ class OpenedModel:
         session = self.onnx_runtime(threads=1, optimised=optimised)
         names = [o.name for o in session.get_outputs()]
         return dict(zip(names, run_session(session, names, feeds), strict=True))
+
+
+def opened_cache(cache: Cache | Path | str | None) -> Cache:
+    """The cache that the settings name, or a new cache in their folder."""
+    return cache if isinstance(cache, Cache) else Cache(cache)

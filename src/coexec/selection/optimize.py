@@ -29,8 +29,8 @@ from coexec.progress import ReportProgress
 from coexec.rules import RULES
 from coexec.selection.chooser import Chooser
 from coexec.selection.decision import FIGURES, Candidate, Decision
+from coexec.selection.opened_model import opened_cache
 from coexec.selection.plan_files import text_of
-from coexec.selection.planning_context import opened_cache
 from coexec.selection.prepared import Prepared
 from coexec.settings import AUTO, Settings
 from coexec.units import format_seconds

@@ -1,20 +1,22 @@
 """Read plan files, JSON or ONNX, and make their text."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coexec.__about__ import __version__
-from coexec.errors import ModelError, PlanError, UsageError
+from coexec.errors import DeviceError, ModelError, PlanError, UsageError
 from coexec.model.structure import without_weights
 from coexec.plan.plan import Plan
 from coexec.plan.plan_file import PLAN_KEY, ModelFacts, PlanFile
 
 if TYPE_CHECKING:
     from coexec.graph.graph import Graph
+    from coexec.settings import Settings
 
-__all__ = ["is_onnx", "plan_of", "text_of", "versions_here"]
+__all__ = ["devices_of_plan", "is_onnx", "plan_of", "text_of", "versions_here"]
 
 _MOST_BYTES = 1 << 30
 """Largest number of bytes read of a plan file, because /dev/zero, for example, never ends."""
@@ -96,3 +98,24 @@ def versions_here() -> Mapping[str, str]:
     import onnxruntime
 
     return {"coexec": __version__, "onnxruntime": onnxruntime.__version__}
+
+
+@contextmanager
+def devices_of_plan(settings: "Settings") -> Iterator[None]:
+    """Context that adds the title of the plan to the error of a device that this machine lacks.
+
+    Raises:
+        DeviceError: raised inside the context.
+    """
+    try:
+        yield
+    except DeviceError as error:
+        plan = settings.plan
+        if plan is None or not settings.has_devices_of_plan:
+            raise
+        kind = type(error)  # keeps subclasses: callers handle ForkedError separately
+        raise kind(
+            f"{plan.title} computes on {', '.join(plan.plan.requests)}: {error}. Or make a "
+            f"plan for this machine with coexec plan MODEL "
+            f"--output {plan.path or 'plan.json'}"
+        ) from None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coexec.errors import (
     CoexecError,
@@ -24,27 +24,19 @@ from coexec.errors import (
     ModelError,
     PlanError,
 )
-from coexec.model.inputs import filled
 from coexec.runtime.runner import Runner
 from coexec.selection import background
 from coexec.selection.background import Job
-from coexec.selection.comparison import (
-    ReferenceAnswers,
-    accept,
-    compared,
-    is_exact,
-    known,
-    refuse,
-)
 from coexec.selection.decision import Decision
 from coexec.selection.kept_requests import ENOUGH, KeptRequests
-from coexec.selection.opened_model import OpenedModel
-from coexec.selection.planning_context import check_planner, opened_cache
-from coexec.selection.prepare import PlanRequest
-from coexec.selection.prepared import Prepared
-from coexec.selection.throughput import started
+from coexec.selection.opened_model import OpenedModel, opened_cache
 from coexec.settings import AUTO, Settings
 from coexec.units import format_seconds
+
+if TYPE_CHECKING:  # ONNX Runtime answers first: what makes and starts plans is imported later
+    from coexec.selection.comparison import ReferenceAnswers
+    from coexec.selection.prepare import PlanRequest
+    from coexec.selection.prepared import Prepared
 
 __all__ = ["PlanSelector", "Running", "Shapes"]
 
@@ -63,7 +55,7 @@ class Running:
     """A plan with its runner."""
 
     runner: Runner
-    prepared: Prepared
+    prepared: "Prepared"
 
 
 @dataclass(eq=False)
@@ -86,7 +78,7 @@ class _State:
     """Whether one more pass of planner "auto" may find a better plan."""
     requests: KeptRequests | None = None
     """Requests to compare a plan with. None while there is no plan to compare."""
-    pending: Prepared | None = None
+    pending: "Prepared | None" = None
     """A plan to compare when there are enough requests, because made-up inputs do not run."""
 
 
@@ -155,7 +147,7 @@ class PlanSelector:
         """Whether an earlier plan can be found in the cache without reading the whole model."""
         return OpenedModel.of(self.source, self._settings, self.cache).has_cached_digest
 
-    def check(self) -> PlanRequest | None:
+    def check(self) -> "PlanRequest | None":
         """The plan that the settings request, for the shapes that the settings fix.
 
         None in a forked child that cannot use the engines of its parent: then no plan starts.
@@ -164,6 +156,8 @@ class PlanSelector:
             DeviceError: a device cannot be used.
             UsageError: an option that does not exist.
         """
+        from coexec.selection.prepare import PlanRequest
+
         try:
             return PlanRequest(self.source, self._settings)
         except ForkedError:
@@ -186,9 +180,11 @@ class PlanSelector:
             UsageError: there is no such planner, or it has no such option.
         """
         if self._settings.planner != AUTO:
+            from coexec.selection.planning_context import check_planner
+
             check_planner(self._settings.planner, self._settings.planner_options)
 
-    def start_known(self, shapes: Shapes, request: PlanRequest) -> bool:
+    def start_known(self, shapes: Shapes, request: "PlanRequest") -> bool:
         """Start the earlier choice for these shapes, and return whether there was one.
 
         Raises:
@@ -214,6 +210,8 @@ class PlanSelector:
             CoexecError: no plan can be made for another reason; or a plan of the settings does not
                 answer, and they are strict.
         """
+        from coexec.selection.prepare import PlanRequest
+
         state = self._state(shapes)
         try:
             self._take(state, PlanRequest(self.source, self._of(shapes)).prepare())
@@ -277,7 +275,7 @@ class PlanSelector:
         text = f"{error}. The session carries on with ONNX Runtime on the CPU"
         warnings.warn(text, DegradedWarning, stacklevel=5)
 
-    def replace(self, old: Running, prepared: Prepared) -> None:
+    def replace(self, old: Running, prepared: "Prepared") -> None:
         """Run another plan on the same devices from now on, in place of ``old``."""
         for state in list(self._states.values()):
             if state.running is old:
@@ -364,7 +362,7 @@ class PlanSelector:
             state.requests = None
             self.watches = any(s.requests is not None for s in list(self._states.values()))
 
-    def _submit_pending(self, shapes: Shapes, state: _State, prepared: Prepared) -> None:
+    def _submit_pending(self, shapes: Shapes, state: _State, prepared: "Prepared") -> None:
         """Compare a plan in the background with the requests that were kept for it."""
 
         def needed() -> bool:
@@ -378,6 +376,8 @@ class PlanSelector:
 
     def _found(self, shapes: Shapes, state: _State) -> bool:
         """Use the plan in the cache, and return whether there was a plan or an error."""
+        from coexec.selection.prepare import PlanRequest
+
         try:
             request = PlanRequest(self.source, replace(self._of(shapes), fresh=False))
             known = request.known
@@ -416,7 +416,7 @@ class PlanSelector:
         text = f"{state.reason}. ONNX Runtime's own session answers in its place"
         warnings.warn(text, DegradedWarning, stacklevel=5)
 
-    def _try(self, shapes: Shapes, state: _State, prepared: Prepared) -> None:
+    def _try(self, shapes: Shapes, state: _State, prepared: "Prepared") -> None:
         """Let a plan answer from now on, or record why it cannot."""
         try:
             self._take(state, prepared)
@@ -461,8 +461,11 @@ class PlanSelector:
         at = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes)
         return f"{source} ({at})" if at else source
 
-    def _take(self, state: _State, prepared: Prepared) -> None:
+    def _take(self, state: _State, prepared: "Prepared") -> None:
         """Let a plan answer from now on, if its outputs agree with ONNX Runtime's."""
+        from coexec.selection.comparison import ReferenceAnswers, is_exact, known
+        from coexec.selection.throughput import started
+
         alone = prepared.plan.as_given and not prepared.beside
         own_is_best = alone and self._settings.devices is None
         reference = ReferenceAnswers(prepared.work)
@@ -495,9 +498,11 @@ class PlanSelector:
         else:
             self.changed()
 
-    def _why_not(self, state: _State, new: Running, reference: ReferenceAnswers) -> str | None:
+    def _why_not(self, state: _State, new: Running, reference: "ReferenceAnswers") -> str | None:
         """Why a plan may not answer: its outputs differ from ONNX Runtime's, or cannot be compared
         yet."""
+        from coexec.selection.comparison import accept, compared, is_exact, refuse
+
         prepared = new.prepared
         if not is_exact(prepared):
             result = compared(prepared, new.runner, reference)
@@ -524,12 +529,14 @@ def _plans(state: _State) -> bool:
 
 def _warm_up(running: Running) -> None:
     """Run once before the first request, because memory is allocated and bound in that run."""
+    from coexec.model.inputs import filled
+
     feeds = {tensor.name: filled(tensor, 0) for tensor in running.prepared.compiled.inputs}
     with suppress(CoexecError):  # zeros do not suit every model
         running.runner.run(feeds)
 
 
-def _told(prepared: Prepared) -> str:
+def _told(prepared: "Prepared") -> str:
     """Description of a choice, for the log."""
     plan = prepared.plan
     if prepared.beside:

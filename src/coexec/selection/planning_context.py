@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coexec.cache import Cache, rest
+from coexec.cache import rest
 from coexec.engines.base import OpenEngine, OwnSession
 from coexec.engines.names import default_names
 from coexec.engines.opened import OpenDevice, engine_at
@@ -26,7 +25,7 @@ from coexec.runtime.compiled import CompiledPlan, load_compiled, save_compiled, 
 from coexec.runtime.executor import Executor
 from coexec.runtime.own_session import WholeModel
 from coexec.runtime.runner import Runner
-from coexec.selection.opened_model import OpenedModel
+from coexec.selection.opened_model import OpenedModel, opened_cache
 from coexec.selection.plan_files import versions_here
 from coexec.selection.prepared import Prepared
 from coexec.settings import AUTO, Settings
@@ -39,7 +38,7 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.model.model import Model
     from coexec.runtime.compiler import Compiler
 
-__all__ = ["PlanningContext", "check_planner", "make_plan", "opened_cache"]
+__all__ = ["PlanningContext", "check_planner", "make_plan"]
 
 
 class PlanningContext:
@@ -294,11 +293,6 @@ def _own_session(engine: OpenEngine, opened_model: OpenedModel) -> OwnSession:
     session = engine.own_session(opened_model.for_own_session())
     assert session is not None  # the plan is `as_given`, so the engine has one
     return session
-
-
-def opened_cache(cache: Cache | Path | str | None) -> Cache:
-    """The cache that the settings name, or a new cache in their folder."""
-    return cache if isinstance(cache, Cache) else Cache(cache)
 
 
 def make_plan(

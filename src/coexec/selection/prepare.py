@@ -3,18 +3,17 @@
 import logging
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from coexec.errors import CoexecError, DeviceError
+from coexec.errors import CoexecError
 from coexec.selection.chooser import Chooser
+from coexec.selection.plan_files import devices_of_plan
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 from coexec.settings import AUTO, Settings
 from coexec.units import format_seconds
 
-__all__ = ["PlanRequest", "devices_of_plan", "prepare"]
+__all__ = ["PlanRequest", "prepare"]
 
 _log = logging.getLogger("coexec")
 
@@ -104,27 +103,6 @@ class PlanRequest:
         if self._settings.plan is not None:
             return self._by.prepared_file(self._settings.plan)
         return self._by.prepared_by(self._settings.planner, self._settings.planner_options)
-
-
-@contextmanager
-def devices_of_plan(settings: Settings) -> Iterator[None]:
-    """Context that adds the title of the plan to the error of a device that this machine lacks.
-
-    Raises:
-        DeviceError: raised inside the context.
-    """
-    try:
-        yield
-    except DeviceError as error:
-        plan = settings.plan
-        if plan is None or not settings.has_devices_of_plan:
-            raise
-        kind = type(error)  # keeps subclasses: callers handle ForkedError separately
-        raise kind(
-            f"{plan.title} computes on {', '.join(plan.plan.requests)}: {error}. Or make a "
-            f"plan for this machine with coexec plan MODEL "
-            f"--output {plan.path or 'plan.json'}"
-        ) from None
 
 
 def prepare(source: Any, settings: Settings) -> Prepared:

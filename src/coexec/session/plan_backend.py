@@ -1,19 +1,20 @@
 """`PlanBackend`: answers requests with the plans of a session."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coexec.arrays import Array
-from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Cancelled
 from coexec.selection.background import TRAFFIC
 from coexec.selection.plan_selector import PlanSelector, Running
-from coexec.selection.replan import Replanner
 from coexec.session.request_check import checked_request
 from coexec.session.runs import RecordedRuns
 from coexec.session.signature import Signature
 from coexec.settings import AUTO, Settings
 from coexec.timing.trace import Trace
+
+if TYPE_CHECKING:
+    from coexec.selection.replan import Replanner
 
 __all__ = ["PlanBackend"]
 
@@ -72,6 +73,8 @@ class PlanBackend:
     ) -> tuple[Mapping[str, Array], Trace]:
         """The outputs and the trace of a run. The trace is passed to the replanner and to the
         profile."""
+        from coexec.runtime.recorder import RealRecorder
+
         plan = running.prepared
         recorder = RealRecorder(plan.compiled, plan.work.names)
         outputs = running.runner.run(feeds, recorder, cancelled)
@@ -84,7 +87,7 @@ class PlanBackend:
                 self.selector.replace(running, better)
         return outputs, trace
 
-    def _replanner_of(self, running: Running, threshold: float) -> Replanner:
+    def _replanner_of(self, running: Running, threshold: float) -> "Replanner":
         """The replanner that observes the plan in use. Devices that "auto" has chosen stay; heft
         plans for them."""
         observed = self._replanner
@@ -92,6 +95,8 @@ class PlanBackend:
             planner, options = self._settings.planner, self._settings.planner_options
             if planner == AUTO:
                 planner, options = "heft", {}
+            from coexec.selection.replan import Replanner
+
             replanner = Replanner(running.prepared, planner, options, threshold)
             self._replanner = observed = running, replanner
         return observed[1]

@@ -7,7 +7,7 @@ from typing import Any
 
 from coexec.errors import DeviceError, ModelError, PlanError
 from coexec.ort import both
-from coexec.selection.prepare import devices_of_plan
+from coexec.selection.plan_files import devices_of_plan
 from coexec.session.constructor_arguments import warn_without_plan
 from coexec.session.model_source import for_ort_constructor, in_files, is_checked, portable
 from coexec.session.options import may_give_weights, options_for, warn_of, why_unplanned
