@@ -27,6 +27,7 @@ from coexec.plan.plan import Plan, Provenance
 from coexec.plan.plan_file import PLAN_KEY
 from coexec.research import platforms
 from coexec.selection import optimize
+from coexec.selection.decision import Candidate, Decision
 from coexec.selection.plan_files import plan_of, text_of
 from coexec.selection.planning_context import make_plan
 from coexec.selection.prepared import Prepared, Simulated
@@ -285,7 +286,8 @@ def test_an_optimized_plan_is_kept_in_its_model(
     plan = Plan.of_places(
         graph.fingerprint, {Place(CORE, "onnxruntime"): pieces}, Provenance("single")
     )
-    verdict = optimize.Verdict(is_faster=True, plan_file=text_of(plan, graph, {}), unfinished="x")
+    decision = Decision((Candidate((CORE,), "single", status="taken"),))
+    verdict = optimize.Verdict(decision, text_of(plan, graph, {}), unfinished="x")
     monkeypatch.setattr(optimize, "optimize", lambda *_, **__: verdict)
     words = ["--output", str(file), "--option", "seconds=1", "--cache", str(tmp_path / "cache")]
     assert main(["optimize", str(model), *words]) == 0

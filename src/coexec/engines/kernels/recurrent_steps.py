@@ -30,8 +30,8 @@ _LENGTHS = 4
 _SAMPLES = 4
 """Most samples that share the weights which a work item streams."""
 
-TIME = np.zeros(1, np.int32)
-"""Placeholder for the time in the arguments of a step."""
+TIME = aligned(np.zeros(1, np.int32))
+"""Placeholder for the time in the arguments of a step: the array itself, as it is aligned."""
 
 
 class RecurrentStep:
