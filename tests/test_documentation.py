@@ -127,9 +127,17 @@ def is_placeholder(path: str) -> bool:
 
 
 @cache
+def files_by_name() -> Mapping[str, list[Path]]:
+    files: dict[str, list[Path]] = {}
+    for file in FILES:
+        files.setdefault(file.name, []).append(file)
+    return files
+
+
 def files_like(path: str) -> list[Path]:
     """All files of the repository whose path ends with ``path``."""
-    return [file for file in FILES if f"/{name_of(file)}".endswith(f"/{path}")]
+    named = files_by_name().get(path.rpartition("/")[2], [])
+    return [file for file in named if f"/{name_of(file)}".endswith(f"/{path}")]
 
 
 def missing(text: str) -> Iterator[str]:

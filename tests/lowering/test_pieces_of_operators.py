@@ -32,7 +32,7 @@ quick = settings(
     deadline=None,
     derandomize=True,
     database=None,
-    max_examples=scaled(30),
+    max_examples=scaled(15),
     suppress_health_check=list(HealthCheck),
 )
 
@@ -94,7 +94,7 @@ def test_every_rule_is_tested() -> None:
     drawn: set[str] = set()
     for family in COMMON.values():
 
-        @settings(quick, max_examples=150)  # enough for each operator of the largest family
+        @settings(quick, max_examples=60)  # enough for each operator of the largest family
         @given(family)
         def draw(case: Case) -> None:
             drawn.add(case.op_type)

@@ -181,7 +181,7 @@ def test_shares() -> None:
 
 def many_kernels() -> onnx.ModelProto:
     """Convolutions that have a kernel each: another number of blocks, another row of tiles."""
-    shapes = [(16, 16 * blocks, 3, w) for blocks in (1, 2, 3, 4) for w in (1, 2, 3)]
+    shapes = [(16, 16 * blocks, 3, w) for blocks in (1, 2) for w in (1, 2, 3)]
     return convolutions(shapes, 3, 1)
 
 

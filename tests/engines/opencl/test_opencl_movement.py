@@ -80,7 +80,7 @@ def same(device: OpenEngine, model: Model) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, strict=True)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_operator_computes_what_onnx_runtime_does(device: OpenEngine, family: str) -> None:
     @few(device)
