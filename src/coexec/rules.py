@@ -80,7 +80,7 @@ class Rules:
     rounds, and their medians may be off by a percent."""
     out_of_race: float = 1.02
     """A plan that takes more than this factor of the best time in all rounds is out."""
-    gain: float = 0.99
+    gain: float = 0.97
     """A plan for several devices has to take less than this share of the time of the reference, a
     single device."""
     other_gain: float = 0.95

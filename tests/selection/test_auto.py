@@ -404,9 +404,9 @@ UNSTEADY = [0.8, 1.2, 0.8, 1.1, 0.9, 1.1, 0.8]
         (OTHER, [0.96] * 7, None, 0.0, "not taken", "it takes 0.96 of the time of ONNX Runtime; a "
          "plan with a GPU, an NPU or a further engine is taken below 0.95"),
         (PAIR, [0.995] * 7, None, 0.0, "not taken", "it takes 0.995 of the time of ONNX Runtime; "
-         "a plan for CPU cores with their first engine is taken below 0.99"),
+         "a plan for CPU cores with their first engine is taken below 0.97"),
         (PAIR, [0.95] * 10, None, 0.05, "not taken", "it takes 0.95 of the time of ONNX Runtime; a "
-         "plan for CPU cores with their first engine is taken below 0.99, lowered by 0.10 because "
+         "plan for CPU cores with their first engine is taken below 0.97, lowered by 0.10 because "
          "the host took 5% of the processor time"),
         (PAIR, [1.24] * 7, None, 0.0, "not taken", "it takes 1.24 times the time of ONNX Runtime"),
         (PAIR, UNSTEADY, None, 0.0, "not taken", "it takes 0.90 of the time of ONNX Runtime in the "
