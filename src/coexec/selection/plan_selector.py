@@ -217,7 +217,8 @@ class PlanSelector:
             self._take(state, PlanRequest(self.source, self._of(shapes)).prepare())
         except (DeviceError, ExecutionError, ModelError) as error:
             if self._settings.strict and self._settings.plan is not None:
-                raise
+                state.reason, state.decided = str(error), True
+                self._require_answers(state)
             self._give_up(state, error)
         else:
             self._require_answers(state)
