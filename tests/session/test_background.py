@@ -90,6 +90,7 @@ def test_it_answers_at_once_and_says_what_was_decided(
     assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(later, expected, strict=True))
     (choice,) = cache.glob("choices/*")
     with coexec.InferenceSession(model, devices=DEVICES, cache=cache) as session:
+        session.wait()
         assert session.degraded is None and not session.ort_is_open
         assert session.get_inputs()[0].shape == [1, 3, 20, 20]
         assert not session.ort_is_open
@@ -298,17 +299,20 @@ def test_a_choice_in_doubt_is_raced_again(tmp_path: Path, monkeypatch: pytest.Mo
         return found
 
     doubted = remembered()
-    doubted["decision"] |= {"doubt": "the times of the taken plan vary by 50%", "races": 1}
+    doubted["decision"]["candidates"][1] |= {"status": "in doubt"}
     cache.add("choices", key, Entry({"choice.json": json.dumps(doubted).encode()}))
     with coexec.InferenceSession(model, **words) as session:
         selector = session.coexec_router.plans.selector
         selector.start_known((), selector.check())
         _until_planned(session)
-    assert remembered()["decision"]["races"] == 2
+    assert remembered()["decision"]["passes"] >= 2
 
 
 @pytest.mark.long
-def test_a_choice_of_less_time_answers_until_there_is_one_of_more(tmp_path: Path) -> None:
+def test_a_choice_of_less_time_goes_on_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PlanSelector, "again_s", 0.0)
     model = tmp_path / "m.onnx"
     onnx.save(branches(), str(model))
     settled(model)
@@ -318,11 +322,11 @@ def test_a_choice_of_less_time_answers_until_there_is_one_of_more(tmp_path: Path
     assert any(c.status == "untried" for c in first.candidates)
     longer = {**shorter, "seconds": 600.0}
     with coexec.InferenceSession(model, planner_options=longer, **words) as session:
+        session.wait()
         assert session.devices and session.degraded is None
         _until_planned(session)
-    chosen = Chooser(model, Settings(planner_options=longer, **words)).known
-    assert chosen is not None and chosen.decision is not None
-    assert chosen.decision.seconds == longer["seconds"]
+    decision = Chooser(model, Settings(planner_options=longer, **words)).decision
+    assert decision is not None and not decision.untried and decision.passes > 1
 
 
 def _until_planned(session: coexec.InferenceSession) -> None:
