@@ -260,7 +260,9 @@ def test_what_is_measured_is_kept_if_the_process_ends(worth_two: Any, tmp_path: 
     later = Chooser(worth_two, settings, compete=race)
     assert later.known is not None and later.decision is not None and later.is_open
     assert str(later.decision.taken) == later.decision.reference  # nothing was compared yet
-    assert later.go_on().decision is not None and not later.is_open
+    ended = later.go_on().decision
+    assert ended is not None and not later.is_open
+    assert ended.taken.ratio is not None and ended.taken.ratio < 1
 
 
 def test_a_choice_ends_after_passes_that_settle_nothing(worth_two: Any, tmp_path: Path) -> None:
@@ -292,14 +294,15 @@ def test_a_candidate_that_fails_while_others_run_says_why(
 
 
 @two_cores
-def test_what_needs_more_memory_than_the_limit_is_untried(tmp_path: Path) -> None:
+def test_what_needs_more_memory_than_the_limit_is_left_out(tmp_path: Path) -> None:
     settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=ALL_RUN, memory_limit="1MiB")
     candidates = Chooser(branches(), settings).choose().candidates
     assert [c.status for c in candidates].count("taken") == 1
-    untried = [c for c in candidates if c.status == "untried"]
-    assert untried and all("of the limit of 1.00 MiB (memory_limit)" in c.reason for c in untried)
+    out = [c for c in candidates if c.status == "left out" and "memory_limit" in c.reason]
+    assert out and all("of the limit of 1.00 MiB (memory_limit)" in c.reason for c in out)
     more = replace(settings, memory_limit="64GiB")  # another limit is another choice
-    assert all(c.status != "untried" for c in Chooser(branches(), more).choose().candidates)
+    found = Chooser(branches(), more).choose().candidates
+    assert not any("memory_limit" in c.reason for c in found)
 
 
 def entry(devices: int, planner: str = "heft") -> Contender:

@@ -9,9 +9,12 @@ in it does not end the program.
 
 import atexit
 import contextlib
+import heapq
+import itertools
+import logging
 import os
-import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,6 +33,10 @@ TRAFFIC = Traffic()
 _PATIENCE_S = 20.0
 """Seconds to wait for gaps between requests. If there are none, requests and measurements run at
 the same time."""
+_END_S = 10.0
+"""Seconds that the end of the program waits for a plan that is being loaded."""
+
+_log = logging.getLogger("coexec")
 
 
 @dataclass(eq=False)
@@ -55,38 +62,59 @@ class _Jobs:
     """A thread that does jobs one after the other, and ends when there are none."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._waiting: list[tuple[float, int, Job]] = []
+        """Jobs by the time at which they may begin, and by the order in which they came."""
+        self._changed = threading.Condition()
+        self._busy = threading.Lock()
+        """Held while a plan is loaded in this process."""
+        self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
-        self._left = 0
         self._current: tuple[Job, Child] | None = None
         self._is_stopped = False
 
     def submit(self, job: Job) -> None:
-        with self._lock:
-            self._left += 1
-            self._waiting.put(job)
+        with self._changed:
+            due_s = time.monotonic() + job.after_s
+            heapq.heappush(self._waiting, (due_s, next(self._numbers), job))
+            self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="coexec plan", daemon=True)
                 self._thread.start()
 
     def cancel(self, job: Job) -> None:
         job.cancelled.set()
+        with self._changed:
+            self._changed.notify()
         if self._current is not None and self._current[0] is job:
             self._current[1].kill()
 
     def _work(self) -> None:
-        while True:
-            job = self._waiting.get()
-            if not job.cancelled.wait(job.after_s) and not self._is_stopped and job.needed():
+        while (job := self._next()) is not None:
+            try:
+                with self._busy:
+                    needed = not self._is_stopped and job.needed()
+                if not needed:
+                    continue
                 error = self._outcome(job)
-                if not job.cancelled.is_set():
-                    job.done(error)
-            with self._lock:
-                self._left -= 1
-                if not self._left:
+            except Exception as failure:  # of a driver, or a warning that is raised
+                _log.exception("planning in the background failed")
+                error = ExecutionError(f"planning in the background failed: {failure}")
+            if not job.cancelled.is_set():
+                job.done(error)
+
+    def _next(self) -> Job | None:
+        """The next job, when its time has come; None if there is none."""
+        with self._changed:
+            while True:
+                self._waiting = [row for row in self._waiting if not row[2].cancelled.is_set()]
+                heapq.heapify(self._waiting)
+                if not self._waiting or self._is_stopped:
                     self._thread = None
-                    return
+                    return None
+                wait_s = self._waiting[0][0] - time.monotonic()
+                if wait_s <= 0:
+                    return heapq.heappop(self._waiting)[2]
+                self._changed.wait(wait_s)
 
     def _outcome(self, job: Job) -> CoexecError | None:
         """Do a job in another process and return the error, None if it succeeded."""
@@ -113,12 +141,15 @@ class _Jobs:
         return None
 
     def stop(self) -> None:
-        """Cancel the running job without calling its callback, and begin no other one."""
+        """Cancel the running job without calling its callback, and begin no other one. A plan that
+        is being loaded is waited for: a driver may abort the process if it ends meanwhile."""
         self._is_stopped = True
         current = self._current
         if current is not None:
             self.cancel(current[0])
             current[1].close()
+        if self._busy.acquire(timeout=_END_S):
+            self._busy.release()
 
 
 _jobs = _Jobs()

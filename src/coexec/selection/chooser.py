@@ -228,7 +228,8 @@ class Chooser:
         assert prepared is not None  # `_compared` has started it
         self._remember(prepared, decision)
         self._known = replace(prepared, decision=decision)
-        self._settings = replace(self._settings, fresh=False)  # a next pass uses what is measured
+        if not alone:
+            self._settings = replace(self._settings, fresh=False)  # the profiles are new now
         return self._known
 
     def _ranked(self, entries: Sequence[Contender]) -> list[Contender]:
@@ -291,7 +292,10 @@ class Chooser:
         new = {row.key for row in (*rows, *(entry.candidate for entry in able))}
         old = [row for key, row in settled.items() if key not in new]
         able += [Contender(row, ()) for row in old if row.rounds_s]
-        return able, [*rows, *(row for row in old if not row.rounds_s)]
+        lost = [
+            row for key, row in earlier.items() if row.status == "in doubt" and key not in new
+        ]  # their configurations were not reached; their rounds count in the next pass
+        return able, [*rows, *lost, *(row for row in old if not row.rounds_s)]
 
     @property
     def _earlier(self) -> Mapping[tuple[tuple[str, ...], str], Candidate]:
@@ -416,9 +420,9 @@ class Chooser:
         what = "answers compared with ONNX Runtime's"
         for number, entry in enumerate(ranked):
             self._report(what, number, len(ranked))
-            if entry.plans:
+            if entry.plans and entry.candidate.is_able:
                 entry = entry.compared(reference)
-            elif not self._is_chosen(entry):
+            elif not (entry.plans or self._is_chosen(entry)):
                 continue  # a row of an earlier choice
             if entry.candidate.is_able:
                 self._report(what, len(ranked), len(ranked))
@@ -434,7 +438,7 @@ class Chooser:
     def _decision(
         self, order: Sequence[Contender], left_out: Sequence[Candidate], is_final: bool = True
     ) -> Decision:
-        rows = (*explained(order), *left_out)
+        rows = (*explained(order, is_final), *left_out)
         reference = [e.candidate for e in order if e.standing.is_reference]
         shapes = " and ".join(sizes_of(self._first.shapes))
         before = self.decision
@@ -451,7 +455,9 @@ class Chooser:
             others=max(row.others for row in rows),
             stolen=max(row.stolen for row in rows),
             passes=(0 if before is None else before.passes) + is_final,
-            idle_passes=before.idle_passes + 1 if before is not None and is_idle else 0,
+            idle_passes=0
+            if before is None or (is_final and not is_idle)
+            else before.idle_passes + is_idle,
         )
 
     def _remember(self, chosen: Prepared, decision: Decision) -> None:
@@ -513,7 +519,11 @@ def _nearest(
     """
     best_s = min((seconds for seconds, _ in rivals), default=0.0)
     ordered = sorted(entries, key=lambda timed: timed[0])
-    near = [entry for seconds, entry in ordered if seconds <= rules.worth_trying * best_s]
+    near = [
+        entry
+        for seconds, entry in ordered
+        if seconds <= rules.worth_trying * best_s or entry.candidate.rounds
+    ]
     far = [
         replace(
             entry.candidate,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from coexec.engines.names import parse
 from coexec.engines.registry import load_engine
 from coexec.errors import CoexecError
+from coexec.keys import digest
 from coexec.plan.plan import Plan
 from coexec.selection.comparison import ReferenceAnswers, result_of
 from coexec.selection.configurations import Configuration
@@ -39,8 +40,8 @@ class Contender(NamedTuple):
 
     candidate: Candidate
     plans: Sequence[tuple[PlanningContext, Plan]]
-    """One plan; or several that answer requests beside each other, in mode "throughput". None if
-    the candidate was settled by an earlier pass."""
+    """One plan; or several that answer requests beside each other, in mode "throughput"; empty if
+    an earlier pass has settled the candidate."""
     standing: Standing = Standing()
 
     @property
@@ -119,7 +120,7 @@ class Contender(NamedTuple):
 
     def after(self, earlier: Candidate | None) -> "Contender":
         """This contender with the rounds that an earlier pass has measured."""
-        if earlier is None:
+        if earlier is None or earlier.plan != self.candidate.plan:
             return self
         row = replace(
             self.candidate,
@@ -191,6 +192,7 @@ def contender(
         names,
         planner,
         predicted_s,
+        plan=digest([plan.to_json() for _, plan in plans]),
         engines=engines,
         options={engine: dict(options[engine]) for engine in engines if engine in options},
         own_session=all(plan.as_given for _, plan in plans),

@@ -76,6 +76,8 @@ class Candidate:
     """Share of the processor time that the host of a virtual machine took in these rounds."""
     others: float = 0.0
     """Share of the processor time that other programs used in these rounds."""
+    plan: str = ""
+    """Digest of the plan: rounds of another plan do not count."""
     engines: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The user's options of these engines."""

@@ -66,14 +66,18 @@ class Verdict:
     @property
     def is_faster(self) -> bool:
         """Whether the plan is proven to be faster than ONNX Runtime's own session."""
-        return self.decision is not None and not self.decision.taken.is_ort_session
+        if self.decision is None:
+            return False
+        taken = self.decision.taken
+        return not taken.is_ort_session or self.decision.reference not in (None, str(taken))
 
     @property
     def plan(self) -> Candidate | None:
         """The plan that was taken; if ONNX Runtime is kept, the fastest other one that ran."""
         if self.is_faster and self.decision is not None:
             return self.decision.taken
-        ran = [c for c in self.candidates if c.is_able and c.ratio is not None]
+        reference = None if self.decision is None else self.decision.reference_row
+        ran = [c for c in self.candidates if c.is_able and c.rounds and c is not reference]
         return min(ran, key=lambda c: c.ratio or math.inf, default=None)
 
     @property
@@ -254,9 +258,8 @@ def _verdicts(
 
 
 def _plan_file(chosen: Prepared) -> str | None:
-    """The text of a plan file; None for ONNX Runtime's own session."""
-    assert chosen.decision is not None  # planner "auto" has chosen
-    if chosen.decision.taken.is_ort_session:
+    """The text of a plan file; None for ONNX Runtime's own session on all cores."""
+    if not Verdict(chosen.decision).is_faster:
         return None
     return text_of(chosen.plan, chosen.graph, chosen.origin.shapes)
 

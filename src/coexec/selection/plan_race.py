@@ -68,7 +68,8 @@ class PlanRace:
                 if reference is None:
                     continue
                 self._race_all(entries, reference, feeds, deadline, found)
-                return entries
+            entries[reference.which].release()
+            return entries
         return entries
 
     def _reference(
@@ -126,26 +127,27 @@ class PlanRace:
     ) -> None:
         """Race one plan with the reference, and put its figures into ``entries``."""
         entry = entries[which]
-        if deadline.left_s() <= 0:
+        if deadline.left_s(self.rules.racing_share) <= 0:
             reason = f"there was no time to start it within {deadline.seconds:.3g} s"
             entries[which] = entry.refused(reason, "untried")
             return
         if (too_large := self._too_large(entry, reference)) is not None:
-            entries[which] = entry.refused(too_large, "untried")
+            entries[which] = entry.refused(too_large, "left out")
             return
-        with ExitStack() as stack:
-            try:
+        try:
+            with ExitStack() as stack:
                 what = f"starting {entry.candidate}"
                 self.report(what, 0, 1)
                 rival = self._start(entry, which, feeds, stack)
                 self.report(what, 1, 1)
-            except CoexecError as error:
-                entries[which] = entry.refused(str(error))
-                return
-            outcome = self._outcome(entries, rival, reference, deadline)
-        if not any(a is b for a, _ in entry.plans for b, _ in entries[reference.which].plans):
-            entry.release()
-        for index in (which, reference.which):
+                outcome = self._outcome(entries, rival, reference, deadline)
+        except CoexecError as error:
+            entries[which] = entry.refused(str(error))
+            return
+        finally:
+            if not any(a is b for a, _ in entry.plans for b, _ in entries[reference.which].plans):
+                entry.release()
+        for index in {which, reference.which} - ({reference.which} & outcome.failed.keys()):
             entries[index] = entries[index].measured(
                 index, outcome, reference.which, self.objective
             )

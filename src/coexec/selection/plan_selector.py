@@ -93,9 +93,9 @@ class PlanSelector:
     head_start_s = 1.0
     """Seconds before planning in the background begins, in which the program goes on
     undisturbed."""
-    look_s = 0.1
-    """Seconds before an earlier choice is loaded beside the session that answers meanwhile: the
-    first request is then under way or done."""
+    look_s = 0.5
+    """Seconds before an earlier choice is loaded beside the session that answers meanwhile: a
+    program of one request has ended then."""
     again_s = 60.0
     """Seconds before a choice that is open goes on in the background."""
 
@@ -266,7 +266,9 @@ class PlanSelector:
         state = self._states.get(shapes)
         if state is None or state.running is not running:
             return
-        state.running = None
+        job, state.job, state.running = state.job, None, None
+        if job is not None:  # it would start the plan again
+            background.cancel(job)
         running.runner.close()
         self._give_up(state, error)
         self.changed()
@@ -337,20 +339,21 @@ class PlanSelector:
         """
 
         def needed() -> bool:
-            job = state.job
+            if self._closed:
+                return False
             if only_look or not again:
                 found = self._found(shapes, state)
-                if found or only_look or job is None:
+                if found or only_look:
                     self._end_job(shapes, state)
                     return False
-                job.cancelled.wait(max(0.0, self.head_start_s - after_s))
+                return not job.cancelled.wait(max(0.0, self.head_start_s - after_s))
             return True
 
         if state.running is None and not only_look:
             self._watch(state)
         done = partial(self._prepared, shapes, state, time.monotonic() + after_s)
-        state.job = Job(self.source, self._of(shapes), needed, done, after_s, again)
-        background.submit(state.job)
+        job = state.job = Job(self.source, self._of(shapes), needed, done, after_s, again)
+        background.submit(job)
 
     def _watch(self, state: _State) -> None:
         """Keep requests of these shapes from now on."""

@@ -30,6 +30,7 @@ def ranked(
 
     def rank(entry: Contender) -> float:
         is_chosen = chosen is not None and entry.candidate.key == chosen.key
+        is_chosen &= not entry.standing.is_reference  # it has no gain that has to be beaten clearly
         return entry.standing.ratio / (rules.lead if is_chosen else 1.0)
 
     return sorted(placed, key=rank)
@@ -82,7 +83,16 @@ def _placed(
                 ratio if against is None else max(1.0, ratio), against, in_doubt=in_doubt
             )
         placed.append(entry._replace(standing=standing))
-    return placed
+    best = min((e.standing.ratio for e in placed if e.standing.ratio < 1), default=1.0)
+    return [_decided(entry, best, rules) for entry in placed]
+
+
+def _decided(entry: Contender, best: float, rules: Rules) -> Contender:
+    """``entry``, not in doubt if a proven plan is better even so."""
+    ratio, standing = entry.candidate.ratio, entry.standing
+    if not standing.in_doubt or ratio is None or entry.candidate.others > rules.busy:
+        return entry
+    return entry._replace(standing=standing._replace(in_doubt=ratio < best))
 
 
 def _against(
@@ -151,17 +161,23 @@ def share(candidate: Candidate, reference: Candidate) -> str:
     return f"it takes {candidate.ratio:.{digits}f} of the time of {name}"
 
 
-def explained(order: Sequence[Contender]) -> list[Candidate]:
-    """The candidates of the plans in ``order``, with status and reason; the first one is taken."""
+def explained(order: Sequence[Contender], is_final: bool = True) -> list[Candidate]:
+    """The candidates of the plans in ``order``, with status and reason; the first one is taken.
+
+    ``is_final``: whether it is the best plan whose outputs are compared. Otherwise proven plans are
+    in doubt.
+    """
     reference = next((e.candidate for e in order if e.standing.is_reference), None)
     taken, *other_contenders = order
     rows = [replace(taken.candidate, status="taken", reason=_why_taken(taken, reference))]
     for entry in other_contenders:
         row = entry.candidate
-        if row.is_able:
+        if row.is_able and row.status != "left out":
             status: Status = "in doubt" if entry.standing.in_doubt else "not taken"
             if reference is not None and row.ratio is None and not entry.standing.is_reference:
                 status = "untried"
+            if not is_final and entry.plans and entry.standing.ratio < 1:
+                status = "in doubt"
             row = replace(row, status=status, reason=_why_not_taken(entry, reference))
         rows.append(row)
     return rows
