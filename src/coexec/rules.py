@@ -71,6 +71,9 @@ class Rules:
     rounds: tuple[int, int] = (5, 40)
     """Least and largest number of rounds of such a race. A plan that is faster in fewer rounds is
     in doubt, and does not answer."""
+    starts: int = 2
+    """Number of races that a plan needs, each with a new start of both. A session that is made
+    again may take a tenth more or less as long as it lives."""
     cut_rounds: int = 2
     """Number of rounds after which a plan that was slower in all of them is out."""
     memory_share: float = 0.5

@@ -7,7 +7,9 @@ from coexec.rules import Rules, default_rules
 
 __all__ = ["PROGRAM", "QUICK_RULES", "quick_choice"]
 
-QUICK_RULES = Rules(rounds=(1, 1), planners="heft", further_engines=False, busy=9.0, stolen=9.0)
+QUICK_RULES = Rules(
+    rounds=(1, 1), starts=1, planners="heft", further_engines=False, busy=9.0, stolen=9.0
+)
 """Each candidate runs in one round only, there is one planner, and one engine for CPU cores.
 
 Otherwise kernels of further engines are compiled, and a comparison of candidates takes seconds

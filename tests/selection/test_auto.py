@@ -315,6 +315,7 @@ def decided(
     paced_s: Sequence[Sequence[float]],
     loop_s: Sequence[Sequence[float]] | None = None,
     stolen: float = 0.0,
+    starts: int = RULES.starts,
 ) -> list[Candidate]:
     """The candidates in the order of races with these seconds in each round. The first plain single
     device that ran is the reference."""
@@ -331,7 +332,9 @@ def decided(
         entries[reference] = entries[reference]._replace(standing=Standing(is_reference=True))
         outcome = Outcome(laps, stolen=stolen)
         for which in ran:
-            entries[which] = entries[which].measured(which, outcome, reference, objective)
+            entry = entries[which].measured(which, outcome, reference, objective)
+            candidate = replace(entry.candidate, starts=starts)
+            entries[which] = entry._replace(candidate=candidate)
     return explained(ranked(entries, objective, RULES))
 
 
@@ -381,6 +384,14 @@ def test_where_the_host_takes_time_a_plan_has_to_gain_more() -> None:
 
 def with_opencl(plan: Contender) -> Contender:
     return plan._replace(candidate=replace(plan.candidate, devices=("cpu:0/opencl",)))
+
+
+def test_one_race_is_no_proof() -> None:
+    times = [[1.0] * 9, [0.5] * 9]
+    assert decided([entry(1, "single"), entry(2)], times)[0].devices == entry(2).candidate.devices
+    first, second = decided([entry(1, "single"), entry(2)], times, starts=1)
+    assert len(first.devices) == 1 and second.status == "in doubt"
+    assert second.reason.endswith("in 1 race; 2 are needed, with new starts")
 
 
 def test_another_engine_has_to_gain_more() -> None:

@@ -105,6 +105,7 @@ class Contender(NamedTuple):
             requests=objective.figure,
             rounds_s=rounds_s,
             guard_s=guard_s,
+            starts=row.starts + 1,
             stolen=max(row.stolen, outcome.stolen),
             others=max(row.others, outcome.others),
         )
@@ -126,6 +127,7 @@ class Contender(NamedTuple):
             self.candidate,
             rounds_s=earlier.rounds_s,
             guard_s=earlier.guard_s,
+            starts=earlier.starts,
             stolen=earlier.stolen,
         )
         return self._replace(candidate=row)

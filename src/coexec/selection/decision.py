@@ -72,6 +72,8 @@ class Candidate:
     """
     guard_s: Rounds = ()
     """The same by the figure by which it may not be slower."""
+    starts: int = 0
+    """Number of races with these rounds, each with a new start of both plans."""
     stolen: float = 0.0
     """Share of the processor time that the host of a virtual machine took in these rounds."""
     others: float = 0.0

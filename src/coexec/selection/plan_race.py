@@ -68,6 +68,7 @@ class PlanRace:
                 if reference is None:
                     continue
                 self._race_all(entries, reference, feeds, deadline, found)
+            self._repeat(entries, reference.which, feeds, deadline, found)
             entries[reference.which].release()
             return entries
         return entries
@@ -94,8 +95,7 @@ class PlanRace:
         deadline: Deadline,
         found: Found,
     ) -> None:
-        """Race each plan with the reference; then the best one that is in doubt again, as long as
-        there is time."""
+        """Race each plan with the reference."""
         entries[reference.which] = _as_reference(entries[reference.which])
         rivals = [
             which
@@ -107,15 +107,31 @@ class PlanRace:
             self._race(entries, which, reference, feeds, deadline)
             found(entries)
         self.report("plans raced", len(rivals), len(rivals))
+
+    def _repeat(
+        self,
+        entries: list[Contender],
+        reference: int,
+        feeds: Mapping[str, Array],
+        deadline: Deadline,
+        found: Found,
+    ) -> None:
+        """Race the best plan that is in doubt again, with new starts of both, as long as there is
+        time."""
         while deadline.left_s(self.rules.racing_share) > 0:
-            again = best_in_doubt(entries, self.objective, self.rules)
-            if again is None:
-                break
-            before = entries[again].candidate.rounds
-            self._race(entries, again, reference, feeds, deadline)
+            which = best_in_doubt(entries, self.objective, self.rules)
+            if which is None:
+                return
+            before = entries[which].candidate.rounds
+            with ExitStack() as stack:
+                try:
+                    started_again = self._start(entries[reference], reference, feeds, stack)
+                except CoexecError:  # the figures so far count
+                    return
+                self._race(entries, which, started_again, feeds, deadline)
             found(entries)
-            if entries[again].candidate.rounds == before:
-                break
+            if entries[which].candidate.rounds == before:
+                return
 
     def _race(
         self,
@@ -161,7 +177,7 @@ class PlanRace:
     ) -> Outcome[int]:
         rules, left_s = self.rules, deadline.left_s(self.rules.racing_share)
         watch = Stopwatch(used_s=cpu_clock([*reference.processes, *rival.processes]))
-        best = min(1.0, best_ratio(entries, self.objective, rules))
+        best = min(1.0, best_ratio(entries, self.objective, replace(rules, starts=0)))
         what, start_s = f"race of {entries[rival.which].candidate}", watch.now_s()
         loads: list[Load] = []
 

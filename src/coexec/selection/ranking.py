@@ -103,7 +103,8 @@ def _against(
 
     The ratio has to be clearly below one, lower by a multiple of the share of the processor time
     that the host of a virtual machine took. The plan may not be slower by the guard of the
-    objective. It has to be faster in most rounds, and in enough of them, on a quiet machine.
+    objective. It has to be faster in most rounds, in enough of them and of races, on a quiet
+    machine.
     """
     row = entry.candidate
     base = share(row, reference)
@@ -132,6 +133,8 @@ def _against(
     if row.rounds < needed:
         host = f", as the host took {row.stolen:.0%} of the processor time" if is_stolen else ""
         return f"{base} in {row.rounds} rounds; {needed} are needed{host}", True
+    if row.starts < rules.starts:
+        return f"{base} in {row.starts} race; {rules.starts} are needed, with new starts", True
     return None, False
 
 
