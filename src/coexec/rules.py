@@ -5,7 +5,7 @@ choice, also into other processes. The cached choice of other rules is not used.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -117,11 +117,6 @@ class Rules:
     def enough_rounds(self, count: int) -> int:
         """Number of rounds, of ``count``, in which a comparison has to hold."""
         return math.ceil(self.deciding_rounds * count)
-
-    def mostly(self, rounds: Iterable[bool]) -> bool:
-        """Whether a condition holds in enough of the rounds."""
-        each = list(rounds)
-        return sum(each) >= self.enough_rounds(len(each))
 
     @property
     def planner_names(self) -> list[str]:

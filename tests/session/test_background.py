@@ -336,6 +336,26 @@ def _until_planned(session: coexec.InferenceSession) -> None:
         threading.Event().wait(0.05)
 
 
+def test_no_thread_is_left_when_the_program_ends() -> None:
+    """A thread that the end of the interpreter stops may hold a lock, for which a session that is
+    deleted then would wait for ever."""
+    jobs = background._Jobs()
+    called: list[str] = []
+    job = background.Job(
+        "m.onnx", Settings(), lambda: bool(called.append("needed")), lambda error: None, 60.0
+    )
+    jobs.submit(job)
+    thread = jobs._thread
+    assert thread is not None and thread.is_alive()
+    jobs.stop()
+    assert not thread.is_alive() and not called
+    with jobs._changed:  # as if a thread had been stopped here
+        other = threading.Thread(target=jobs.cancel, args=(job,), daemon=True)
+        other.start()
+        other.join(ENOUGH_S)
+        assert not other.is_alive()
+
+
 def test_the_process_is_told_of_everything(tmp_path: Path) -> None:
     settings = Settings(devices=DEVICES, cache=tmp_path, mode="throughput")
     assert pickle.loads(pickle.dumps(settings)) == settings

@@ -65,8 +65,8 @@ class _Jobs:
         self._waiting: list[tuple[float, int, Job]] = []
         """Jobs by the time at which they may begin, and by the order in which they came."""
         self._changed = threading.Condition()
-        self._busy = threading.Lock()
-        """Held while a plan is loaded in this process."""
+        self._job: Job | None = None
+        """The job at which the thread works."""
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
         self._current: tuple[Job, Child] | None = None
@@ -83,23 +83,24 @@ class _Jobs:
 
     def cancel(self, job: Job) -> None:
         job.cancelled.set()
-        with self._changed:
+        # A session that is deleted while the interpreter ends must not wait for a thread.
+        if self._changed.acquire(blocking=False):
             self._changed.notify()
+            self._changed.release()
         if self._current is not None and self._current[0] is job:
             self._current[1].kill()
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
+            self._job = job
             try:
-                with self._busy:
-                    needed = not self._is_stopped and job.needed()
-                if not needed:
+                if self._is_stopped or not job.needed():
                     continue
                 error = self._outcome(job)
             except Exception as failure:  # of a driver, or a warning that is raised
                 _log.exception("planning in the background failed")
                 error = ExecutionError(f"planning in the background failed: {failure}")
-            if not job.cancelled.is_set():
+            if not job.cancelled.is_set() and not self._is_stopped:
                 job.done(error)
 
     def _next(self) -> Job | None:
@@ -141,15 +142,20 @@ class _Jobs:
         return None
 
     def stop(self) -> None:
-        """Cancel the running job without calling its callback, and begin no other one. A plan that
-        is being loaded is waited for: a driver may abort the process if it ends meanwhile."""
+        """Cancel the running job without calling its callback, and wait for the thread: a driver
+        that loads a plan may abort the process if it ends meanwhile."""
         self._is_stopped = True
+        with self._changed:
+            self._changed.notify()
+            thread = self._thread
+        if self._job is not None:
+            self._job.cancelled.set()
         current = self._current
         if current is not None:
             self.cancel(current[0])
             current[1].close()
-        if self._busy.acquire(timeout=_END_S):
-            self._busy.release()
+        if thread is not None:
+            thread.join(_END_S)
 
 
 _jobs = _Jobs()
