@@ -18,11 +18,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
 from common import arguments, show, two_cores
+from model_files import model_file
 
 from coexec.engines.names import whole_cpu
-from coexec.research import zoo
 
 _PROGRAM = """
 import json, re, sys
@@ -120,13 +119,10 @@ def _rows(path: str, args: Any) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    args = arguments(__doc__ or "", ["squeezenet", "inception_v3", "vit_tiny"])
+    args = arguments(__doc__ or "", ["squeezenet", "inception_v3"])
     with tempfile.TemporaryDirectory() as folder:
         for name in args.models:
-            path = name
-            if name in zoo.MODELS:
-                path = str(Path(folder) / f"{name}.onnx")
-                ir.save(zoo.build(name), path)
+            path = str(model_file(name, Path(folder)))
             rows = _rows(path, args)
             show(f"memory of {Path(name).stem}", _with_ratios(rows), args.json)
 

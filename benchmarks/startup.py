@@ -10,11 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import onnx_ir as ir
 from common import arguments, show, two_cores
+from model_files import model_file
 
 from coexec import InferenceSession
-from coexec.research import zoo
 
 _OURS = """
 import sys, time
@@ -47,10 +46,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name in args.models:
-            path = name
-            if name in zoo.MODELS:
-                path = str(Path(folder) / f"{name}.onnx")
-                ir.save(zoo.build(name), path)
+            path = str(model_file(name, Path(folder)))
             InferenceSession(path, devices=devices, cache=args.cache).close()
             coexec_s, ort_s = [], []
             for _ in range(min(args.rounds, 7)):

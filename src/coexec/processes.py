@@ -28,7 +28,6 @@ from typing import Any
 from coexec.errors import CoexecError, ExecutionError
 
 __all__ = [
-    "NO_REPORTS",
     "Child",
     "EndedError",
     "Parent",
@@ -37,9 +36,6 @@ __all__ = [
     "ending",
     "variables",
 ]
-
-NO_REPORTS = {"ORT_DISABLE_TELEMETRY": "1"}
-"""Environment variables with which libraries do not report over the network how they are used."""
 
 _FAILURES = (OSError, EOFError, pickle.PickleError, TypeError, AttributeError, ValueError)
 """Errors of pipes and of pickle: the process has ended, or an object cannot be pickled."""
@@ -66,10 +62,10 @@ def command(module: str, *words: str) -> list[str]:
 
 
 def variables(**more: str) -> dict[str, str]:
-    """Environment variables for a child that finds the same modules and sends no reports: those of
-    this process, and ``more``."""
+    """Environment variables for a child that finds the same modules: those of this process, and
+    ``more``."""
     path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
-    return NO_REPORTS | os.environ | {"PYTHONPATH": path} | more
+    return os.environ | {"PYTHONPATH": path} | more
 
 
 def ending(code: int) -> str:

@@ -11,15 +11,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coexec.processes import NO_REPORTS
-
 __all__ = ["main"]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code, one of `coexec.cli.exits.EXIT_CODES`."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    os.environ.update(NO_REPORTS | os.environ)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # the encoding may lack characters of names
             stream.reconfigure(errors="backslashreplace")

@@ -444,7 +444,9 @@ class Chooser:
         before = self.decision
         still_open = {row.key for row in rows if row.is_open}
         was_open = {key for key, row in self._earlier.items() if row.is_open}
-        is_idle = is_final and before is not None and was_open <= still_open
+        idle_passes = 0 if before is None else before.idle_passes
+        if is_final and before is not None:
+            idle_passes = idle_passes + 1 if was_open <= still_open else 0
         return Decision(
             candidates=rows,
             verdict=verdict(rows[0], shapes),
@@ -455,9 +457,7 @@ class Chooser:
             others=max(row.others for row in rows),
             stolen=max(row.stolen for row in rows),
             passes=(0 if before is None else before.passes) + is_final,
-            idle_passes=0
-            if before is None or (is_final and not is_idle)
-            else before.idle_passes + is_idle,
+            idle_passes=idle_passes,
         )
 
     def _remember(self, chosen: Prepared, decision: Decision) -> None:
