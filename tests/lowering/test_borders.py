@@ -1,7 +1,7 @@
 """A compiled plan has borders only where its segments exchange something."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -91,6 +91,36 @@ def test_borders_between_blocks_stop_nothing(name: str, cache: Cache, tmp_path: 
     assert worst_difference(found["y"], expected) < 1e-6
 
 
+def test_transposes_that_onnx_runtime_moves_into_its_blocks(cache: Cache) -> None:
+    """Exports of TensorFlow scale in NHWC between convolutions. ReorderInput and ReorderOutput take
+    the Transposes in; a border between them and their tensors must not lose them."""
+    random = np.random.default_rng(0)
+    node = onnx.helper.make_node
+    nodes = [
+        node("Transpose", ["x"], ["x1"], perm=[0, 3, 1, 2]),
+        node("Conv", ["x1", "w"], ["a"]),
+        node("Transpose", ["a"], ["b"], perm=[0, 2, 3, 1]),
+        node("Sub", ["b", "mean"], ["c"]),
+        node("Transpose", ["c"], ["d"], perm=[0, 3, 1, 2]),
+        node("Conv", ["d", "w"], ["e"]),
+        node("Transpose", ["e"], ["y"], perm=[0, 2, 3, 1]),
+    ]
+    sizes = {"w": (32, 32, 1, 1), "mean": (1, 1, 1, 32)}
+    weights = [
+        onnx.numpy_helper.from_array(random.standard_normal(s).astype(np.float32), n)
+        for n, s in sizes.items()
+    ]
+    info = partial(onnx.helper.make_tensor_value_info, elem_type=1, shape=[1, 5, 7, 32])
+    imports = [onnx.helper.make_opsetid("", 17)]
+    proto = make_model(nodes, [info("x")], [info("y")], imports, weights)
+    model = load(proto)
+    (expected,) = plain_session(proto).run(None, random_inputs(model.graph))
+    for first in range(len(model.graph.tasks) + 1):
+        later = {task.name for task in model.graph.tasks[first:]}
+        _, found = compiled(model, cache, lambda task, later=later: int(task.name in later))
+        assert worst_difference(found["y"], expected) < 1e-6
+
+
 def block_of(task: Task) -> int:
     """The number of the block that a task belongs to."""
     block = task.operators[-1].outputs[0].partition(".")[0]
@@ -151,6 +181,7 @@ def make_model(
     inputs: list[onnx.ValueInfoProto],
     outputs: list[onnx.ValueInfoProto],
     imports: list[onnx.OperatorSetIdProto],
+    weights: Sequence[onnx.TensorProto] = (),
 ) -> onnx.ModelProto:
-    graph = onnx.helper.make_graph(nodes, "hand made", inputs, outputs)
+    graph = onnx.helper.make_graph(nodes, "hand made", inputs, outputs, weights)
     return onnx.helper.make_model(graph, opset_imports=imports, ir_version=9)

@@ -3,7 +3,7 @@
 It stays in protobuf messages, and weights stay mapped from their file.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -183,10 +183,10 @@ def read_lowered(
     Raises:
         ValueError: a border is missing.
     """
-    nodes = list(proto.graph.node)
-    producer = _producers(nodes)
     infos = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
     tensors = {info.name: tensor_of_info(info) for info in infos}
+    nodes = list(_transposes_apart(proto.graph.node, tensors, dialect))
+    producer = _producers(nodes)
     tensor_of = {name: name for name in borders if name in producer}
     layouts: dict[str, Layout] = {}
     for name in borders:
@@ -210,6 +210,34 @@ def read_lowered(
     return LoweredModel(
         header, nodes, weights, tensors, tensor_of, producer, layouts, dialect=dialect
     )
+
+
+def _transposes_apart(
+    nodes: Iterable[onnx.NodeProto], tensors: dict[str, Tensor], dialect: Dialect
+) -> Iterator[onnx.NodeProto]:
+    """The nodes, with the Transposes that an operator which enters or leaves blocks has absorbed
+    as nodes of their own: they belong to the model, and what changes a layout does not."""
+    for node in nodes:
+        kind = (node.domain, node.op_type)
+        last = [a for a in node.attribute if a.name == "channels_last" and a.i]
+        if kind not in (dialect.enter, dialect.leave) or not last:
+            yield node
+            continue
+        node.attribute.remove(last[0])
+        leaves = kind == dialect.leave
+        names = node.output if leaves else node.input
+        rank = len(tensors[names[0]].shape)
+        to_last, to_first = [0, *range(2, rank), 1], [0, rank - 1, *range(1, rank - 1)]
+        outer, plain = names[0], f"{node.output[0]} with channels first"
+        shape = tensors[outer].shape
+        tensors[plain] = replace(tensors[outer], name=plain, shape=tuple(shape[a] for a in to_first))
+        names[0] = plain
+        if leaves:
+            yield node
+            yield onnx.helper.make_node("Transpose", [plain], [outer], perm=to_last)
+        else:
+            yield onnx.helper.make_node("Transpose", [outer], [plain], perm=to_first)
+            yield node
 
 
 def _has_more(value: Tensor | None, tensor: Tensor | None) -> bool:
