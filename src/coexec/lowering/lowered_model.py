@@ -229,8 +229,8 @@ def _transposes_apart(
         rank = len(tensors[names[0]].shape)
         to_last, to_first = [0, *range(2, rank), 1], [0, rank - 1, *range(1, rank - 1)]
         outer, plain = names[0], f"{node.output[0]} with channels first"
-        shape = tensors[outer].shape
-        tensors[plain] = replace(tensors[outer], name=plain, shape=tuple(shape[a] for a in to_first))
+        shape = tuple(tensors[outer].shape[axis] for axis in to_first)
+        tensors[plain] = replace(tensors[outer], name=plain, shape=shape)
         names[0] = plain
         if leaves:
             yield node
