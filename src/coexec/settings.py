@@ -8,7 +8,7 @@ neither engines nor NumPy.
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from pathlib import Path
@@ -232,17 +232,6 @@ def _mapping(what: str, value: Any, example: str) -> dict[str, Any]:
     return dict(value)
 
 
-def _check_without_passes(passes: Any) -> tuple[str, ...]:
-    """The names, sorted. Whether they exist is checked when the model is loaded."""
-    is_list = isinstance(passes, Iterable) and not isinstance(passes, str)
-    names: list[Any] = list(passes) if is_list else [None]
-    if any(not isinstance(name, str) for name in names):
-        raise UsageError(
-            f"without_passes={passes!r} names no passes; give a list, such as ['fold-constants']"
-        )
-    return tuple(sorted(set(names)))
-
-
 def _check_mode(mode: Any) -> Any:
     return _one_of("mode", mode, get_args(Mode))
 
@@ -389,18 +378,6 @@ class Settings:
     """Example inputs by name, to measure with; they fix shapes that are dynamic in the model."""
     assume: bool = False
     """Whether to find sizes for shapes that are still dynamic then, with a warning."""
-    without_passes: Sequence[str] = field(
-        default=(),
-        metadata=_about(
-            check=_check_without_passes,
-            option=Option(
-                "--without",
-                "A pass to leave out, one of inspect --passes; repeatable.",
-                repeats=True,
-            ),
-        ),
-    )
-    """Passes of `coexec.model.passes` that do not simplify the model."""
     fresh: bool = field(
         default=False, metadata=_about(option=Option("--fresh", "Measure everything again.", bool))
     )

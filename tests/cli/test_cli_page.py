@@ -49,7 +49,6 @@ def printed(capfd: pytest.CaptureFixture[str], *words: str) -> Any:
         ["run", "MODEL", "--devices", CPU, "--planner", "single"],
         ["check", "MODEL", "--devices", CPU, "--planner", "single"],
         ["check", "MODEL", "--devices", CPU, "--tasks"],
-        ["check", "MODEL", "--passes"],
         ["bench", "MODEL", "--devices", CPU, "--planner", "single", "--repeats", "1"],
         ["cache"],
         ["cache", "clear", "choices"],

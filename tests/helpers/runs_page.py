@@ -30,6 +30,7 @@ __all__ = ["ENGINES", "PAGE", "OperatorRow", "engines_here", "page_rows", "rows"
 PAGE = Path(__file__).parents[2] / "docs" / "what_runs_where.md"
 ENGINES = ("onnxruntime", "opencl", "openvino")
 
+_NOT_RUN = "ONNX Runtime does not run the model"
 _HEAD = """# What runs where
 
 The operators of ONNX that each engine runs on CPU cores, by the ONNX project's node tests. This
@@ -116,7 +117,10 @@ def _refusals(case: Any, engines: Mapping[str, OpenEngine], cache: Cache) -> dic
                 warnings.simplefilter("ignore")
                 graph = load(model, shapes=_shapes(model, case)).graph
         except CoexecError as error:
-            found = dict.fromkeys(engines, first_line(error)) | found
+            reason = first_line(error)
+            if reason.startswith(_NOT_RUN):
+                reason = _NOT_RUN
+            found = dict.fromkeys(engines, reason) | found
             continue
         for name, engine in engines.items():
             if found.get(name, "") is not None:

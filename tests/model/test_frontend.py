@@ -29,7 +29,7 @@ def test_groups_convolution_activation_and_residual() -> None:
         "Concat",
         "MaxPool",
         "GlobalAveragePool",
-        "Reshape",
+        "Flatten",
     ]
 
 

@@ -23,7 +23,7 @@ def test_what_is_fused_is_one_task() -> None:
     assert images == ["Conv", "Conv", "Sigmoid+Mul", "Conv+HardSwish", "Conv+Add+Relu", "Neg"]
     words = kinds(load(network(["layer_norm", "gelu", "skip"], WORDS)))
     assert words[0] == "MatMul+Add" and words[2] == "MatMul+Add" and words[-1] == "Neg"
-    assert set(words[1].split("+")) == {"Sub", "ReduceMean", "Pow", "Add", "Div", "Sqrt", "Mul"}
+    assert set(words[1].split("+")) == {"LayerNormalization"}
     assert set(words[3].split("+")) == {"Div", "Erf", "Add", "Mul"}
     quantised = kinds(load(quantised_network(["conv", "added"])))
     assert quantised[0] == "QuantizeLinear" and quantised[-1] == "DequantizeLinear"
@@ -38,7 +38,7 @@ def test_a_dequantised_value_with_two_readers_joins_both() -> None:
 
 
 def test_operators_that_were_only_moved_stay_apart() -> None:
-    """The optimizer moves the Transpose behind both products, where it meets its opposite."""
+    """Between two Transposes that the optimizer takes away."""
     weights = {f"w{i}": np.eye(8, dtype=np.float32) for i in range(2)}
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], "there", perm=[0, 2, 1, 3]),
@@ -51,7 +51,7 @@ def test_operators_that_were_only_moved_stay_apart() -> None:
     ]
     ends = [tensor_info(name, [1, 4, 4, 8]) for name in ("x", "y")]
     model = load(from_nodes(nodes, ends[:1], ends[1:], weights))
-    assert kinds(model) == ["Transpose", "Relu", "Exp", "Tanh", "Transpose", "MatMul", "MatMul"]
+    assert kinds(model) == ["Relu", "Exp", "Tanh", "MatMul", "MatMul"]
 
 
 def test_a_result_that_others_read_leaves_its_task() -> None:

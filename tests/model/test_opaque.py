@@ -299,24 +299,24 @@ def test_what_cannot_be_grouped_is_one_task(
 def test_a_model_that_cannot_be_simplified_is_grouped_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ValueError("made to fail")
 
-    monkeypatch.setattr(loading, "simplify", fail)
+    monkeypatch.setattr(loading, "simplified", fail)
     with pytest.warns(ModelWarning, match="is planned as it was given: made to fail"):
         graph = load(counted()).graph
     assert [bool(task.opaque) for task in graph.tasks].count(True) == 1 < len(graph.tasks)
 
 
 def test_a_wrong_simplification_does_not_reach_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    simplify = loading.simplify
+    simplified = loading.simplified
 
-    def wrong(model: ir.Model, *how: Any) -> tuple[str, ...]:
-        found = simplify(model, *how)
-        next(n for n in model.graph if n.op_type == "Tanh").op_type = "Sigmoid"
-        return found
+    def wrong(model: ir.Model, **how: Any) -> tuple[ir.Model, tuple[str, ...]]:
+        found, texts = simplified(model, **how)
+        next(n for n in found.graph if n.op_type == "Tanh").op_type = "Sigmoid"
+        return found, texts
 
-    monkeypatch.setattr(loading, "simplify", wrong)
+    monkeypatch.setattr(loading, "simplified", wrong)
     with pytest.warns(ModelWarning, match="differs from the given one in output 'y'"):
         model = load(counted(), check=True)
     assert [n.op_type for n in model.source.graph][-1] == "Tanh"

@@ -1,4 +1,4 @@
-"""Pads that fold into pools and activations in front of a Concat compute what they did before."""
+"""Simplified models compute what they did before, and have fewer operators."""
 
 import math
 from collections import Counter
@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import helper
 
+from coexec.model.basic import optimised
 from coexec.model.check import plain_session, worst_difference
 from coexec.model.load import load, random_inputs
 from tests.helpers.small_models import from_nodes, tensor_info
@@ -56,8 +58,6 @@ def kinds_after(model: onnx.ModelProto) -> Counter[str]:
     loaded = load(model, check=True)
     feeds = random_inputs(loaded.graph)
     expected = plain_session(model).run(None, feeds)
-    import onnx_ir as ir
-
     found = plain_session(ir.to_proto(loaded.source)).run(None, feeds)
     for a, b in zip(found, expected, strict=True):
         assert a.shape == b.shape and worst_difference(a, b) < 1e-6
@@ -118,3 +118,72 @@ def test_activations_move_in_front_of_a_concat() -> None:
 def test_activations_stay_behind_a_concat_that_others_read(model: onnx.ModelProto) -> None:
     kinds_after(model)
     assert "Conv+Relu" not in [t.kind for t in load(model).graph.tasks]
+
+
+def swish(numbers: dict[str, float], opset: int = 17) -> onnx.ModelProto:
+    """x * Clip(x + 3, 0, 6) / 6, behind a Relu, with other numbers in place of some."""
+    given = {"three": 3.0, "zero": 0.0, "six": 6.0, "last": 6.0} | numbers
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"]),
+        helper.make_node("Add", ["n", "three"], ["a"]),
+        helper.make_node("Clip", ["a", "zero", "six"], ["c"]),
+        helper.make_node("Mul", ["n", "c"], ["m"]),
+        helper.make_node("Div", ["m", "last"], ["y"]),
+    ]
+    weights = {name: np.array(number, np.float32) for name, number in given.items()}
+    ends = tensor_info("x", [2, 5]), tensor_info("y", [2, 5])
+    return from_nodes(nodes, [ends[0]], [ends[1]], weights, opset)
+
+
+def test_hard_swish_with_its_own_numbers_alone() -> None:
+    assert kinds_after(swish({})) == {"Neg": 1, "HardSwish": 1}
+    assert kinds_after(swish({}, opset=13))["HardSwish"] == 0
+    for name, number in (("three", 3 + 1e-5), ("six", 6 - 1e-5), ("last", 6 + 1e-5)):
+        assert kinds_after(swish({name: number}))["HardSwish"] == 0
+
+
+def test_a_gate_is_a_hard_sigmoid() -> None:
+    proto = swish({})
+    del proto.graph.node[3]
+    proto.graph.node[3].input[0] = "c"
+    assert kinds_after(proto) == {"Neg": 1, "HardSigmoid": 1}
+    proto.graph.node[3].output[0] = "gate"
+    proto.graph.node.append(helper.make_node("Mul", ["gate", "n"], ["y"]))
+    assert kinds_after(proto) == {"Neg": 1, "HardSwish": 1}
+
+
+def channels_last() -> onnx.ModelProto:
+    """Two scaled convolutions between Transposes, as TensorFlow's exports have them."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["a"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["a", "w"], ["b"]),
+        helper.make_node("Transpose", ["b"], ["c"], perm=[0, 2, 3, 1]),
+        helper.make_node("Mul", ["c", "s"], ["d"]),
+        helper.make_node("Relu", ["d"], ["e"]),
+        helper.make_node("Add", ["e", "map"], ["f"]),
+        helper.make_node("Transpose", ["f"], ["g"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["g", "w"], ["h"]),
+        helper.make_node("Transpose", ["h"], ["y"], perm=[0, 2, 3, 1]),
+    ]
+    sizes = {"w": (8, 8, 3, 3), "s": (8,), "map": (1, 8, 8, 8)}
+    weights = {n: rng.standard_normal(size).astype(np.float32) for n, size in sizes.items()}
+    ends = tensor_info("x", [1, 10, 10, 8]), tensor_info("y", [1, 6, 6, 8])
+    return from_nodes(nodes, [ends[0]], [ends[1]], weights)
+
+
+def test_weights_that_the_optimizer_transposes_in_place() -> None:
+    """``map`` keeps its name and its shape, and has its numbers in another order."""
+    kinds = kinds_after(channels_last())
+    assert kinds["Transpose"] == 2 and kinds["Conv"] == 2
+
+
+def test_weights_that_stay_are_not_copied() -> None:
+    weights = {"w": np.ones((64, 64), np.float32)}
+    ends = tensor_info("x", [1, 64]), tensor_info("y", [1, 64])
+    proto = from_nodes(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], *([e] for e in ends), weights
+    )
+    given = ir.from_proto(proto)
+    before = given.graph.initializers["w"].const_value
+    assert optimised(given, merge=True).graph.initializers["w"].const_value is before

@@ -22,10 +22,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper, shape_inference
-from onnx_ir.passes.common import RemoveUnusedNodesPass
-from onnxscript.optimizer import fold_constants_ir
 
 from coexec.errors import ModelError
+from coexec.model.basic import optimised
 from coexec.model.load import build_graph
 from coexec.profiling.profiler import Effort
 from coexec.research.zoo import MODELS, build, posenet, retinaface, style_transfer, yolov2
@@ -160,14 +159,7 @@ DEFAULTS |= {"nearest_mode": b"floor"}  # whatever it is: no Resize here takes t
 
 def exported(path: Path) -> onnx.ModelProto:
     """An export with its constants folded: some compute their padding from shapes."""
-    model = ir.from_proto(onnx.load(path))
-    fold_constants_ir(model, onnx_shape_inference=True, should_fold=is_fill)
-    return ir.to_proto(RemoveUnusedNodesPass()(model).model)
-
-
-def is_fill(node: ir.Node) -> bool | None:
-    """Folded always; other nodes as onnxscript thinks best."""
-    return True if node.op_type == "ConstantOfShape" else None
+    return ir.to_proto(optimised(ir.from_proto(onnx.load(path)), merge=False))
 
 
 def layers(proto: onnx.ModelProto) -> list[Layer]:

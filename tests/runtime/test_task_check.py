@@ -165,7 +165,8 @@ def test_a_module_is_text_in_the_operators_of_its_engine(tmp_path: Path) -> None
     )
     assert text_of(check._reference()["stem"]).splitlines() == [
         "graph segment_0 (x: 1x3x8x8)",
-        "  stem: 1x16x8x8 = Conv(x, stem.w[16x3x3x3], stem.b[16]) {pads=[1, 1, 1, 1]}  # stem",
+        "  stem: 1x16x8x8 = Conv(x, stem.w[16x3x3x3], stem.b[16]) {group=1, "
+        "pads=[1, 1, 1, 1], auto_pad=NOTSET}  # stem",
         "  stem.r: 1x16x8x8 = Relu(stem)  # stem.relu",
         "return stem.r",
     ]

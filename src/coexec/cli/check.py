@@ -1,4 +1,4 @@
-"""`coexec check`: compare a plan with ONNX Runtime; find the task or the pass that is wrong."""
+"""`coexec check`: compare a plan with ONNX Runtime, and find the task that is wrong."""
 
 from typing import Annotated
 
@@ -18,24 +18,19 @@ from coexec.model.probe_names import ProbeName
 
 @prints(
     differences="By output, the largest difference from ONNX Runtime, relative to the largest "
-    "value; not with --tasks and --passes.",
+    "value; not with --tasks.",
     counts="With --tasks: number of tasks by verdict: equal, differs, failed, refused, skipped.",
     tasks="With --tasks: by task and place, the verdict, the reason and the difference.",
     segments="With --tasks and a plan none of whose tasks differs: the same by segment of several "
     "tasks, in which an engine may fuse tasks.",
-    passes="With --passes: by pass, the verdict and the difference of the outputs after it.",
-    first="With --tasks or --passes: the first task or pass that differs, with its facts; "
-    "null: none does.",
+    first="With --tasks: the first task that differs, with its facts; null: none does.",
 )
-@takes(*PLANNED, "without_passes")
+@takes(*PLANNED)
 def command(
     model: ModelOrExportArg,
     options: SettingOptions,
     tasks: Annotated[
         bool, typer.Option("--tasks", help="Compare every task by itself, on the same inputs.")
-    ] = False,
-    passes: Annotated[
-        bool, typer.Option("--passes", help="Find the pass that makes the model compute otherwise.")
     ] = False,
     probe: Annotated[
         ProbeName | None,
@@ -54,10 +49,9 @@ def command(
     --tasks compares every task on each device of --devices, or, with --plan or --planner or without
     --devices, every piece of the plan. Both sides get ONNX Runtime's tensors, so that the first
     task that differs is wrong itself. If no piece of a plan differs, its segments are compared in
-    the same way: an engine may fuse their tasks. --passes simplifies the model by one pass more
-    each time, and names the first pass with which the outputs differ; no device takes part.
+    the same way: an engine may fuse their tasks.
     """
-    from coexec.cli import pass_comparison, task_comparison
+    from coexec.cli import task_comparison
     from coexec.cli.checks import accepted, check_outputs
     from coexec.cli.console import out
     from coexec.cli.output import print_json
@@ -66,16 +60,12 @@ def command(
     from coexec.exports.opening import resolve_export
     from coexec.selection.prepare import prepare
 
-    if tasks and passes:
-        raise UsageError("--tasks compares devices and --passes none; leave one of the two out")
     if every and not tasks:
         raise UsageError("--all lists the tasks that --tasks compares; add --tasks")
     with progress(f"loading {model}") as tell:
         config = options.settings(progress=tell)
         source, config = resolve_export(model, config)
-        if passes:
-            compared_passes = pass_comparison.compare(source, config, tell, probe)
-        elif tasks:
+        if tasks:
             compared_tasks = task_comparison.compare(source, config, tell, probe)
         else:
             prepared = prepare(source, config)
@@ -85,9 +75,7 @@ def command(
             with work.start(prepared) as executor:
                 outputs = executor.run(feeds)
             output_check = check_outputs(work, feeds, outputs, probe)
-    if passes:
-        pass_comparison.report(compared_passes, json=json)
-    elif tasks:
+    if tasks:
         task_comparison.report(compared_tasks, every=every, json=json)
     else:
         facts = {"differences": output_check.differences}

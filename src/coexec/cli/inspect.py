@@ -21,11 +21,9 @@ from coexec.cli.verbs import prints
     task_list="Names of the tasks, in order.",
     opaque="By task that only ONNX Runtime runs, the reason.",
     memory="With --memory: bytes of intermediate tensors and their lower bounds, by strategy.",
-    passes="With --passes or --pass: by pass, what it does and the nodes before and after it; with "
-    "--pass the model as text before and after it.",
     device="With --device: the tasks that it runs, and why it does not run the others.",
 )
-@takes("shapes", "values", "examples", "without_passes", "cache")
+@takes("shapes", "values", "examples", "cache")
 def command(
     model: ModelArg,
     options: SettingOptions,
@@ -34,22 +32,15 @@ def command(
         bool, typer.Option(help="Bytes of intermediate tensors, and their bound.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="What this device runs.")] = None,
-    passes: Annotated[
-        bool, typer.Option("--passes", help="List the passes that simplify the model, in order.")
-    ] = False,
-    pass_name: Annotated[
-        str | None, typer.Option("--pass", help="What this pass changes, a node a line.")
-    ] = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
     """Show tasks, FLOPs, bytes, width and critical path. --tasks lists every task. --memory lists
     the bytes of intermediate tensors on one device, in one buffer and in shared objects, and the
-    lower bound of each. --device lists what a device runs and what not. --passes lists what the
-    simplification did, --pass NAME the lines that one pass removed and added."""
+    lower bound of each. --device lists what a device runs and what not."""
     from rich.table import Table
 
-    from coexec.cli import pass_facts, support
+    from coexec.cli import support
     from coexec.cli.console import out
     from coexec.cli.model_facts import memory_facts, model_facts, operator_counts, print_memory
     from coexec.cli.output import print_json
@@ -60,16 +51,6 @@ def command(
     from coexec.units import format_bytes, format_count
 
     config = options.settings(devices=None if device is None else device_names(device))
-    if passes or pass_name is not None:
-        with progress(f"loading {model}"):
-            steps = pass_facts.steps_of(model, config, pass_name)
-        if json:
-            print_json({"passes": pass_facts.facts(steps, pass_name)})
-        elif pass_name is None:
-            pass_facts.show(steps)
-        else:
-            out.print(pass_facts.changes(steps, pass_name))
-        return
     with progress(f"loading {model}"):
         work = PlanningContext(model, config)
         graph = work.model.graph

@@ -181,10 +181,6 @@ def _story(comparison: TaskComparison) -> Iterator[str]:
             f"  at {list(difference.where)}: {difference.actual:g}, in ONNX Runtime "
             f"{difference.expected:g}"
         )
-    if comparison.passes:
-        yield f"  made by the passes {', '.join(comparison.passes)}"
-    else:
-        yield "  its operators are those of the model: no pass made them"
     yield "  its module:"
     yield from (f"    {line}" for line in comparison.lowered.splitlines())
 
@@ -226,6 +222,5 @@ def _details(comparison: TaskComparison) -> dict[str, Any]:
         "elements": difference.elements,
         "numbers_lost": difference.numbers_lost,
         "types": difference.text,
-        "passes": comparison.passes,
         "module": comparison.lowered.splitlines(),
     }

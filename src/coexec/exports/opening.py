@@ -33,7 +33,6 @@ _FIXED = (
     "planner_options",
     "shapes",
     "values",
-    "without_passes",
     "engine_options",
     "pins",
     "mode",

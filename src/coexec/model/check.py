@@ -9,6 +9,7 @@ import onnx_ir as ir
 from coexec.arrays import Array
 from coexec.errors import ModelError, first_line
 from coexec.model.difference import HALF_TOLERANCE, TOLERANCE, is_narrow, worst_difference
+from coexec.model.nondeterministic import random_nodes
 from coexec.model.reference_session import plain_session
 from coexec.model.values import run_session
 from coexec.ort import OrtSession
@@ -61,8 +62,10 @@ def check_same(
 def _is_random(
     model: ir.Model, names: Sequence[str], inputs: Mapping[str, Any], expected: Sequence[Any]
 ) -> bool:
-    """Whether the model gives another result again. With a seed in the model, only the second run
-    of a session differs."""
+    """Whether the model draws random numbers, or gives another result again. ONNX Runtime merges
+    equal nodes that draw; with a seed in the model, only the second run of a session differs."""
+    if random_nodes(model):
+        return True
     session = plain_session(model)
     runs = (_run(session, names, inputs) for _ in range(2))
     return any(_difference(names, outputs, expected) is not None for outputs in runs)

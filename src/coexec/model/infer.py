@@ -8,7 +8,7 @@ the same. Where neither inference gives a shape, it depends on data, and the dec
 for one run at best.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -22,7 +22,7 @@ from coexec.model.opaque import bodies, live, reads
 from coexec.model.reference_session import plain_session, value_info, without_weights
 from coexec.model.types import LEFT_ALONE, declared_values, hidden, without_maps
 
-__all__ = ["complete", "has_open", "infer", "left_alone"]
+__all__ = ["complete", "contradictions", "infer"]
 
 _TOLD = "coexec.told"
 """Key in the metadata of values whose shape ONNX Runtime has given."""
@@ -32,8 +32,8 @@ _SHAPES = "coexec.shapes"
 open where only a run of the model shows them."""
 
 
-def infer(model: ir.Model) -> tuple[str, ...]:
-    """Set the shapes of all values in place; return the wrong declarations as texts."""
+def infer(model: ir.Model) -> None:
+    """Set the shapes of all values, in place."""
     nodes = list(model.graph.all_nodes())
     declared = {v: v.shape for node in nodes for v in node.outputs}
     for node in nodes:
@@ -51,14 +51,20 @@ def infer(model: ir.Model) -> tuple[str, ...]:
             break  # otherwise again, for shapes inferred from a wrong one
     for value, tensor in texts.items():
         value.const_value = tensor
-    wrong = []
     for value, declaration in declared.items():
-        shape = value.shape
-        if value.meta.get(_TOLD) and not _is_static(shape):
+        if value.meta.get(_TOLD) and not _is_static(value.shape):
             value.shape = declaration
-        if shape is not None and declaration is not None and _contradict(shape, declaration):
-            wrong.append(f"{value.name!r} as {_text(declaration)} where it has {_text(shape)}")
-    return tuple(wrong)
+
+
+def contradictions(model: ir.Model, declared: Mapping[str, ir.Shape | None]) -> tuple[str, ...]:
+    """The declared shapes, by name of the value, that differ from those in ``model``, as texts."""
+    shapes = {v.name: v.shape for node in model.graph for v in node.outputs}
+    pairs = ((name, shapes.get(name), shape) for name, shape in declared.items())
+    return tuple(
+        f"{name!r} as {_text(declaration)} where it has {_text(shape)}"
+        for name, shape, declaration in pairs
+        if shape is not None and declaration is not None and _contradict(shape, declaration)
+    )
 
 
 def _infer_from(model: ir.Model, nodes: Sequence[ir.Node]) -> None:
@@ -69,7 +75,7 @@ def _infer_from(model: ir.Model, nodes: Sequence[ir.Node]) -> None:
     # Without the values of small tensors: ONNX propagates them without a limit, and a Range or a
     # chain of Concats can have 2**36 of them. Folding gives the same results, and checks sizes
     # first.
-    with without_maps(model), left_alone(model):
+    with without_maps(model), _left_alone(model):
         for value, kind in _types_of_others(model, nodes).items():
             value.type = kind
         passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(model)
@@ -136,17 +142,11 @@ def _correct(model: ir.Model) -> bool:
 
 
 @contextmanager
-def left_alone(model: ir.Model) -> Iterator[None]:
+def _left_alone(model: ir.Model) -> Iterator[None]:
     """Let inference and optimizer skip the nodes with wrong inference, inside the ``with``
     block."""
     with hidden([n for n in model.graph.all_nodes() if _SHAPES in n.meta], LEFT_ALONE):
         yield
-
-
-def has_open(model: ir.Model) -> bool:
-    """Whether a shape is open that may follow once inputs of its node have become constants."""
-    nodes = (node for node in model.graph.all_nodes() if _SHAPES in node.meta)
-    return any(v.name and not _is_static(v.shape) for node in nodes for v in node.outputs)
 
 
 def complete(model: ir.Model) -> bool:

@@ -5,7 +5,7 @@ as it was given; if it cannot be grouped either, it is one opaque task.
 """
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -28,11 +28,10 @@ from coexec.model.inputs import candidates, random_inputs
 from coexec.model.main_memory import least_bytes, require_memory
 from coexec.model.model import Model, forget_weights
 from coexec.model.nondeterministic import random_nodes
-from coexec.model.passes import PASSES, PassError, check_names
 from coexec.model.read import ModelSource, read
 from coexec.model.reference_session import plain_session
 from coexec.model.shape_mismatch import UnfitError
-from coexec.model.simplify import simplify
+from coexec.model.simplify import simplified
 from coexec.model.stored import Stored, share, stored_tensor, written
 from coexec.settings import check_shapes, check_values
 
@@ -47,7 +46,6 @@ def load(
     name: str = "",
     check: bool = False,
     rewrites: bool = True,
-    without: Collection[str] = (),
     examples: Mapping[str, Any] | None = None,
     digest: str | None = None,
 ) -> Model:
@@ -63,27 +61,23 @@ def load(
         name: name of the graph; by default the model's own name.
         check: compare the outputs of the simplified model with those of the given one on made-up
             inputs; if they differ, the given one is planned.
-        rewrites: also move and fold operators in favour of coexec's engines
-            (`coexec.model.rewrites`).
-        without: names of passes to leave out (`coexec.model.passes`).
+        rewrites: also change operators in favour of coexec's engines (`coexec.model.rewrites`).
         examples: inputs that suit the model, tried before made-up ones.
         digest: of ``source`` with these shapes and values, if it is known.
 
     Raises:
         ModelError: the model is unreadable, unsound, larger than memory, or does not work with
             these sizes; or ONNX Runtime does not run it.
-        UsageError: ``shapes`` or ``values`` do not fit the model, ``source`` is no model, or there
-            is no pass of a name in ``without``.
+        UsageError: ``shapes`` or ``values`` do not fit the model, or ``source`` is no model.
 
     Warns:
         ModelWarning: a declared shape is wrong, no made-up inputs suit the check, or the model is
             planned without being simplified.
     """
     shapes, values = check_shapes(shapes), check_values(values)
-    check_names(without)
     source_model = read(check_model(source))
     fix(source_model, shapes, values)
-    how = _How(name or source_model.graph.name or "model", check, rewrites, without, examples)
+    how = _How(name or source_model.graph.name or "model", check, rewrites, examples)
     try:
         loaded = _simplified(source_model, how)
         if not check and any(task.opaque for task in loaded.graph.tasks):
@@ -138,28 +132,23 @@ class _How(NamedTuple):
     name: str
     check: bool
     rewrites: bool
-    without: Collection[str]
     examples: Mapping[str, Any] | None
 
 
 def _simplified(original: ir.Model, how: _How) -> _Loaded:
     """The simplified model in tasks; the given one if it cannot be simplified.
 
-    Passes that fail, and passes that make the model differ from the given one, are left out.
+    If it differs from the given one, the rewrites are left out.
     """
-    without = set(how.without)
-    searched = False
-    while True:
+    try:
         try:
-            return _checked(original, how, without)
-        except PassError as error:
-            without.add(error.name)
-        except _DiffersError as error:
-            if searched:
-                return _as_given(original, how.name, str(error))
-            without, searched = _wrong_passes(original, how), True
-        except _NotPlannedError as error:
-            return _as_given(original, how.name, str(error))
+            return _checked(original, how)
+        except _DiffersError:
+            if not how.rewrites:
+                raise
+        return _checked(original, how._replace(rewrites=False))
+    except (_DiffersError, _NotPlannedError) as error:
+        return _as_given(original, how.name, str(error))
 
 
 class _DiffersError(Exception):
@@ -167,37 +156,22 @@ class _DiffersError(Exception):
 
 
 class _NotPlannedError(Exception):
-    """Shape inference or grouping fails for a model."""
+    """Simplification, shape inference or grouping fails for a model."""
 
 
-def _wrong_passes(original: ir.Model, how: _How) -> set[str]:
-    """The passes that fail or make a difference, found by adding one pass at a time."""
-    without = set(PASSES)
-    for each in (name for name in PASSES if name not in how.without):
-        with suppress(PassError, _DiffersError, _NotPlannedError):
-            _checked(original, how._replace(check=True), without - {each})
-            without.remove(each)
-    return without
-
-
-def _checked(original: ir.Model, how: _How, without: Collection[str]) -> _Loaded:
-    """The model in tasks after all passes but those in ``without``.
+def _checked(original: ir.Model, how: _How) -> _Loaded:
+    """The simplified model in tasks.
 
     Raises:
-        PassError: a pass failed.
         _DiffersError: the result differs from the given model, or does not run.
-        _NotPlannedError: shape inference or grouping failed.
+        _NotPlannedError: simplification, shape inference or grouping failed.
         ModelError: ONNX Runtime does not run the given model.
     """
-    model = _copy(original)
     try:
-        wrong = simplify(model, how.rewrites, without)
-        if complete(model):
-            simplify(model, how.rewrites, without)
-            complete(model)
+        model, wrong = simplified(original, rewrites=how.rewrites)
         mark_fused(model)
         graph = build_graph(model, how.name)
-    except (MemoryError, PassError):
+    except MemoryError:
         raise
     except Exception as error:  # inference can raise any error
         raise _NotPlannedError(first_line(error)) from error

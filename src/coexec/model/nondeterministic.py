@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-__all__ = ["is_random", "may_merge", "random_nodes"]
+__all__ = ["is_random", "random_nodes"]
 
 _RANDOM = frozenset(
     {
@@ -20,8 +20,6 @@ _DROPOUTS = {
     ("com.microsoft", "BitmaskBiasDropout"): 4, ("com.microsoft", "BitmaskDropout"): 2,
 }  # fmt: skip
 """By operator, the input that decides whether it trains. Without that input it does not."""
-_PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
-"""Operators of other domains may draw random numbers, too."""
 
 
 def random_nodes(model: ir.Model) -> tuple[str, ...]:
@@ -40,11 +38,6 @@ def random_nodes(model: ir.Model) -> tuple[str, ...]:
 def is_random(node: ir.Node, model: ir.Model | None = None) -> bool:
     """Whether ``node`` draws random numbers, itself, in its bodies or in functions of ``model``."""
     return any(_draws(inner) for inner in _inside(node, model, frozenset()))
-
-
-def may_merge(node: ir.Node) -> bool:
-    """Whether two nodes like this one are sure to give the same results for the same inputs."""
-    return node.domain in _PURE_DOMAINS and not node.overload and not is_random(node)
 
 
 def _draws(node: ir.Node) -> bool:

@@ -11,7 +11,7 @@ __all__ = ["quiet"]
 def quiet() -> Iterator[None]:
     """Silence logging in the ``with`` block: steps that an optimizer leaves out, with stack traces,
     and advice on damaged models."""
-    loggers = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
+    loggers = [logging.getLogger(name) for name in ("onnx_ir",)]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:

@@ -18,6 +18,7 @@ from coexec.ort import FOLDER_OF_WEIGHTS, OrtSession, reason_of
 __all__ = [
     "folder_of_weights",
     "is_plain",
+    "own_content",
     "own_session",
     "plain_session",
     "value_info",
@@ -74,30 +75,55 @@ def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) 
         ModelError: ONNX Runtime does not run the model.
     """
     try:
-        if isinstance(model, onnx.ModelProto):
-            model = ir.from_proto(model)
-        if (folder := folder_of_weights(model)) is not None:
-            options.add_session_config_entry(FOLDER_OF_WEIGHTS, folder)
-        proto, weights = without_weights(model, in_files=folder is not None)
-        content = proto.SerializeToString()
+        content, weights = own_content(model, options)
     except Exception as error:
         raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
-    return _with_weights(content, weights, options)
+    return _opened(content, weights, options)
+
+
+def own_content(
+    model: onnx.ModelProto | ir.Model, options: ort.SessionOptions
+) -> tuple[bytes, Mapping[str, ort.OrtValue]]:
+    """A model for ONNX Runtime, serialized without its large weights, which ``options`` have then.
+
+    Returns:
+        The model, and weights whose memory ONNX Runtime uses: keep them as long as the session.
+    """
+    if isinstance(model, onnx.ModelProto):
+        model = ir.from_proto(model)
+    if (folder := folder_of_weights(model)) is not None:
+        options.add_session_config_entry(FOLDER_OF_WEIGHTS, folder)
+    proto, weights = without_weights(model, in_files=folder is not None)
+    return proto.SerializeToString(), _lend(weights, options)
+
+
+def _lend(weights: Mapping[str, Array], options: ort.SessionOptions) -> Mapping[str, ort.OrtValue]:
+    # ONNX Runtime needs aligned memory; a file may have the values at any offset.
+    aligned = {n: np.require(array, requirements=["C", "A"]) for n, array in weights.items()}
+    values = {name: ort_value(array) for name, array in aligned.items()}
+    if values:
+        options.add_external_initializers(list(values), list(values.values()))
+    return values
 
 
 def _with_weights(
     content: str | bytes, weights: Mapping[str, Array], options: ort.SessionOptions
 ) -> OrtSession:
     try:
-        # ONNX Runtime needs aligned memory; a file may have the values at any offset.
-        aligned = {n: np.require(array, requirements=["C", "A"]) for n, array in weights.items()}
-        values = {name: ort_value(array) for name, array in aligned.items()}
-        if values:
-            options.add_external_initializers(list(values), list(values.values()))
+        values = _lend(weights, options)
+    except Exception as error:
+        raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
+    return _opened(content, values, options)
+
+
+def _opened(
+    content: str | bytes, weights: Mapping[str, ort.OrtValue], options: ort.SessionOptions
+) -> OrtSession:
+    try:
         session = OrtSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
-    session.borrowed_weights = values  # the session uses their memory
+    session.borrowed_weights = weights  # the session uses their memory
     return session
 
 

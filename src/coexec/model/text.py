@@ -4,8 +4,6 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from coexec.model.passes import pass_of
-
 __all__ = ["line_of", "text_of"]
 
 _MOST_NUMBERS = 4
@@ -18,17 +16,15 @@ def text_of(model: ir.Model) -> str:
 
 
 def line_of(node: ir.Node) -> str:
-    """Outputs, operator, inputs and attributes of a node, and the pass that made it."""
+    """Outputs, operator, inputs and attributes and name of a node."""
     results = ", ".join(_declared(value) for value in node.outputs if value.name)
     operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     inputs = ", ".join("-" if value is None else _read(value) for value in node.inputs)
     attributes = ", ".join(f"{a.name}={_setting(a)}" for a in node.attributes.values())
-    notes = [node.name or "", f"by {pass_of(node)}" if pass_of(node) else ""]
-    comment = "; ".join(note for note in notes if note)
     return (
         f"{results} = {operator}({inputs})"
         + (f" {{{attributes}}}" if attributes else "")
-        + (f"  # {comment}" if comment else "")
+        + (f"  # {node.name}" if node.name else "")
     )
 
 

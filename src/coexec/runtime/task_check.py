@@ -44,7 +44,6 @@ from coexec.model.difference import (
 )
 from coexec.model.model import Model
 from coexec.model.nondeterministic import is_random
-from coexec.model.passes import pass_of
 from coexec.model.reference_session import weighted_session
 from coexec.model.values import run_session
 from coexec.plan.plan import Plan
@@ -79,8 +78,6 @@ class TaskComparison:
     """Of that output; None: nothing was compared."""
     allowed: float = 0.0
     """Largest difference that counts as equal, relative to the largest value."""
-    passes: tuple[str, ...] = ()
-    """The passes that made operators of the tasks."""
     lowered: str = ""
     """The module of the engine as text; only of one that differs or failed."""
 
@@ -178,12 +175,7 @@ class TaskCheck:
         )
         names = [name for task in tasks for op in task.operators for name in op.outputs if name]
         nodes = [self._model.nodes[name] for name in names]
-        comparison = TaskComparison(
-            segment.name,
-            tasks,
-            segment.place,
-            passes=tuple(dict.fromkeys(name for node in nodes if (name := pass_of(node)))),
-        )
+        comparison = TaskComparison(segment.name, tasks, segment.place)
         if len(segment.pieces) == 1 and segment.pieces[0] != graph.whole_piece(tasks[0]):
             (piece,) = segment.pieces
             comparison = replace(comparison, name=str(piece), region=piece.region)

@@ -3,7 +3,7 @@
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -59,7 +59,6 @@ class OpenedModel:
         examples: Mapping[str, Any] | None = None,
         *,
         assume: bool = False,
-        without_passes: Sequence[str] = (),
         plan: "PlanFile | None" = None,
     ) -> None:
         """
@@ -71,14 +70,12 @@ class OpenedModel:
             examples: example inputs, for models with which made-up inputs may not run. They fix
                 dynamic shapes.
             assume: whether to find sizes for shapes that are still dynamic then, with a warning.
-            without_passes: names of passes that do not simplify it, in alphabetical order.
             plan: the file that gives the shapes; None: the user gives them.
         """
         self.source = source
         self._values, self._cache, self._assume = values or {}, cache, assume
         self._examples = {n: a for n, a in (examples or {}).items() if n not in self._values}
         self._given_shapes = shapes
-        self._without = tuple(without_passes)
         self._plan = plan
 
     @classmethod
@@ -93,7 +90,6 @@ class OpenedModel:
             settings.values,
             settings.examples,
             assume=settings.assume,
-            without_passes=settings.without_passes,
             plan=plan if gives_shapes else None,
         )
 
@@ -154,7 +150,7 @@ class OpenedModel:
             content = digest(self.source, sorted(self.shapes.items()), sorted(self._values.items()))
         else:
             content = digest_of(self.source, self.shapes, self._values, self._cache)
-        return digest(content, FORM, *self._without)
+        return digest(content, FORM)
 
     @property
     def has_cached_digest(self) -> bool:
@@ -225,7 +221,6 @@ class OpenedModel:
                 self.resolved(),
                 shapes=self.shapes,
                 values=self._values,
-                without=self._without,
                 name=self._name(),
                 examples=self._examples,
                 **how,
