@@ -23,8 +23,9 @@ _ROUNDED = 3e-8
 
 
 def activate_before_concat(model: ir.Model) -> None:
-    """Move activations behind a Concat in front of it, where they fuse with what makes its inputs:
-    behind the Concat, engines run them outside of their blocked layouts. Bit by bit the same."""
+    """Move activations behind a Concat in front of it, where they fuse with the operators before.
+
+    Behind a Concat, engines run them outside of their blocked layouts. Results stay bit by bit."""
     for node in list(model.graph):
         if (node.domain, node.op_type) == ("", "Concat"):
             _activate_before(node)
