@@ -137,10 +137,6 @@ class PyLoop {
     } else if (is(types_.call_native)) {
       program.steps.push_back({Kind::call, number(program.calls)});
       program.calls.push_back(call(step));
-      if (!program.calls.back().guards.empty()) {
-        program.calls.back().otherwise = program.callbacks.size();
-        program.callbacks.push_back(callback(nb::borrow(step.attr("otherwise"))));
-      }
     } else if (is(types_.call_python)) {
       program.steps.push_back({Kind::callback, number(program.callbacks)});
       program.callbacks.push_back(callback(nb::borrow(step.attr("function"))));
@@ -163,10 +159,6 @@ class PyLoop {
     }
     if (call.loaded >= static_cast<int>(count))
       throw std::out_of_range("a native step loads an argument that it has not");
-    for (nb::handle guard : nb::borrow<nb::tuple>(step.attr("guards")))
-      call.guards.push_back({nb::cast<std::intptr_t>(guard.attr("cell")),
-                             nb::cast<std::size_t>(guard.attr("size")),
-                             static_cast<float>(nb::cast<double>(guard.attr("limit")))});
     return call;
   }
 

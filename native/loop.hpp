@@ -46,28 +46,12 @@ constexpr Duration kLook = std::chrono::milliseconds(10);
 // pass integers and pointers alike, and a function ignores further ones.
 constexpr std::size_t kMostArguments = 14;
 
-// Numbers that have to be within a limit before a call. `cell` holds a pointer to them.
-struct Guard {
-  std::intptr_t cell;
-  std::size_t size;
-  float limit;
-
-  bool holds() const {
-    const float* numbers = *reinterpret_cast<const float* const*>(cell);
-    int beyond = 0;  // NaN is beyond every limit
-    for (std::size_t i = 0; i < size; ++i) beyond |= !(std::fabs(numbers[i]) <= limit);
-    return beyond == 0;
-  }
-};
-
 // A C function that returns 0 if it has worked: an int, or a pointer to an error.
 struct Call {
   std::intptr_t function = 0;
   std::array<std::intptr_t, kMostArguments> arguments{};
   bool returns_pointer = false;
   int loaded = -1;  // index of an argument that is an address, whose value is passed
-  std::vector<Guard> guards;
-  std::size_t otherwise = 0;  // the callback in its place, if a guard does not hold
 };
 
 // An address: `offset` counts from the pointer of a slot, which each run sets, or from 0.
@@ -389,8 +373,6 @@ class Loop {
     switch (step.kind) {
       case Kind::call: {
         const Call& call = program.calls[step.index];
-        for (const Guard& guard : call.guards)
-          if (!guard.holds()) return {program.callbacks[call.otherwise](), 0};
         const std::intptr_t result = invoke(call);
         const bool worked =
             call.returns_pointer ? result == 0 : static_cast<std::int32_t>(result) == 0;

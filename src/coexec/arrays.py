@@ -5,6 +5,7 @@ Everywhere, the type of a tensor has the name that numpy or ml_dtypes gives it (
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "MOST_FINITE",
+    "MOST_ORDINARY",
     "Array",
     "address_of",
     "aligned",
@@ -19,12 +22,16 @@ __all__ = [
     "aligned_zeros",
     "dtype_of_ort",
     "is_float",
+    "is_ordinary",
     "joined_axes",
     "limits_of",
     "numpy_type",
 ]
 
 Array = npt.NDArray[Any]
+MOST_ORDINARY = 2.0**16
+"""Largest magnitude of the numbers of an ordinary request: samples and pixels of 16 bits."""
+MOST_FINITE = sys.float_info.max
 _CACHE_LINE_BYTES = 64
 """Also the size of an AVX-512 register. Unaligned tensors cost a few per cent."""
 _OF_ORT = {"float": "float32", "double": "float64", "float8e8m0": "float8_e8m0fnu"}
@@ -48,7 +55,18 @@ def dtype_of_ort(name: str) -> str:
 
 def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether a type is a float: a float of numpy, bfloat16, or a float8 of ml_dtypes."""
-    return np.issubdtype(dtype, np.floating) or "float" in dtype.name
+    return dtype.kind == "f" or (dtype.kind == "V" and "float" in dtype.name)
+
+
+def is_ordinary(array: Any, most: float = MOST_ORDINARY) -> bool:
+    """Whether no number of an array of floats is NaN, infinite or larger than ``most`` in
+    magnitude; True for everything else. Takes some microseconds for an image."""
+    if not isinstance(array, np.ndarray) or not array.size or not is_float(array.dtype):
+        return True
+    if array.dtype.itemsize < 4:  # NumPy is slow for 16 bits
+        array = array.astype(np.float32)
+    # A comparison with NaN is false, and the largest of NaN and a number is NaN.
+    return float(array.max()) <= most and float(array.min()) >= -most
 
 
 def limits_of(dtype: np.dtype[Any]) -> Any:

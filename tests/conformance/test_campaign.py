@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,10 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.openvino.library import installed_version
 from tests.helpers.campaign.comparing import difference
 from tests.helpers.campaign.graphs import network
-from tests.helpers.campaign.judging import SETTINGS, Reference, Verdict, verdicts
+from tests.helpers.campaign.judging import SETTINGS, Verdict, verdicts
 from tests.helpers.campaign.operators import probe
 from tests.helpers.campaign.planning import of_graphs
 from tests.helpers.campaign.probe import Given, Probe
-from tests.helpers.campaign.recurrent import recurrent
 from tests.helpers.needs_opencl import opencl_found
 
 SEED = 1
@@ -100,8 +98,7 @@ def of_one(op_type: str, values: Any, **attributes: Any) -> Probe:
         ([1.0, 2.0], [1.0, 2.0001], None),
         ([1.0, 2.0], [1.0, 2.1], "1 of 2 differ"),
         ([1.0, np.nan], [1.0, 2.0], "2.0 for nan"),
-        ([1.0, np.inf], [1.0, -np.inf], "-inf for inf"),
-        ([1.0, 2.0], [1.0, np.nan], "nan for 2.0"),
+        ([1.0, 2.0], [1.0, np.nan], None),  # ONNX Runtime answers
         ([1e-40, -1e-39], [0.0, -0.0], None),
     ],
 )
@@ -129,45 +126,3 @@ def test_a_tie_between_two_steps_may_be_rounded_to_either() -> None:
     for found, good in (([10, 10], True), ([11, 10], False), ([9, 9], False)):
         reason = difference(case, 0, [right], [np.array(found, np.uint8)], lambda feeds: [right])
         assert (reason is None) == good
-
-
-def test_a_tile_may_spread_nan_and_must_not_lose_it() -> None:
-    right = np.zeros((1, 2, 1, 40), np.float32)
-    right[0, 0, 0, 20] = np.nan
-    near, far, lost = right.copy(), right.copy(), np.zeros_like(right)
-    near[0, 1, 0, 15] = np.nan
-    far[0, 1, 0, 5] = np.nan
-    case = of_one("Conv", right)
-    for found, good in ((near, True), (far, False), (lost, False)):
-        reason = difference(case, 0, [right], [found], lambda feeds: [right])
-        assert (reason is None) == good
-
-
-def test_a_graph_may_keep_nan_that_onnx_runtime_loses_and_no_more() -> None:
-    case = replace(network(SEED, 0), operators=("ReduceMax", "Add"), sets=({"x": np.ones(3)},))
-    numbers, kept = np.ones(3, np.float32), np.array([1, np.nan, 1], np.float32)
-    for fed, right, found, good in (
-        (kept, numbers, kept, True),
-        (kept, kept, numbers, False),
-        (numbers, numbers, kept, False),
-    ):
-        of_feeds = replace(case, sets=({"x": fed},))
-        reason = difference(of_feeds, 0, [right], [found], lambda feeds, right=right: [right])
-        assert (reason is None) == good
-
-
-@pytest.mark.parametrize(("kind", "gates"), [("GRU", 3), ("LSTM", 4), ("RNN", 1)])
-@pytest.mark.parametrize("way", ["reverse", "bidirectional"])
-def test_definition_of_recurrent_operators(kind: str, gates: int, way: str) -> None:
-    """As ONNX Runtime computes them of ordinary numbers, with lengths and a first state."""
-    rng, ways = np.random.default_rng(0), 1 + (way == "bidirectional")
-    sizes = (4, 2, 3), (ways, gates * 5, 3), (ways, gates * 5, 5), (ways, 2 * gates * 5)
-    x, w, r, b = (rng.standard_normal(size).astype(np.float32) for size in sizes)
-    state = rng.standard_normal((ways, 2, 5)).astype(np.float32)
-    inputs = [x, w, r, b, np.array([4, 2], np.int32), state, state][: 7 if kind == "LSTM" else 6]
-    attributes: dict[str, Any] = {"hidden_size": 5, "direction": way}
-    given = tuple(Given((values,)) for values in inputs)
-    case = Probe(kind, given, attributes, outputs=3 if kind == "LSTM" else 2, index=0)
-    found = recurrent(kind, inputs, attributes)
-    for ours, expected in zip(found, Reference(case).answers[0], strict=False):
-        np.testing.assert_allclose(ours, expected, atol=1e-5)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from coexec.arrays import limits_of, numpy_type
+from coexec.arrays import is_ordinary, limits_of, numpy_type
 from coexec.graph.graph import Tensor
 from coexec.model.difference import (
     TOLERANCE,
@@ -16,7 +16,6 @@ from coexec.model.difference import (
     difference_of,
     is_rounding,
     unlike,
-    without_overflow,
 )
 from coexec.model.inputs import probes
 from coexec.model.probe_names import ProbeName
@@ -46,8 +45,6 @@ def test_infinity_and_nan_have_their_places(array: Any, data: st.DataObject) -> 
         assert unlike(found, array, TOLERANCE) is None
     elif not (np.isfinite(before) and np.isfinite(other)):
         assert unlike(found, array, TOLERANCE) is not None
-        # Winograd's convolution makes NaN of what lies beside one, and never a number of one.
-        assert (unlike(found, array, TOLERANCE, spreads=True) is None) == bool(np.isnan(other))
 
 
 @pytest.mark.parametrize(
@@ -72,15 +69,6 @@ def test_numbers_below_the_normal_ones_may_become_zero() -> None:
     assert unlike(np.zeros(2, np.float32), np.float32([1e-37, 0]), TOLERANCE) is not None
 
 
-def test_an_overflow_decides_nothing() -> None:
-    """A sum of the largest numbers is infinite in one order of its terms, a number in another."""
-    expected = np.float32([np.inf, 1, 2, np.nan, 5])
-    found = np.float32([3e38, np.nan, 2, 4, 6])
-    a, b = without_overflow({"y": found, "n": [1]}, {"y": expected, "n": [1]})
-    assert a["y"].tolist() == [0, 0, 2, 0, 6] and b["y"].tolist() == [0, 0, 2, 0, 5]
-    assert a["n"] == b["n"] == [1]
-
-
 def test_rounding_is_at_most_twice_what_onnx_runtime_has_itself() -> None:
     assert is_rounding(2e-3, 1e-3) and not is_rounding(2.1e-3, 1e-3)
     assert not is_rounding(0.1, 0.1)
@@ -97,11 +85,8 @@ def test_probes_change_float_values_alone(dtype: str) -> None:
         assert feeds["i"] is ordinary["i"] and feeds["e"].size == 0
         assert feeds["x"].shape == (3, 50) and feeds["x"].dtype.name == dtype
     assert not values["zeros"].any()
-    assert np.isnan(values["nan"]).sum() == 1
-    assert np.isposinf(values["infinity"]).sum() == 1
-    assert np.isneginf(values["negative_infinity"]).sum() == 1
+    assert all(is_ordinary(feeds["x"]) for feeds in found.values())
     limits = limits_of(numpy_type(dtype))
-    assert {float(limits.max), float(limits.min)} <= set(values["largest"].ravel())
     assert 0 < abs(values["small"]).min() < float(limits.tiny)
     assert (values["negative"] <= 0).all()
     assert 0 < abs(values["small"]).max() < 1e-2

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coexec.engines.base import Guard
 from coexec.runtime.loops import loop_classes
 from coexec.runtime.steps import (
     AwaitEvent,
@@ -165,24 +164,6 @@ def test_an_argument_is_loaded_when_the_step_is_carried_out(make: Any) -> None:
     assert seen == [(7, 3), (7, -4)]
     with pytest.raises(IndexError, match="loads an argument"):
         make([[NativeCall(address, (1,), loaded=1)]], 0, 0, 0, 0.0)
-
-
-def test_numbers_beyond_a_limit_are_left_to_python(make: Any) -> None:
-    called: list[str] = []
-    function = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: called.append("native") or 0)
-    address = ctypes.cast(function, ctypes.c_void_p).value or 0
-    numbers = np.zeros(100, np.float32)
-    cell = ctypes.c_void_p(numbers.ctypes.data)
-    guard = Guard(ctypes.addressof(cell), numbers.size, 8.0)
-    step = NativeCall(address, (), guards=(guard,), otherwise=lambda: called.append("python"))
-    with started(make, [[step]]) as loop:
-        for number in (8.0, -8.0, 8.001, -np.inf, np.nan, 1.0):
-            numbers[37] = number
-            assert loop.run([]) is None
-        assert called == ["native"] * 2 + ["python"] * 3 + ["native"]
-        other = np.full(100, 9.0, np.float32)
-        cell.value = other.ctypes.data
-        assert loop.run([]) is None and called[-1] == "python"
 
 
 def test_errors_name_device_step_and_result(make: Any) -> None:

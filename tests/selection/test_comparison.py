@@ -114,10 +114,6 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "shape": (lambda fed, out: with_output(out, lambda y: y[:, 1:]), r"ordinary.*shape"),
     "type": (lambda fed, out: with_output(out, lambda y: y.astype(np.float64)), "type float64"),
     "value": (lambda fed, out: with_output(out, one_off), "of its largest value"),
-    "NaN": (
-        lambda fed, out: with_output(out, np.nan_to_num),
-        r"some NaN \(coexec check --probe nan\).*not nan",
-    ),
     "NaN from numbers": (
         lambda fed, out: with_output(out, lambda y: y * np.float32(np.nan)),
         r"with ordinary inputs \(coexec check\), output 'y' has nan",
@@ -127,25 +123,10 @@ FAULTS: dict[str, tuple[Change, str]] = {
         r"with zeros \(coexec check --probe zeros\), output 'y'",
     ),
     "large": (
-        lambda fed, out: out if np.nanmax(fed["x"]) < 100 else with_output(out, lambda y: y * 0),
-        "very large numbers",
+        lambda fed, out: out if np.max(fed["x"]) < 100 else with_output(out, lambda y: y * 0),
+        "large numbers",
     ),
 }
-
-
-def test_nan_may_spread_from_nan_alone() -> None:
-    """Where ONNX Runtime's maximum forgets a NaN, a plan may keep it; never the other way round."""
-    rules = Agreement(allowed=1e-4, spreads=True)
-    numbers, kept = np.ones(3, np.float32), np.array([1, np.nan, 1], np.float32)
-    alike = [
-        not list(rules.why_unlike({"y": found}, {"y": expected}, {"x": fed}))
-        for found, expected, fed in (
-            (kept, numbers, kept),
-            (numbers, kept, kept),
-            (kept, numbers, numbers),
-        )
-    ]
-    assert alike == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +139,7 @@ def test_an_answer_of_zero_is_judged_on_the_scale_of_ordinary_answers(
     """A detector answers 0 where nothing is, and some engines' exponential gives nearly 0."""
     rules = Agreement(allowed=1e-4, usual=usual_values({"y": np.array([0.0, -0.25], np.float32)}))
     outputs, zero = {"y": np.array([0, found], np.float32)}, {"y": np.zeros(2, np.float32)}
-    why = dict(rules.why_unlike(outputs, zero, {})).get("y")
+    why = dict(rules.why_unlike(outputs, zero)).get("y")
     assert (why is None) if text is None else re.search(text, str(why))
 
 
@@ -259,7 +240,7 @@ def test_a_plan_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     settings = Settings(devices=CPUS, planner="heft", cache=tmp_path)
     prepared = PlanningContext(branches(), settings).prepared_by("heft", {})
     first = compared(prepared)
-    assert first.alike >= 8 and first.reason is None
+    assert first.alike == 6 and first.reason is None
     monkeypatch.setattr(comparison_module, "_compare", lambda *_: pytest.fail("compared again"))
     again = PlanningContext(branches(), settings).prepared_by("heft", {})
     assert compared(again) == first

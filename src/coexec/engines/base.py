@@ -48,7 +48,6 @@ __all__ = [
     "Bound",
     "BoxCopy",
     "Engine",
-    "Guard",
     "InFlight",
     "Launchable",
     "Native",
@@ -186,17 +185,6 @@ class Launchable(Bound, Protocol):
         ...
 
 
-class Guard(NamedTuple):
-    """Numbers of 32-bit floating point that have to be within a limit before a call."""
-
-    cell: int
-    """The address of a pointer to them."""
-    size: int
-    """How many there are."""
-    limit: float
-    """Largest magnitude. NaN is beyond every limit."""
-
-
 class NativeCall(NamedTuple):
     """A call of a C function, which returns 0 if it has worked. It must not raise, and needs no
     lock of Python."""
@@ -210,9 +198,6 @@ class NativeCall(NamedTuple):
     """It returns a pointer to an error, or null. False: an ``int``."""
     loaded: int = -1
     """Index of an argument that is an address: its value when the call is made is passed."""
-    guards: tuple[Guard, ...] = ()
-    otherwise: Callable[[], object] | None = None
-    """Called in Python in place of the function, if a guard does not hold."""
 
 
 @runtime_checkable

@@ -12,10 +12,8 @@ from coexec.graph.graph import Graph, Operator, Tensor
 
 __all__ = [
     "HALF_TOLERANCE",
-    "SPREADING",
     "TOLERANCE",
     "Difference",
-    "all_finite",
     "difference_of",
     "is_half",
     "is_narrow",
@@ -26,7 +24,6 @@ __all__ = [
     "quantises",
     "tolerance_of",
     "unlike",
-    "without_overflow",
     "worst_difference",
 ]
 
@@ -46,11 +43,6 @@ _STEP = 1 / 255
 _LAST_DIGITS = 1e-6
 _QUANTISING = ("Quantize", "QLinear", "QGemm")
 """Parts of the types of operators that round to whole numbers; `DequantizeLinear` does not."""
-SPREADING = frozenset(
-    {"Conv", "GRU", "GlobalMaxPool", "LSTM", "MaxPool", "RNN", "ReduceMax", "ReduceMin"}
-)
-"""Operators that may make NaN of numbers, or keep a NaN that ONNX Runtime loses, where there is a
-NaN or an infinity in their inputs or in ONNX Runtime's result: see ``spreads`` of `unlike`."""
 
 
 @dataclass(frozen=True)
@@ -179,9 +171,7 @@ def own_difference(answers: Iterable[Any], expected: Any, *, quantised: bool = F
     return max(differences, default=0.0) or least
 
 
-def unlike(
-    actual: Any, expected: Any, allowed: float, *, spreads: bool = False, usual: float = 0.0
-) -> str | None:
+def unlike(actual: Any, expected: Any, allowed: float, *, usual: float = 0.0) -> str | None:
     """How an output differs from the expected one, infinity and NaN included; None: it does not.
 
     Differences up to the smallest normal number do not count, because some engines round smaller
@@ -191,8 +181,6 @@ def unlike(
         allowed: difference of finite numbers, relative to the largest expected one or to ``usual``.
         usual: `largest` of this output for ordinary inputs. An output that is 0 or nearly 0 for the
             compared inputs, such as the probability of something absent, is judged on this scale.
-        spreads: a number may have become NaN, as beside a NaN in the tiles of Winograd's
-            convolution. NaN never becomes a number.
     """
     if not isinstance(expected, np.ndarray):
         same = worst_difference(actual, expected) <= allowed
@@ -209,8 +197,6 @@ def unlike(
     comparable = np.isfinite(a) & np.isfinite(b)
     alike = np.where(np.isnan(b), np.isnan(a), a == b)
     lost: Array = ~(comparable | alike)
-    if spreads:
-        lost &= ~np.isnan(a)
     if lost.any():
         where = tuple(int(i) for i in np.argwhere(lost)[0])
         return f"has {a[where]:g} at {list(where)}, not {b[where]:g}"
@@ -228,24 +214,6 @@ def unlike(
     )
 
 
-def without_overflow(
-    actual: Mapping[str, Any], expected: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Both outputs, with 0 where one of them is NaN or infinite.
-
-    For inputs that are the largest numbers of their type: a sum of them overflows in one order of
-    its terms and not in another.
-    """
-    found, wanted = dict(actual), dict(expected)
-    for name, b in expected.items():
-        a = actual[name]
-        both = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
-        if both and is_float(b.dtype) and (a.dtype, a.shape) == (b.dtype, b.shape):
-            numbers = np.isfinite(a) & np.isfinite(b)
-            found[name], wanted[name] = (np.where(numbers, v, 0).astype(v.dtype) for v in (a, b))
-    return found, wanted
-
-
 def largest(value: Any) -> float:
     """Largest absolute value of the finite numbers in an array of floats; 0.0 if there is none, and
     for everything else."""
@@ -253,12 +221,6 @@ def largest(value: Any) -> float:
         return 0.0
     numbers = value.astype(np.float64)
     return float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0))
-
-
-def all_finite(tensors: Mapping[str, Any]) -> bool:
-    """Whether no array of floats has NaN or infinity."""
-    arrays = (a for a in tensors.values() if isinstance(a, np.ndarray) and a.dtype.kind == "f")
-    return all(np.isfinite(array).all() for array in arrays)
 
 
 def _others(actual: Any, expected: Array) -> str:

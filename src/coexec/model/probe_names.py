@@ -5,7 +5,5 @@ from typing import Literal
 
 __all__ = ["ProbeName"]
 
-ProbeName = Literal[
-    "zeros", "nan", "large", "infinity", "negative_infinity", "negative", "small", "largest", "unit"
-]
+ProbeName = Literal["zeros", "large", "negative", "small", "unit"]
 """A name of `coexec.model.inputs.probes`."""

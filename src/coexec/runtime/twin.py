@@ -15,7 +15,6 @@ from time import perf_counter
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.engines.base import Guard
 from coexec.runtime.steps import (
     AwaitEvent,
     CallPython,
@@ -228,9 +227,7 @@ class TwinLoop:
                 call = partial(function, *step.arguments)
                 if step.loaded >= 0:
                     call = partial(_called_with_loaded, function, step)
-                if not step.guards or step.otherwise is None:
-                    return call
-                return partial(_guarded, call, step.guards, step.otherwise)
+                return call
             case CallPython():
                 return partial(_without_result, step.function)
             case CopyBox():
@@ -254,21 +251,6 @@ def _called_with_loaded(function: Callable[..., int], step: NativeCall) -> int:
     arguments = list(step.arguments)
     arguments[step.loaded] = ctypes.c_ssize_t.from_address(arguments[step.loaded]).value
     return function(*arguments)
-
-
-def _guarded(
-    call: Callable[[], int], guards: Sequence[Guard], otherwise: Callable[[], object]
-) -> int | None:
-    if all(map(_holds, guards)):
-        return call()
-    otherwise()
-    return None
-
-
-def _holds(guard: Guard) -> bool:
-    address = ctypes.c_ssize_t.from_address(guard.cell).value
-    numbers = np.ctypeslib.as_array((ctypes.c_float * guard.size).from_address(address))
-    return bool((np.abs(numbers) <= np.float32(guard.limit)).all())
 
 
 def _without_result(function: Callable[[], object]) -> None:

@@ -1,9 +1,10 @@
 """Compare the outputs of a plan with ONNX Runtime's. Before that, a plan answers no request.
 
 Both run on the same made-up inputs: ordinary ones, and ones with zeros, negative, very small and
-very large numbers, infinities and NaN (`coexec.model.inputs.probes`). Outputs are alike if shapes,
-types and integers are equal, NaN and infinity are at the same positions, and the largest difference
-of other numbers is within the tolerance. The result is in the cache, next to the plan.
+large numbers (`coexec.model.inputs.probes`). Outputs are alike if shapes, types and integers are
+equal, and the largest difference of other numbers is within the tolerance. The result is in the
+cache, next to the plan. Unusual numbers are not compared: no plan answers such a request
+(`coexec.session.plan_backend`).
 
 ONNX Runtime is no exact reference, because a model may amplify rounding. If its answers with and
 without its optimisations differ by more than the tolerance, a plan's answers may differ twice as
@@ -26,19 +27,16 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from coexec.arrays import Array
+from coexec.arrays import MOST_FINITE, Array, is_ordinary
 from coexec.cache import Entry
 from coexec.errors import CoexecError, ModelError, first_line
 from coexec.model.difference import (
-    SPREADING,
-    all_finite,
     is_rounding,
     largest,
     moved,
     own_difference,
     quantises,
     unlike,
-    without_overflow,
     worst_difference,
 )
 from coexec.model.main_memory import trim_memory
@@ -94,10 +92,6 @@ class Agreement:
     """Whether two runs of ONNX Runtime differ, so that a comparison is never possible."""
     allowed: float = 0.0
     """Largest difference that counts as rounding, relative to the largest value."""
-    spreads: bool = False
-    """Whether NaN may reach more elements than with ONNX Runtime: in the tiles of Winograd's
-    convolutions, and in maxima, minima and recurrent operators, where ONNX Runtime loses some NaN
-    (docs/gpu.md). This applies to requests with NaN or infinity in an input or an answer."""
     usual: Mapping[str, float] = field(default_factory=dict)
     """By name of an output, the largest value in ONNX Runtime's answer to ordinary inputs."""
 
@@ -127,18 +121,12 @@ class Agreement:
         return self.differs is None and self.unknown is not None and not self.is_random
 
     def why_unlike(
-        self, outputs: Mapping[str, Any], expected: Mapping[str, Any], feeds: Mapping[str, Any]
+        self, outputs: Mapping[str, Any], expected: Mapping[str, Any]
     ) -> Iterator[tuple[str, str]]:
-        """Names of the outputs that differ from ONNX Runtime's, and how each differs.
-
-        Args:
-            outputs: the plan's answers to ``feeds``.
-            expected: ONNX Runtime's answers to ``feeds``.
-        """
-        spreads = self.spreads and not (all_finite(feeds) and all_finite(expected))
+        """Names of the outputs of a plan that differ from ONNX Runtime's, and how each differs."""
         for name, value in expected.items():
             usual = self.usual.get(name, 0.0)
-            text = unlike(outputs[name], value, self.allowed, spreads=spreads, usual=usual)
+            text = unlike(outputs[name], value, self.allowed, usual=usual)
             if text is not None:
                 yield name, text
 
@@ -151,8 +139,6 @@ class Expected:
     """The inputs in words, with the command that runs a plan on them."""
     feeds: Mapping[str, Any]
     outputs: Mapping[str, Any]
-    overflows: bool = False
-    """Whether sums of the inputs may overflow, depending on the order of their terms."""
 
 
 class ReferenceAnswers:
@@ -203,6 +189,8 @@ class ReferenceAnswers:
                 continue
             if any(unlike(again[name], first[name], _REPEATED) for name in first):
                 return (), "it draws random numbers: two runs with the same inputs differ", True
+            if not all(is_ordinary(value, MOST_FINITE) for value in first.values()):
+                return (), "its answers have NaN or infinity, which ONNX Runtime computes", True
             expected = [Expected("ordinary inputs (coexec check)", ordinary, first)]
             for probe in probes([graph.tensors[name] for name in graph.inputs], ordinary):
                 if len(expected) >= _LEAST and time.monotonic() > end_s:
@@ -210,8 +198,7 @@ class ReferenceAnswers:
                 what = f"{probe.what} (coexec check --probe {probe.name})"
                 try:
                     outputs = self._run(session, probe.feeds)
-                    overflows = probe.name == "largest"
-                    expected.append(Expected(what, probe.feeds, outputs, overflows))
+                    expected.append(Expected(what, probe.feeds, outputs))
                 except Exception:
                     continue  # the model does not accept such values
             return expected, None, False
@@ -249,12 +236,6 @@ class ReferenceAnswers:
         if not (self.quantised or _has(self._work, _DECIDING)):
             return None
         return self.plain(replace(answer, feeds=moved(answer.feeds, quantised=self.quantised)))
-
-    def scatters(self, answer: Expected) -> bool:
-        """Whether NaN in the inputs may change other numbers, because the model first spreads NaN
-        and then decides by values."""
-        work = self._work
-        return not all_finite(answer.feeds) and _has(work, SPREADING) and _has(work, _DECIDING)
 
     def close(self) -> None:
         """Release the session that `plain` has opened, and the memory of the comparison."""
@@ -351,8 +332,7 @@ def _keep(prepared: Prepared, result: Agreement) -> Agreement:
 def _compare(work: PlanningContext, runner: Runner, reference: ReferenceAnswers) -> Agreement:
     rules = replace(rules_of(work), usual=usual_values(reference.answers[0].outputs))
     alike, undecided = 0, ""
-    for probed in reference.answers:
-        answer = probed
+    for answer in reference.answers:
         try:
             outputs: Mapping[str, Any] = runner.run(answer.feeds)
         except CoexecError as error:
@@ -361,10 +341,7 @@ def _compare(work: PlanningContext, runner: Runner, reference: ReferenceAnswers)
                 differs=f"it fails with {answer.what}, for which ONNX Runtime "
                 f"has an answer: {first_line(error)}",
             )
-        if probed.overflows:
-            outputs, expected = without_overflow(outputs, probed.outputs)
-            answer = replace(probed, outputs=expected)
-        differences = dict(rules.why_unlike(outputs, answer.outputs, answer.feeds))
+        differences = dict(rules.why_unlike(outputs, answer.outputs))
         if differences:
             judgement = judged(differences, outputs, answer, reference, rules.allowed)
             if judgement.differs:
@@ -400,10 +377,6 @@ def judged(
     Args:
         differences: how outputs differ, by name; see `Agreement.why_unlike`.
     """
-    if reference.scatters(answer):
-        return Judgement(
-            undecided="NaN may spread in convolutions, and the model decides by what has become NaN"
-        )
     try:
         plain, moved = reference.plain(answer), reference.moved(answer)
     except Exception:
@@ -455,7 +428,7 @@ def usual_values(ordinary: Mapping[str, Any]) -> dict[str, float]:
 
 def rules_of(work: PlanningContext) -> Agreement:
     """The rules by which outputs of plans on these devices count as alike."""
-    return Agreement(allowed=work.tolerance, spreads=_has(work, SPREADING))
+    return Agreement(allowed=work.tolerance)
 
 
 def _has(work: PlanningContext, kinds: Collection[str]) -> bool:

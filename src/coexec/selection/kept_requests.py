@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coexec.arrays import Array
+from coexec.arrays import MOST_FINITE, MOST_ORDINARY, Array, is_ordinary
 from coexec.errors import CoexecError, first_line
 from coexec.runtime.runner import Runner
 
@@ -72,15 +72,16 @@ class KeptRequests:
         return len(self._kept) == ENOUGH
 
     def add(self, feeds: Any, names: Sequence[str], outputs: Sequence[Any]) -> None:
-        """Keep a request, if the last one is old enough and all inputs and outputs are arrays."""
+        """Keep a request, if the last one is old enough, all inputs and outputs are arrays, and a
+        plan would answer it: it has no unusual numbers."""
         now_s = time.monotonic()
         if now_s < self._next_s and self.full:
             return
-        arrays = isinstance(feeds, Mapping) and all(
-            isinstance(value, np.ndarray) and value.dtype != object
-            for value in (*feeds.values(), *outputs)
-        )
-        if not arrays:
+        if not isinstance(feeds, Mapping) or not all(
+            isinstance(value, np.ndarray) and value.dtype != object and is_ordinary(value, most)
+            for values, most in ((feeds.values(), MOST_ORDINARY), (outputs, MOST_FINITE))
+            for value in values
+        ):
             return
         size_bytes = sum(value.nbytes for value in (*feeds.values(), *outputs))
         if size_bytes > self._most_bytes // ENOUGH:
@@ -105,6 +106,6 @@ class KeptRequests:
                 answers = runner.run(request.feeds)
             except CoexecError as error:
                 return 0, f"a request that ONNX Runtime has answered fails: {first_line(error)}"
-            for name, text in rules.why_unlike(answers, request.outputs, request.feeds):
+            for name, text in rules.why_unlike(answers, request.outputs):
                 return 0, f"for a request of the program, output {name!r} {text}"
         return len(requests), None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coexec.arrays import Array
+from coexec.arrays import MOST_FINITE, Array, is_ordinary
 from coexec.runtime.runner import Cancelled
 from coexec.selection.background import TRAFFIC
 from coexec.selection.plan_selector import PlanSelector, Running
@@ -42,14 +42,19 @@ class PlanBackend:
         output_names: Sequence[str] | None,
         feeds: Any,
         cancelled: Cancelled | None,
-    ) -> list[Array]:
+    ) -> list[Array] | None:
         """The outputs of a request, by the plan ``running``.
+
+        None: the request or the answer has unusual numbers, so that ONNX Runtime has to answer:
+        engines compute NaN, infinities and very large numbers in ways of their own.
 
         Raises:
             InputError: the plan does not take the request.
             CoexecError: the run has failed, as in `Runner.run`.
         """
         names, arrays = checked_request(running, output_names, feeds)
+        if not all(map(is_ordinary, arrays.values())):
+            return None
         TRAFFIC.begin()
         try:
             if self._settings.replan is None and self.recorded is None:
@@ -58,15 +63,19 @@ class PlanBackend:
                 outputs, _ = self._run_recorded(running, arrays, cancelled)
         finally:
             TRAFFIC.end()
-        return [outputs[name] for name in names]
+        answer = [outputs[name] for name in names]
+        return answer if all(map(_is_finite, answer)) else None
 
     def run_with_trace(
         self, running: Running, output_names: Sequence[str] | None, feeds: Any
-    ) -> tuple[list[Array], Trace]:
+    ) -> tuple[list[Array], Trace] | None:
         """As `run`. Also returns the trace of the run."""
         names, arrays = checked_request(running, output_names, feeds)
+        if not all(map(is_ordinary, arrays.values())):
+            return None
         outputs, trace = self._run_recorded(running, arrays)
-        return [outputs[name] for name in names], trace
+        answer = [outputs[name] for name in names]
+        return (answer, trace) if all(map(_is_finite, answer)) else None
 
     def _run_recorded(
         self, running: Running, feeds: Mapping[str, Array], cancelled: Cancelled | None = None
@@ -111,6 +120,10 @@ class PlanBackend:
         """Store ONNX Runtime's report about the model for later sessions."""
         if (running := self.selector.running(())) is not None:
             signature.keep(self.selector.cache, _digest(running))
+
+
+def _is_finite(array: Array) -> bool:
+    return is_ordinary(array, MOST_FINITE)
 
 
 def _digest(running: Running) -> str:

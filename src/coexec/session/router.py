@@ -167,7 +167,8 @@ class Router:
         if running is None or self.plans is None or not self._follows(run_options):
             return Unanswered(shapes)
         try:
-            return self.plans.run(running, output_names, feeds, _cancelled(run_options))
+            answer = self.plans.run(running, output_names, feeds, _cancelled(run_options))
+            return Unanswered(shapes) if answer is None else answer
         except InputError as error:
             return Unanswered(shapes, because=error)
         except TerminatedError as error:
@@ -304,7 +305,9 @@ class Router:
         feeds = self._without_constants(feeds)
         shapes, running = self._plan_for(feeds)
         if running is not None and self.plans is not None:
-            return self.plans.run_with_trace(running, output_names, feeds)
+            answer = self.plans.run_with_trace(running, output_names, feeds)
+            if answer is not None:
+                return answer
         start_s = time.perf_counter()
         outputs = self._by_ort(Unanswered(shapes), output_names, feeds, None, ARRAYS)
         took_s = time.perf_counter() - start_s

@@ -145,7 +145,7 @@ def test_weights_are_not_copied(device: OpenVinoDevice) -> None:
     module = Module(proto.SerializeToString(), {"w": weight}, (x,), (y,))
     (constant,) = [
         op
-        for op in read(module, None).model.get_ops()
+        for op in read(module).model.get_ops()
         if op.get_type_name() == "Constant" and op.get_byte_size() == weight.nbytes
     ]
     address = constant.get_data().__array_interface__["data"][0]

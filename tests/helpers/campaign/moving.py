@@ -138,7 +138,7 @@ def pad(d: Draws) -> Probe:
     axes = d.axes(rank) if opset >= 18 and d.chance(0.3) else None
     count = 2 * (rank if axes is None else len(axes))
     pads = [d.number(low, most) if d.chance(0.6) else 0 for _ in range(count)]
-    value = d.pick((0.0, 2.5, -1.0, np.nan, np.inf))
+    value = d.pick((0.0, 2.5, -1.0))
     if opset == 7:
         attributes = {"mode": mode, "pads": pads, "value": value}
         return Probe("Pad", (d.data(shape),), attributes, opset)

@@ -17,7 +17,6 @@ from coexec.engines.kernels.base import (
     ceil_div,
     indented,
 )
-from coexec.engines.kernels.nan_order import in_blocks
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at
 from coexec.engines.kernels.reductions import lowest
@@ -70,9 +69,6 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         step = f"if (best < 0 || v > acc) {{ acc = v; best = {index}; }}"
         lines.append("long best = -1;")
     lines.append(f"{kind} acc = ({kind})({start});")
-    if op.op_type == "MaxPool" and not indices and not in_blocks(x.shape, context.arch):
-        # In ONNX Runtime the result depends on its vectors; here NaN stays NaN.
-        step = "acc = ((v > acc) | (v != v)) ? v : acc;"
     take = [f"const {kind} v = {load};", step]
     bounds, loops = over_taps(slides, dilations, take, source.size, in_rows)
     lines += [*bounds, *loops]
@@ -113,7 +109,7 @@ def _steps(op: Operator, dtype: str, kind: str, count: str) -> tuple[str, str, s
     """First value of ``acc``, the statement for an element ``v``, and the expression of the
     result."""
     if op.op_type == "MaxPool":
-        # PoCL calls a function for max and for fmax. If either is NaN, v is taken.
+        # PoCL calls a function for max and for fmax.
         return lowest(dtype), "acc = acc > v ? acc : v;", "acc"
     if op.op_type == "AveragePool":
         return "0.0f", "acc += v;", f"acc * (1.0f / ({count}))"

@@ -1,15 +1,8 @@
 """ReduceSum and other reductions; `rows` describes how a work item iterates over the elements."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from coexec.engines.kernels.base import CTYPES, Context, Kernel, KernelLaunch, Node, Source
-from coexec.engines.kernels.nan_order import (
-    Load,
-    in_blocks,
-    in_eigens_order,
-    in_pools_order,
-    refolded,
-)
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import at, neighbours
 from coexec.engines.kernels.reductions import MAXIMUM, Fold, fold, highest, lowest, total
@@ -77,22 +70,9 @@ def reduction(
         zero = f"({rows.ctype})(0.0f)"  # infinity - infinity would be NaN
         lines.append(f"top = fabs(top) == ({rows.ctype})(INFINITY) ? {zero} : top;")
     lines += fold(rows, "all", operation)
-    if kind in ("Max", "Min") and x.dtype in FLOATS and length > 1:
-        if node.operator.op_type == "GlobalMaxPool":
-            if in_blocks(x.shape, context.arch):
-                lines += refolded(rows, "all", lambda load: in_pools_order(load, length))
-        elif rows.layout.of_neighbours:
-            lines += refolded(rows, "all", lambda load: _in_order(load, kind, rows))
     result = finish.format(a="all", count=f"{length}" if x.dtype in INTEGERS else f"{length}.0f")
     store = _store(rows, output, result, keep, len(x.shape), x.shape[1] if side_by_side else 1)
     return rows.finish([*lines, *store])
-
-
-def _in_order(load: Load, kind: str, rows: RowKernel) -> Sequence[str]:
-    """Lines that fold a row of neighbours with NaN in the order of ONNX Runtime."""
-    count, better = rows.layout.length, ">" if kind == "Max" else "<"
-    ctype = "double" if rows.ctype == "double" else "float"
-    return in_eigens_order(load, count, better, f"{rows.layout.number} * {count}", ctype)
 
 
 def _operation(kind: str, dtype: str) -> tuple[Fold, str]:

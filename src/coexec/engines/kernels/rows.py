@@ -153,21 +153,6 @@ class RowLayout:
     def channels(self) -> int:
         return self._sizes[1]
 
-    @property
-    def of_neighbours(self) -> bool:
-        """Whether the elements of a row are neighbours in a row-major tensor."""
-        inner = min(self._along, default=0)
-        return all(self._sizes[a] == 1 for a in self.kept if a > inner)
-
-    @property
-    def number(self) -> str:
-        """Number of the row in a row-major tensor; if rows are lanes, ``c`` is the channel."""
-        text = "0"
-        for a in self.kept:
-            name = "c" if a == 1 and self.side_by_side else f"p{a}"
-            text = f"({text} * {self._sizes[a]} + {name})"
-        return text
-
     def element(self, index: str, channel: str = "") -> str:
         """Expression of the element ``index`` of the row; if rows are lanes, of row ``channel``."""
         coordinates = self._coordinates(f"({index})", self._sizes)

@@ -15,9 +15,8 @@ from coexec.engines.openvino.failures import translated
 from coexec.engines.openvino.library import core, installed_version
 from coexec.engines.openvino.options import PRECISIONS, OpenVinoOptions
 from coexec.engines.openvino.processors import processors
-from coexec.engines.openvino.program import Compiled, OpenVinoProgram
+from coexec.engines.openvino.program import OpenVinoProgram
 from coexec.engines.openvino.reading import read
-from coexec.engines.openvino.special import LIMIT
 from coexec.engines.openvino.support import why_not
 from coexec.errors import DeviceError
 from coexec.graph.graph import Operator, Tensor
@@ -76,24 +75,21 @@ class OpenVinoDevice(OpenEngine):
         names = ", ".join(tensor.name for tensor in module.outputs)
         remedy = "run that part elsewhere with another plan"
 
-        def compiled(limit: float | None) -> Compiled:
-            with translated(name, f"compiling what makes {names}", remedy), self._starting():
-                converted = read(module, limit)
-                properties = self._properties() | self._of_integers(converted.quantized)
-                # Computed indices are read from outputs that the caller does not set.
-                model: Any = None
-                if self._plugin == "CPU" and not (converted.axes or converted.marked):
-                    size_bytes = sum(array.nbytes for array in module.weights.values())
-                    model = native_model(converted.model, size_bytes, self._plugin, properties)
-                if model is None:
-                    model = core().compile_model(converted.model, self._plugin, properties)
-            self._check_threads(model)
-            _check_outputs(name, module, converted.model)
-            return Compiled(model, converted.inputs, converted.limited, converted.axes)
-
-        # The bounds are for numbers of 32 bits; numbers of 16 bits overflow earlier.
-        limit = None if self._options.precision == "fp16" else LIMIT
-        return OpenVinoProgram(module, compiled, limit, name, self._group)
+        with translated(name, f"compiling what makes {names}", remedy), self._starting():
+            converted = read(module)
+            properties = self._properties() | self._of_integers(converted.quantized)
+            # Computed indices are read from outputs that the caller does not set.
+            model: Any = None
+            if self._plugin == "CPU" and not converted.axes:
+                size_bytes = sum(array.nbytes for array in module.weights.values())
+                model = native_model(converted.model, size_bytes, self._plugin, properties)
+            if model is None:
+                model = core().compile_model(converted.model, self._plugin, properties)
+        self._check_threads(model)
+        _check_outputs(name, module, converted.model)
+        return OpenVinoProgram(
+            module, model, converted.inputs, converted.axes, device=name, group=self._group
+        )
 
     def _starting(self) -> AbstractContextManager[None]:
         return self._group.compiling() if self._group else nullcontext()

@@ -17,7 +17,6 @@ import onnx
 from coexec.arrays import Array
 from coexec.engines.openvino.indices import Axis, with_ends
 from coexec.engines.openvino.library import core
-from coexec.engines.openvino.special import keep_quotients, keep_special_values
 from coexec.lowering.module import Module
 
 __all__ = ["Read", "read", "writable"]
@@ -34,21 +33,14 @@ class Read(NamedTuple):
     """An `openvino.Model`."""
     inputs: Mapping[str, int]
     """By name, the numbers of the inputs. Inputs that no operator reads are missing."""
-    limited: bool
-    """Whether its results are right only if no fed number exceeds the limit."""
     axes: tuple[Axis, ...]
     """The axes to which indices refer."""
     quantized: bool
     """Whether OpenVINO may compute with integers of 8 bits."""
-    marked: bool
-    """Whether operators have marks that a file of the model would not keep."""
 
 
-def read(module: Module, limit: float | None) -> Read:
+def read(module: Module) -> Read:
     """Convert ``module``. Its weights have to live as long as models compiled from the result.
-
-    Args:
-        limit: largest magnitude of floating-point inputs; None: they may be anything.
 
     Raises:
         RuntimeError: OpenVINO does not convert an operator.
@@ -58,14 +50,12 @@ def read(module: Module, limit: float | None) -> Read:
     model = core().read_model(proto.SerializeToString())
     origins = _origins(proto)
     _put_weights_in(model, large, origins)
-    limited = keep_special_values(model, limit)
-    marked = keep_quotients(model)
     inputs = {_name(port, origins): number for number, port in enumerate(model.inputs)}
     _copy_inputs_to_outputs(model)
     quantized = any(
         op.get_type_name() == "FakeQuantize" or _widens_integers(op) for op in model.get_ops()
     )
-    return Read(model, inputs, limited, with_ends(model, inputs), quantized, marked)
+    return Read(model, inputs, with_ends(model, inputs), quantized)
 
 
 def _widens_integers(op: Any) -> bool:

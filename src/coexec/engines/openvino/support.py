@@ -205,8 +205,6 @@ def _resize(op: Operator, tensors: _Tensors) -> str | None:
     of_opset_7: Any = op.attributes.get("scales", ())
     scales = op.constants.get(1 if op.version < 11 else 2, of_opset_7)
     before, after = tensors[op.inputs[0]].shape, tensors[op.outputs[0]].shape
-    if before == after and op.text("mode", "nearest") != "nearest":
-        return "that changes no size: it would make NaN of the neighbours of an infinity"
     sizes = zip(before, after, scales, strict=False)
     if any(output_size != size * scale for size, output_size, scale in sizes):
         return "with scales that give no whole sizes: it would take other ones"
@@ -220,11 +218,6 @@ def _gathered_elements(op: Operator, tensors: _Tensors) -> str | None:
     return None if shape == places else "with fewer indices along other axes: it does not convert"
 
 
-def _cast(op: Operator, tensors: _Tensors) -> str | None:
-    floats = tensors[op.inputs[0]].dtype in _FLOATS
-    return "of floats to bool: it takes NaN for false" if floats and op.int("to", 1) == 9 else None
-
-
 def _celu(op: Operator, tensors: _Tensors) -> str | None:
     is_half = tensors[op.inputs[0]].dtype == "float16"
     return "of float16: it cannot convert it" if is_half else None
@@ -232,16 +225,8 @@ def _celu(op: Operator, tensors: _Tensors) -> str | None:
 
 def _clip(op: Operator, tensors: _Tensors) -> str | None:
     limits = [name for name in op.inputs[1:] if name]
-    if any(not tensors[name].constant for name in limits):
-        return "with limits that are computed: it would take a NaN for one"
     if op.version >= 11 and len(limits) < 2 and tensors[op.inputs[0]].dtype == "float16":
         return "of float16 with one limit: it would take the largest finite number for the other"
-    return None
-
-
-def _gemm(op: Operator, tensors: _Tensors) -> str | None:
-    if len(op.inputs) > 2 and not op.number("beta", 1.0):
-        return "with beta=0: it would make NaN of an infinity times 0"
     return None
 
 
@@ -277,18 +262,12 @@ def _quantized(op: Operator, tensors: _Tensors) -> str | None:
 def _recurrent(op: Operator, tensors: _Tensors) -> str | None:
     if op.int("layout", 0) or op.int("input_forget", 0):
         return "with layout=1 or input_forget=1"
-    if op.number("clip", 0.0):
-        return "with clip: it would lose NaN"
     extra = [i for i in (4, 7) if i < len(op.inputs) and op.inputs[i]]
     return "with lengths of sequences or peepholes" if extra else None
 
 
 def _sampled(op: Operator, tensors: _Tensors) -> str | None:
-    if len(tensors[op.inputs[0]].shape) > 4:
-        return "of volumes"
-    if op.text("mode", "linear") != "nearest":
-        return "that interpolates: it would make NaN of the neighbours of an infinity"
-    return None
+    return "of volumes" if len(tensors[op.inputs[0]].shape) > 4 else None
 
 
 def _aligned(op: Operator, tensors: _Tensors) -> str | None:
@@ -303,8 +282,6 @@ def _scattered(op: Operator, tensors: _Tensors) -> str | None:
     reduction, dtype = op.text("reduction", "none"), tensors[op.inputs[0]].dtype
     if reduction != "none" and dtype == "float16":
         return "of float16 with a reduction: ONNX Runtime refuses it"
-    if reduction in ("max", "min") and dtype == "float32":
-        return f"with {reduction}: it would lose NaN"
     return None
 
 
@@ -339,11 +316,9 @@ _RULES: Mapping[str, Callable[[Operator, _Tensors], str | None]] = {
     ),
     **dict.fromkeys(("ScatterElements", "ScatterND"), _scattered),
     **dict.fromkeys(_ZERO_POINTS, _quantized),
-    "Cast": _cast,
     "Celu": _celu,
     "Clip": _clip,
     "GatherElements": _gathered_elements,
-    "Gemm": _gemm,
     "HardSigmoid": _hard_sigmoid,
     "PRelu": _slope,
     "GridSample": _sampled,
@@ -358,8 +333,4 @@ _RULES: Mapping[str, Callable[[Operator, _Tensors], str | None]] = {
     "LRN": lambda op, tensors: (
         None if op.number("bias", 1.0).is_integer() else "with a bias that is no integer"
     ),
-    **dict.fromkeys(("ArgMax", "ArgMin"), lambda op, tensors: (
-        "with select_last_index: it takes other places of NaN"
-        if op.int("select_last_index", 0) else None
-    )),
 }  # fmt: skip
