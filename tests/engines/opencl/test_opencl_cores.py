@@ -186,7 +186,7 @@ def einsums(a: Layers) -> None:
 
 
 def largest(a: Layers) -> None:
-    """Of equal elements, and of NaN: above all numbers."""
+    """Also of equal elements."""
     for count, shape, axis in (
         (1, (3, 70), 1),
         (5, (2, 9, 33), 2),
@@ -195,12 +195,11 @@ def largest(a: Layers) -> None:
     ):
         k = a.constant(values=np.array([count]))
         for up in (0, 1):
-            a.add("TopK", a.given(*shape, gaps=True), k, outputs=2, axis=axis, largest=up)
+            a.add("TopK", a.given(*shape), k, outputs=2, axis=axis, largest=up)
     a.add("TopK", a.given(3, 50, dtype="int64"), a.constant(values=np.array([20])), outputs=2)
 
 
 def resizes(a: Layers) -> None:
-    """NaN and infinity spread to the same elements."""
     for shape, scales, mode in (
         ((1, 20, 5, 6), (1, 1, 2, 2), "linear"),
         ((2, 3, 9, 7), (1, 1, 0.6, 1.7), "linear"),
@@ -210,7 +209,7 @@ def resizes(a: Layers) -> None:
         ((1, 2, 3, 4, 5), (1, 1, 2, 2, 2), "linear"),
     ):
         given = a.constant(values=np.array(scales, np.float32))
-        a.add("Resize", a.given(*shape, gaps=mode == "linear"), "", given, mode=mode)
+        a.add("Resize", a.given(*shape), "", given, mode=mode)
 
 
 def rows(a: Layers) -> None:

@@ -28,26 +28,23 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 def extremum(rows: RowKernel, largest: bool, last: bool) -> list[str]:
     """Lines that declare ``best``, the largest or smallest element, and its index ``found``.
 
-    Of equal elements, it is the first one or the ``last`` one. NaN is ignored, except in the first
-    element, where it is the result. ``rows`` must give elements one by one.
+    Of equal elements, it is the first one or the ``last`` one. ``rows`` must give elements one by
+    one.
     """
     better = ">" if largest else "<"
     either = f"{better}=" if last else better
     later = ">" if last else "<"
     lines = [f"{rows.ctype} best = 0;", "int found = -1;"]
-    # A work item may start with NaN. It is replaced, unless it is the row's first element.
-    passed = " || (best != best && found)" if rows.sharing > 1 else ""
     lines += rows.loop(
         rows.layout.scalars(),
         lambda access: [
-            f"if (found < 0 || v {either} best{passed}) {{",
+            f"if (found < 0 || v {either} best) {{",
             f"  best = v; found = {access.index};",
             "}",
         ],
     )
     merge = [
-        f"if (found_other >= 0 && (found < 0 || best_other {better} best{passed}",
-        "    || (best_other != best_other && found_other == 0)",
+        f"if (found_other >= 0 && (found < 0 || best_other {better} best",
         f"    || (best_other == best && found_other {later} found))) {{",
         "  best = best_other; found = found_other;",
         "}",

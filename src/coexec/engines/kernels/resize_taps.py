@@ -6,7 +6,7 @@ and `onnx.reference.ops.op_resize`.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,25 +96,7 @@ def taps(op: Operator, tensors: Mapping[str, Tensor]) -> dict[int, Taps]:
         if _coordinates(op) == "tf_crop_and_resize":
             rows[(positions < 0) | (positions > scale.size - 1)] = -1
         taps_by_axis[axis] = Taps(rows.astype(np.int32), weights.astype(np.float32))
-    if taps_by_axis and _mode(op) != "nearest" and not op.int("antialias", 0):
-        for axis in _interpolated_together(source, taps_by_axis):
-            if axis not in taps_by_axis and (source[axis] > 1 or _mode(op) == "cubic"):
-                whole = _ResizedAxis(source[axis], source[axis], 1.0, 0.0, 1.0)
-                rows, weights = _interpolated(op, whole, np.arange(whole.size, dtype=np.float32))
-                rows = np.clip(rows, 0, whole.size - 1)
-                taps_by_axis[axis] = Taps(rows.astype(np.int32), weights.astype(np.float32))
     return dict(sorted(taps_by_axis.items()))
-
-
-def _interpolated_together(source: tuple[int, ...], changed: Collection[int]) -> range:
-    """The axes along which ONNX Runtime interpolates together: two of images, three of volumes.
-
-    So NaN and infinity spread from the next row also along an axis whose size stays.
-    """
-    rank = len(source)
-    together = {2: 2, 3: 3, 4: 2, 5: 3}.get(rank, 0)
-    axes = range(rank - together, rank)
-    return axes if set(changed) <= set(axes) else range(0)
 
 
 def _is_old(op: Operator) -> bool:
@@ -207,7 +189,7 @@ def _interpolated(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[A
     if op.int("exclude_outside", 0):
         weights = np.where((rows < 0) | (rows >= axis.size), 0.0, weights)
     weights = weights / weights.sum(axis=1, keepdims=True)
-    # A row without weight may be NaN: the row with most weight is read in its place.
+    # In place of a row without weight, the row with most weight is read.
     most = np.take_along_axis(rows, weights.argmax(axis=1)[:, None], 1)
     return np.where(weights == 0, most, rows), weights
 
@@ -215,8 +197,7 @@ def _interpolated(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[A
 def _of_four(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[Array, Array]:
     """Two rows at or before a position, and two behind it, with their weights.
 
-    Rows of weight 0 count, as in ONNX Runtime: they make NaN of infinity. The weights are computed
-    in float32, in which the same ones are 0.
+    The weights are computed in float32, in which ONNX Runtime's are 0 too.
     """
     first = np.floor(positions)
     behind = (positions - first).astype(np.float32)
@@ -230,11 +211,8 @@ def _of_four(op: Operator, axis: _ResizedAxis, positions: Array) -> tuple[Array,
 
 
 def _linear(axis: _ResizedAxis, positions: Array) -> tuple[Array, Array]:
-    """The row at or before a position inside of the input, and the row behind, with their weights.
-
-    If the position is on a row, the row behind counts with a weight of zero: as in ONNX Runtime, it
-    makes NaN of infinity.
-    """
+    """The row at or before a position inside of the input, and the row behind, with their
+    weights."""
     inside = np.clip(positions, 0, axis.size - 1)
     first = np.floor(inside)
     second = np.minimum(first + 1, axis.size - 1)

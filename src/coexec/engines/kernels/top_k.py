@@ -2,13 +2,12 @@
 
 The heap contains positions in the row, with the worst element on top. An element that is better
 replaces the top and sinks. At the end the top is removed repeatedly, which gives the elements in
-order. NaN is above all numbers, as in ONNX Runtime. Of equal elements, the first one is better.
+order. Of equal elements, the first one is better.
 """
 
 from collections.abc import Mapping
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, indented
-from coexec.engines.kernels.patterns import is_float
 from coexec.engines.kernels.positions import at
 from coexec.engines.kernels.row_kernel import RowKernel
 from coexec.engines.kernels.unsupported import NUMBERS, computed
@@ -54,7 +53,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
             source.write(argument, context.value(name))
             stores.append(f"PUT_{argument}({at(argument, where)}, {variable});")
     source.define(f"#define VALUE(i) {value}")
-    source.define(_better(bool(op.int("largest", 1)), is_float(x.dtype)))
+    source.define(f"#define BETTER(a, b) ((a) {'>' if op.int('largest', 1) else '<'} (b))")
     source.define(
         "#define BEATS(i, j) (BETTER(VALUE(i), VALUE(j)) || "
         "((i) < (j) && !BETTER(VALUE(j), VALUE(i))))"
@@ -75,14 +74,6 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         *_taken_off(count, stores, ordered=bool(op.int("sorted", 1))),
     ]
     return [rows.finish(lines)]
-
-
-def _better(largest: bool, floats: bool) -> str:
-    """The macro that compares two values."""
-    compared, nan = ("a > b", "a != a && b == b") if largest else ("a < b", "a == a && b != b")
-    for letter in "ab":
-        compared, nan = (text.replace(letter, f"({letter})") for text in (compared, nan))
-    return f"#define BETTER(a, b) ({compared}{f' || ({nan})' if floats else ''})"
 
 
 def _sink(start: str, count: str) -> list[str]:
