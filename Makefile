@@ -25,7 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all campaign lint types contracts unit examples long blocks older-cpu twin sanitize format clean
+.PHONY: help demo test test-all campaign lint types contracts unit examples long blocks older-cpu twin sanitize size format clean
 
 help:
 	@echo 'make demo       race PNASNet, operators in parallel on two cores, with ONNX Runtime'
@@ -35,6 +35,7 @@ help:
 	@echo 'make campaign   all node tests of the ONNX project, five times as many examples of every'
 	@echo '                property, three widths of blocks, a processor without AVX-512; hours'
 	@echo 'make format     format the code and sort the imports'
+	@echo 'make size       lines by room, now and at the last release or AGAINST=COMMIT'
 	@echo 'make clean      remove what the other commands made'
 
 # Names are relative, so that the path of the repository may contain spaces.
@@ -109,6 +110,10 @@ TWIN := tests/runtime tests/engines/test_devices.py tests/session/test_binding.p
 twin: $(READY)
 	@echo '== plans in the loop in Python'
 	@COEXEC_LOOP=twin $(PARALLEL) -m '$(SHORT)' $(TWIN)
+
+# Lines by room: of the last commit, and of the last release or AGAINST=COMMIT.
+size: $(READY)
+	@$(BIN)/python benchmarks/size.py $(if $(AGAINST),--against $(AGAINST))
 
 # The loop in C++, without Python.
 sanitize:
