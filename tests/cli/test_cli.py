@@ -13,6 +13,7 @@ import pytest
 from onnx import helper
 
 from coexec.cli import main
+from coexec.cli.exits import WRONG_USAGE
 from coexec.engines.detect import usable_cores
 from coexec.rules import default_rules
 from coexec.selection.chooser import Chooser
@@ -339,3 +340,18 @@ def test_inspect_memory(folder: Path, capfd: pytest.CaptureFixture[str]) -> None
         bound = memory["bound_bytes"][row["family"]]
         assert row["of_bound"] == row["total_bytes"] / bound >= 1
     assert {row["family"] for row in memory["strategies"]} == {"objects", "offsets"}
+
+
+@pytest.mark.parametrize("verb", ["plan", "optimize"])
+def test_a_plan_is_not_written_over_a_model(
+    verb: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model.bin"
+    onnx.save(branches(), str(model))
+    before = model.read_bytes()
+    for output, message in (("other.onnx", "name it other.json"), (model.name, "the model itself")):
+        words = [verb, str(model), "--output", str(tmp_path / output)]
+        assert main(words) == WRONG_USAGE
+        (line,) = capfd.readouterr().err.splitlines()
+        assert message in line
+    assert model.read_bytes() == before and [*tmp_path.iterdir()] == [model]

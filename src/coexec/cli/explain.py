@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,9 +36,6 @@ def command(
     platform: PlatformOpt = None,
     top: Annotated[int, typer.Option(help="Tasks to list, the longest first.")] = 10,
     every: Annotated[bool, typer.Option("--all", help="List every task.")] = False,
-    node_data: Annotated[
-        Path | None, typer.Option(help="A folder for node data of Model Explorer.")
-    ] = None,
     json: JsonOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -47,12 +43,7 @@ def command(
     are: how much later the result of each, moved alone, would be where it is read. Groups of equal
     reasons first, then the longest tasks, or --all. Measured times are of tasks one after the
     other; with --platform nothing can run, and there are none.
-
-    --node-data writes files that Model Explorer shows on the model: the place of each node, its
-    predicted and its measured time.
     """
-    from coexec.cli.console import out
-    from coexec.cli.output import check_folder, write_node_data
     from coexec.cli.planned import prepared_on
     from coexec.cli.progress import progress
     from coexec.errors import UsageError
@@ -62,8 +53,6 @@ def command(
 
     if top < 1:
         raise UsageError(f"--top {top}: list 1 task or more")
-    if node_data is not None:
-        check_folder(node_data)
     with progress(f"loading {model}") as tell:
         config = options.settings(progress=tell)
         prepared = prepared_on(platform, model, config)
@@ -72,15 +61,11 @@ def command(
     pinned = prepared.work.pinned_tasks(cost, system) if platform is None else ()
     reasons = explain(prepared.plan, prepared.schedule, cost, system, pinned, trace)
     measured = measured_in_place(prepared) if platform is None else {}
-    if node_data is not None:
-        write_node_data(node_data, model, prepared, measured)
     if json:
         _print_facts(prepared, reasons, measured, trace)
         return
     _print_plan(prepared, trace)
     _print_reasons(reasons, measured, len(reasons) if every else top)
-    if node_data is not None:
-        out.print(f"written    {node_data}")
 
 
 def _print_facts(

@@ -1,6 +1,5 @@
 """`coexec optimize`: the fastest way found within a time, and whether it is worth it."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,14 +18,11 @@ from coexec.cli.verbs import prints
 
 if TYPE_CHECKING:
     from coexec.selection.optimize import Verdict
-    from coexec.settings import Settings
 
 TimeOpt = Annotated[float, typer.Option("--time", help="Seconds for all of it.")]
 PlanFileOpt = Annotated[
     Path | None,
-    typer.Option(
-        "--output", help="A file for the plan, .json or .onnx; by default MODEL.plan.json."
-    ),
+    typer.Option("--output", help="A file for the plan; by default MODEL.plan.json."),
 ]
 
 
@@ -64,7 +60,7 @@ def command(
     """
     from coexec.cli.console import out
     from coexec.cli.decisions import print_candidates
-    from coexec.cli.output import check_plan_file, print_json
+    from coexec.cli.output import check_plan_file, print_json, write_file
     from coexec.cli.progress import progress
     from coexec.selection.optimize import optimize
     from coexec.units import format_bytes
@@ -77,7 +73,7 @@ def command(
     kept = verdict.plan_file if verdict.is_faster else None
     replaced = kept is not None and file.exists()
     if kept is not None:
-        _keep(file, model, kept, config)
+        write_file(file, kept)
     if json:
         print_json(_facts(verdict) | {"plan": None if kept is None else str(file)})
         return
@@ -97,21 +93,6 @@ def command(
         when = ", of an earlier call; --fresh chooses anew" if verdict.is_earlier else ""
         out.print(f"\nThe candidates{when}:")
         print_candidates(verdict.decision, "first")
-
-
-def _keep(file: Path, model: str, text: str, config: "Settings") -> None:
-    """Write the plan in ``text``; into the model if ``file`` ends with .onnx."""
-    from coexec.cli.output import write_file, write_plan
-    from coexec.plan.plan_file import PlanFile
-    from coexec.selection.plan_files import is_onnx
-    from coexec.selection.prepare import prepare
-
-    if not is_onnx(file):
-        write_file(file, text)
-        return
-    plan = PlanFile.from_json(text)
-    made = replace(config, plan=plan, planner_options={}, pins={}, devices=None, fresh=False)
-    write_plan(file, model, prepare(model, made))
 
 
 def _facts(verdict: "Verdict") -> dict[str, Any]:

@@ -21,7 +21,6 @@ __all__ = [
     "check_plan_file",
     "print_json",
     "write_file",
-    "write_node_data",
     "write_plan",
 ]
 
@@ -72,9 +71,14 @@ def check_plan_file(path: Path | None, model: str) -> None:
     """Refuse output paths of a plan that cannot be written, before long work.
 
     Raises:
-        UsageError: the path is a folder, or the file of ``model``.
+        UsageError: the path is a folder, the file of ``model``, or the name of a model.
     """
     check_files(path)
+    if path is not None and path.suffix.lower() == ".onnx":
+        raise UsageError(
+            f"{str(path)!r} is the name of a model, and a plan is JSON; name it "
+            f"{path.with_suffix('.json').name}"
+        )
     if path is not None and path.exists() and os.path.exists(model) and path.samefile(model):
         raise UsageError(f"{str(path)!r} is the model itself; name another file for the plan")
 
@@ -101,43 +105,15 @@ def write_file(path: Path, content: str | bytes | Iterable[bytes]) -> None:
         ) from None
 
 
-def write_plan(path: Path, model: str, prepared: "Prepared") -> None:
-    """Write a plan: ``model`` with the plan in it if ``path`` ends with .onnx, else JSON.
-
+def write_plan(path: Path, prepared: "Prepared") -> None:
+    """
     Raises:
-        UsageError: ``path`` is a folder, or the model itself.
+        UsageError: ``path`` is a folder.
         StoreError: the file cannot be written.
     """
-    from coexec.exports.planned_model import planned_model
-    from coexec.research_loader import resolved_model
-    from coexec.selection.plan_files import is_onnx, text_of
+    from coexec.selection.plan_files import text_of
 
-    if not is_onnx(path):
-        write_file(path, text_of(prepared.plan, prepared.graph, prepared.origin.shapes))
-        return
-    check_plan_file(path, model)
-    planned = planned_model(resolved_model(model), prepared, path)
-    if planned.weights:
-        write_file(path.with_name(planned.weights_name), planned.weight_chunks())
-    write_file(path, planned.content)
-
-
-def write_node_data(
-    folder: Path, model: str, prepared: "Prepared", measured_s: Mapping[str, float]
-) -> None:
-    """Write node data of Model Explorer, a file for each kind of value.
-
-    Args:
-        measured_s: by task; empty if nothing was measured.
-
-    Raises:
-        StoreError: a file cannot be written.
-    """
-    from coexec.exports.node_data import node_data
-    from coexec.research_loader import resolved_model
-
-    for name, text in node_data(resolved_model(model), prepared, measured_s).items():
-        write_file(folder / name, text)
+    write_file(path, text_of(prepared.plan, prepared.graph, prepared.origin.shapes))
 
 
 def print_json(data: Mapping[str, Any]) -> None:

@@ -19,9 +19,7 @@ from coexec.cli.verbs import ENERGY, prints
 
 PlanFileOpt = Annotated[
     Path | None,
-    typer.Option(
-        "--output", help="A file for the plan; NAME.onnx is the model with the plan in it."
-    ),
+    typer.Option("--output", help="A file for the plan."),
 ]
 
 
@@ -75,7 +73,7 @@ def command(
     steps = device_programs(schedule.segments, schedule.transfers)
     verify_programs(steps, schedule)
     if output is not None:
-        write_plan(output, model, prepared)
+        write_plan(output, prepared)
     bound = bound_of(prepared)
     if json:
         facts: dict[str, Any] = {

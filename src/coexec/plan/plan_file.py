@@ -9,10 +9,7 @@ from coexec.errors import PlanError
 from coexec.graph.graph import Graph
 from coexec.plan.plan import Plan
 
-__all__ = ["PLAN_KEY", "ModelFacts", "PlanFile"]
-
-PLAN_KEY = "coexec.plan"
-"""Key of a plan in the metadata of an ONNX model."""
+__all__ = ["ModelFacts", "PlanFile"]
 
 _SHOWN = 3
 """Maximum number of inputs in a message."""

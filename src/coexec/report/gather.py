@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 from coexec.arrays import Array
 from coexec.engines import detect
 from coexec.errors import CoexecError
-from coexec.exports.node_data import colours_of
 from coexec.graph.graph import Graph
 from coexec.plan.footprint import task_bytes
 from coexec.plan.memory import offsets_bound, records_of
@@ -55,6 +55,9 @@ from coexec.timing.simulate import simulate
 from coexec.timing.trace import Span, Trace
 
 __all__ = ["ReportFailure", "gather"]
+
+_COLOURS = ["#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#0072b2", "#d55e00", "#999999"]
+"""Colours of places that people with any colour vision distinguish (Okabe and Ito, 2008)."""
 
 PLANNERS_S = 20.0
 """Seconds for the plans of all planners."""
@@ -131,7 +134,7 @@ class _Gathering:
         nodes = tuple(_nodes(prepared, critical))
         self._add(
             places=places,
-            colours=colours_of(places),
+            colours=dict(zip(dict.fromkeys(places), cycle(_COLOURS), strict=False)),
             rivals=tuple(candidate_rows(prepared.decision)),
             predicted=_timeline(trace, path),
             tasks=tuple(_task_rows(prepared, critical, trace)),

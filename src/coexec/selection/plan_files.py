@@ -1,4 +1,4 @@
-"""Read plan files, JSON or ONNX, and make their text."""
+"""Read plan files, and make their text."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coexec.__about__ import __version__
-from coexec.errors import DeviceError, ModelError, PlanError, UsageError
-from coexec.model.structure import without_weights
+from coexec.errors import DeviceError, PlanError, UsageError
 from coexec.plan.plan import Plan
-from coexec.plan.plan_file import PLAN_KEY, ModelFacts, PlanFile
+from coexec.plan.plan_file import ModelFacts, PlanFile
 
 if TYPE_CHECKING:
     from coexec.graph.graph import Graph
     from coexec.settings import Settings
 
-__all__ = ["devices_of_plan", "is_onnx", "plan_of", "text_of", "versions_here"]
+__all__ = ["devices_of_plan", "plan_of", "text_of", "versions_here"]
 
 _MOST_BYTES = 1 << 30
 """Largest number of bytes read of a plan file, because /dev/zero, for example, never ends."""
@@ -40,8 +39,12 @@ def plan_of(argument: Any) -> PlanFile | None:
         )
     path = os.fspath(argument)
     try:
-        text = _text_in_model(path) if is_onnx(path) else _text_in_file(path)
-        return PlanFile.from_json(text, path)
+        return PlanFile.from_json(_text_in_file(path), path)
+    except UnicodeDecodeError:
+        raise PlanError(
+            f"there is no plan in {path!r}: it is no text; make one with coexec plan MODEL "
+            f"--output plan.json"
+        ) from None
     except (OSError, ValueError) as error:
         if isinstance(error, PlanError):
             raise
@@ -52,35 +55,9 @@ def plan_of(argument: Any) -> PlanFile | None:
         ) from None
 
 
-def is_onnx(path: str | os.PathLike[str]) -> bool:
-    """Whether a plan file of this name is an ONNX model with the plan in it."""
-    return Path(path).suffix.lower() == ".onnx"
-
-
 def _text_in_file(path: str) -> str:
     with Path(path).open("rb") as file:
         return file.read(_MOST_BYTES).decode()
-
-
-def _text_in_model(path: str) -> str:
-    """The text of the plan in the metadata of an ONNX model.
-
-    Raises:
-        PlanError: the file is no model, or there is no plan in it.
-    """
-    with Path(path).open("rb"):  # its error says more about a missing file
-        pass
-    try:
-        properties = without_weights(path).metadata_props
-    except ModelError as error:
-        raise PlanError(f"cannot read the plan {path!r}: {error}") from None
-    texts: list[str] = [entry.value for entry in properties if entry.key == PLAN_KEY]
-    if not texts:
-        raise PlanError(
-            f"there is no plan in the model {path!r}: its metadata have no key {PLAN_KEY!r}; "
-            f"write a model with a plan with coexec plan MODEL --output NAME.onnx"
-        )
-    return texts[-1]
 
 
 def text_of(plan: Plan, graph: "Graph", shapes: Mapping[str, Any]) -> str:
