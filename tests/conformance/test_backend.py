@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from coexec.backend import Assign, device_names
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
 from coexec.engines.registry import processors
 from coexec.errors import InfeasibleError
 from coexec.selection.planning_context import PlanningContext
+from tests.helpers.onnx_backend import Assign, device_names
 from tests.helpers.suite import Suite, TestOutcome, alternate, by_heft, counts
 
 EVERY = {"onnxruntime": 1, "opencl": 10, "openvino": 4}

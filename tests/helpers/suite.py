@@ -19,7 +19,6 @@ from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
-from coexec.backend import Assign, CoexecRep, device_names, first_able
 from coexec.cache import Cache
 from coexec.errors import first_line
 from coexec.graph.graph import Piece
@@ -28,6 +27,7 @@ from coexec.plan.plan import Plan, Provenance
 from coexec.profiling.profiler import Effort
 from coexec.selection.planning_context import PlanningContext
 from coexec.settings import Settings
+from tests.helpers.onnx_backend import Assign, CoexecRep, device_names, first_able
 
 __all__ = ["CATEGORIES", "Suite", "TestOutcome", "alternate", "by_heft", "counts", "node_cases"]
 

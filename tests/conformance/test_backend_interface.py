@@ -1,18 +1,15 @@
 """ONNX's backend interface: devices, inputs, single operators, errors."""
 
-import subprocess
-import sys
-
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
-import coexec.backend as backend
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import whole_cpu
 from coexec.errors import ClosedError, DeviceError, InputError, UsageError
+from tests.helpers import onnx_backend as backend
 
 CORE = f"cpu:{usable_cores()[0]}"
 X = np.array([[-1.0, 2.0]], np.float32)
@@ -118,8 +115,3 @@ def test_wrong_arguments_are_errors(cache: Cache) -> None:
         backend.run_model(relu(), [X, X], CORE, cache=cache)
     with pytest.raises(InputError, match="float64"):
         backend.run_model(relu(), [X.astype(np.float64)], CORE, cache=cache)
-
-
-def test_import_coexec_does_not_import_it() -> None:
-    code = "import sys, coexec; sys.exit('coexec.backend' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

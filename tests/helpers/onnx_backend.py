@@ -1,14 +1,13 @@
 """The ONNX project's backend interface: run models and single operators on a named device.
 
-    import coexec.backend
-    rep = coexec.backend.prepare(model, "cpu:0/opencl")
+    rep = prepare(model, "cpu:0/opencl")
     outputs = rep.run([x])
 
 A device is named as everywhere in coexec ("cpu:0-3", "cpu:0/opencl", "gpu:0"), or as the interface
 names it: "CPU" is all usable cores, "CUDA" and "CUDA:1" are the first and the second GPU. The first
 engine of the device computes all tasks that it can. ONNX Runtime computes the others, on the same
 cores or on the CPU beside a GPU; `CoexecRep.elsewhere` has the reasons. Nothing is measured, and no
-planner is used: this interface serves tests of conformance and programs that are written for it.
+planner is used: this interface serves the tests of conformance.
 """
 
 import re
