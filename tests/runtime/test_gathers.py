@@ -38,7 +38,7 @@ def in_rows(model: Model, devices: Sequence[OpenDevice], cache: Cache) -> Compil
 
 
 def linked(compiled: CompiledPlan, devices: Sequence[OpenDevice], feeds: Any) -> LinkedPlan:
-    loaded = LoadedPlan(compiled, devices, tensor_caching=True, launch_ahead=True)
+    loaded = LoadedPlan(compiled, devices, tensor_caching=True)
     return LinkedPlan(loaded, allocated(loaded), feeds)
 
 
@@ -111,7 +111,7 @@ def test_a_part_begins_where_its_readers_can_read_it(
     }
     schedule = derive(hand_made(graph, order, "reference"), graph)
     compiled = Compiler(model, cache).compile(schedule, devices)
-    allocation = allocated(LoadedPlan(compiled, devices, tensor_caching=True, launch_ahead=True))
+    allocation = allocated(LoadedPlan(compiled, devices, tensor_caching=True))
     (whole,) = (reading for reading in allocation.gathers if reading[1].startswith("a,"))
     assert (whole in allocation.in_place) == (second.alignment == 1), "or the halves are copied"
     for segment, module in zip(compiled.segments, compiled.modules, strict=True):

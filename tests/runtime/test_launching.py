@@ -84,16 +84,6 @@ def test_a_device_is_given_more_before_it_has_ended(ahead: AheadEngine, cache: C
     assert right(found[0])
 
 
-def test_without_it_each_segment_ends_before_the_next(ahead: AheadEngine, cache: Cache) -> None:
-    devices = opened(ahead)
-    recorder = RealRecorder(plan := compiled(cache, devices, by_turns=False), ["ahead:1"])
-    with Executor(plan, devices, launch_ahead=False) as executor:
-        assert right(executor.run(FEEDS, recorder))
-    trace = recorder.trace()
-    assert len(trace.of("compute")) == len(plan.segments)
-    check_rows(trace)
-
-
 def test_spans_are_the_devices_own(ahead: AheadEngine, cache: Cache) -> None:
     devices = opened(ahead)
     plan = compiled(cache, devices)

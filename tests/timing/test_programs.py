@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from coexec.errors import PlanError
 from coexec.plan.derive import derive
 from coexec.plan.program import DeviceProgram, device_programs
-from coexec.timing.programs import simulate_programs
 from coexec.timing.simulate import simulate
 from tests.helpers.examples import scaled
 from tests.helpers.graphs import layered, make_graph, make_plan, make_system, quickly, table
+from tests.helpers.simulated_programs import simulate_programs
 from tests.helpers.timed_schedules import TimedSchedule, timed_schedules
 
 

@@ -91,7 +91,6 @@ class Executor:
         *,
         waiting: Waiting = "passive",
         tensor_caching: bool = True,
-        launch_ahead: bool = True,
         installing: Installing | None = None,
     ) -> None:
         """Compile the modules.
@@ -101,8 +100,6 @@ class Executor:
                 millisecond ("active"), or soon lets it halt ("passive").
             tensor_caching: False: each segment that reads a tensor in another memory moves it
                 again. To measure the gain of caching.
-            launch_ahead: False: the thread of each device waits for each segment that it has
-                launched. To measure the gain of launching ahead.
             installing: called after each compiled segment. An exception that it raises ends the
                 compilation.
 
@@ -111,7 +108,7 @@ class Executor:
         """
         self._compiled = compiled
         self._devices = tuple(devices)
-        self._caching, self._launch_ahead = tensor_caching, launch_ahead
+        self._caching = tensor_caching
         self._spin_s = _SPIN_S[waiting]
         self._make_loop = loop_class()
         self._installed: LoadedPlan | None = self._install(installing)
@@ -243,9 +240,7 @@ class Executor:
                 os.sched_setaffinity(0, before)
 
     def _install(self, installing: Installing | None = None) -> LoadedPlan:
-        return LoadedPlan(
-            self._compiled, self._devices, self._caching, self._launch_ahead, installing
-        )
+        return LoadedPlan(self._compiled, self._devices, self._caching, installing)
 
     def _link(self, installed: LoadedPlan, feeds: Mapping[str, Any], lock: RunLock) -> _Linked:
         allocation, self._allocation = self._allocation or allocated(installed), None

@@ -31,7 +31,6 @@ class LoadedPlan:
         compiled: CompiledPlan,
         devices: Sequence[OpenDevice],
         tensor_caching: bool,
-        launch_ahead: bool,
         installing: Installing | None = None,
     ) -> None:
         """Compile the modules.
@@ -42,7 +41,6 @@ class LoadedPlan:
         """
         self.compiled = compiled
         self.tensor_caching = tensor_caching
-        self._launch_ahead = launch_ahead
         places = dict.fromkeys(segment.place for segment in compiled.segments)
         self.engines: dict[Place, OpenEngine] = {p: engine_at(p, devices) for p in places}
         self.home = {t.name: self.engines[s.place] for s, m in self.parts() for t in m.outputs}
@@ -66,8 +64,6 @@ class LoadedPlan:
     @cached_property
     def ahead(self) -> frozenset[int]:
         """Indices of the segments that are launched ahead."""
-        if not self._launch_ahead:
-            return frozenset()
         return frozenset(
             s.index
             for s in self.compiled.segments
