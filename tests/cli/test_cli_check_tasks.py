@@ -93,6 +93,18 @@ def test_a_refusal_names_the_command_that_shows_it(tmp_path: Path, capfd: Captur
     assert found["counts"]["differs"] == 1 and found["first"]["task"] == "stem"
 
 
+@pytest.mark.parametrize("number", [np.nan, 1e6])
+def test_inputs_that_no_plan_answers_are_not_judged(
+    number: float, tmp_path: Path, capfd: Captured
+) -> None:
+    x = np.ones((1, 3, 20, 20), np.float32)
+    x[0, 1, 2, 3] = number
+    np.savez(tmp_path / "x.npz", x=x)
+    check = [*words(tmp_path), "--devices", HARMED, "--planner", "single", *harm("MaxPool")]
+    assert main([*check, "--inputs", str(tmp_path / "x.npz")]) == DONE
+    assert "a session lets ONNX Runtime answer" in capfd.readouterr().out
+
+
 def test_other_float_values_need_a_float_input(tmp_path: Path, capfd: Captured) -> None:
     ends = tensor_info("x", [4], TensorProto.INT64), tensor_info("y", [4], TensorProto.INT64)
     nodes = [helper.make_node("Abs", ["x"], ["y"], "abs")]

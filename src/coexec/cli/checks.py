@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from coexec.arrays import Array
+from coexec.arrays import MOST_FINITE, MOST_ORDINARY, Array, is_ordinary
 from coexec.engines.registry import is_pretended
 from coexec.errors import CheckError, InputError, UsageError, first_line
 from coexec.model.difference import (
@@ -50,6 +50,8 @@ class OutputCheck:
     allowed: float
     judgement: Judgement | None
     """Of outputs that are unlike; None: there are none."""
+    unusual: bool = False
+    """Whether a session would let ONNX Runtime answer these inputs."""
 
     def require_right(self, facts: Mapping[str, Any] = _NONE) -> str:
         """Text of the verdict.
@@ -61,6 +63,12 @@ class OutputCheck:
             CheckError: the outputs differ by more than rounding, or these inputs do not decide.
         """
         worst = max(self.differences.values(), default=0.0)
+        if self.unusual:
+            return (
+                f"not judged: the inputs have NaN, infinities or numbers beyond "
+                f"{MOST_ORDINARY:,.0f}, or ONNX Runtime's answer is not finite; a session lets "
+                f"ONNX Runtime answer such a request"
+            )
         if self.judgement is None:
             return _equal(worst, self.allowed)
         differs, undecided, own = self.judgement
@@ -86,6 +94,10 @@ def check_outputs(
     """
     refuse_pretended(work)
     expected, rules = work.given.reference(feeds), rules_of(work)
+    finite = all(is_ordinary(answer, MOST_FINITE) for answer in expected.values())
+    if not finite or not all(map(is_ordinary, feeds.values())):
+        differences = {n: worst_difference(outputs[n], expected[n]) for n in outputs}
+        return OutputCheck(differences, rules.allowed, None, unusual=True)
     reference = ReferenceAnswers(work)
     quantised = reference.quantised
     faults = dict(rules.why_unlike(outputs, expected))
