@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from coexec.errors import ModelWarning
 from coexec.model.check import worst_difference
+from coexec.model.difference import TOLERANCE
 from coexec.model.load import load
 from coexec.model.reference_session import plain_session
 from tests.helpers.small_models import from_nodes, tensor_info
@@ -199,7 +200,7 @@ def compare(proto: onnx.ModelProto, feeds: dict[str, np.ndarray], shown: str) ->
         loaded = load(proto)
     sessions = [plain_session(m, 1) for m in (ir.to_proto(loaded.source), proto)]
     found, expected = (session.run(None, feeds)[0] for session in sessions)
-    assert worst_difference(found, expected) < 1e-5
+    assert worst_difference(found, expected) <= TOLERANCE
 
 
 FEED = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
