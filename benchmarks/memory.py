@@ -64,7 +64,8 @@ def _session(path: str, plan: str, cache: str) -> dict[str, Any]:
 def _planning(path: str, cache: str, seconds: float) -> dict[str, Any]:
     """The largest memory of the processes of ``coexec optimize``."""
     words = [sys.executable, "-m", "coexec", "optimize", path, "--time", str(seconds)]
-    process = subprocess.Popen([*words, "--cache", cache], stdout=subprocess.DEVNULL)
+    words += ["--cache", cache, "--output", str(Path(cache) / "plan.json")]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     total = largest = private = 0
     while process.poll() is None:
         memories = [_memory(pid) for pid in _tree(process.pid)]

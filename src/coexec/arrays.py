@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "MOST_FINITE",
     "MOST_ORDINARY",
     "Array",
     "address_of",
@@ -21,6 +20,7 @@ __all__ = [
     "aligned_bytes",
     "aligned_zeros",
     "dtype_of_ort",
+    "is_finite",
     "is_float",
     "is_ordinary",
     "joined_axes",
@@ -31,7 +31,6 @@ __all__ = [
 Array = npt.NDArray[Any]
 MOST_ORDINARY = 2.0**16
 """Largest magnitude of the numbers of an ordinary request: samples and pixels of 16 bits."""
-MOST_FINITE = sys.float_info.max
 _CACHE_LINE_BYTES = 64
 """Also the size of an AVX-512 register. Unaligned tensors cost a few per cent."""
 _OF_ORT = {"float": "float32", "double": "float64", "float8e8m0": "float8_e8m0fnu"}
@@ -67,6 +66,11 @@ def is_ordinary(array: Any, most: float = MOST_ORDINARY) -> bool:
         array = array.astype(np.float32)
     # A comparison with NaN is false, and the largest of NaN and a number is NaN.
     return float(array.max()) <= most and float(array.min()) >= -most
+
+
+def is_finite(array: Any) -> bool:
+    """Whether no number of an array of floats is NaN or infinite; True for everything else."""
+    return is_ordinary(array, sys.float_info.max)
 
 
 def limits_of(dtype: np.dtype[Any]) -> Any:

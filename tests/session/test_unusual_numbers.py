@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from coexec.arrays import MOST_FINITE, MOST_ORDINARY, is_ordinary
+from coexec.arrays import MOST_ORDINARY, is_finite, is_ordinary
 from tests.helpers.session_states import opened
 from tests.helpers.small_models import from_nodes, tensor_info
 
@@ -60,13 +60,13 @@ def test_what_is_ordinary(dtype: str) -> None:
     assert is_ordinary(values)
     for number in (np.nan, np.inf, -np.inf):
         values[1, 3] = number
-        assert not is_ordinary(values) and not is_ordinary(values, MOST_FINITE)
+        assert not is_ordinary(values) and not is_finite(values)
     if dtype != "float16":  # all of its numbers are smaller
         for sign in (1, -1):
             values[1, 3] = sign * MOST_ORDINARY
             assert is_ordinary(values)
             values[1, 3] = sign * MOST_ORDINARY * 2
-            assert not is_ordinary(values) and is_ordinary(values, MOST_FINITE)
+            assert not is_ordinary(values) and is_finite(values)
 
 
 def test_everything_else_is_ordinary() -> None:

@@ -74,7 +74,7 @@ def command(
             tell("running the plan", 0, 0)
             with work.start(prepared) as executor:
                 outputs = executor.run(feeds)
-            output_check = check_outputs(work, feeds, outputs, probe)
+            output_check = check_outputs(work, feeds, outputs)
     if tasks:
         task_comparison.report(compared_tasks, every=every, json=json)
     else:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coexec.arrays import Array
-from coexec.model.nondeterministic import random_nodes
+from coexec.model.nondeterministic import MERGING, random_nodes
 from coexec.model.reference_session import own_content
 from coexec.model.shape_mismatch import UnfitError
 from coexec.model.types import hide_maps
@@ -27,8 +27,6 @@ __all__ = ["optimised"]
 _SEPARATE_BYTES = 1024
 """Smaller weights are part of the serialized model."""
 _BYTE_BITS = 8
-_MERGING = "CommonSubexpressionElimination"
-"""It merges nodes that draw random numbers, too."""
 _BY_ROWS = "MatMulAddFusion"
 """It puts a Reshape before and behind every product with more than two axes."""
 _LEFT_OUT = "optimization.disable_specified_optimizers"
@@ -46,7 +44,7 @@ def optimised(model: ir.Model, *, merge: bool) -> ir.Model:
     """
     options = ort.SessionOptions()
     options.log_severity_level = 4  # every error is raised too
-    left_out = [_BY_ROWS, _MERGING] if not merge or random_nodes(model) else [_BY_ROWS]
+    left_out = [_BY_ROWS, MERGING] if not merge or random_nodes(model) else [_BY_ROWS]
     options.add_session_config_entry(_LEFT_OUT, ";".join(left_out))
     given = {name: value.const_value for name, value in model.graph.initializers.items()}
     weights: dict[str, Any] = {}
@@ -66,7 +64,7 @@ def optimised(model: ir.Model, *, merge: bool) -> ir.Model:
             return None  # bodies may have equal names
         kind = value.element_type()
         tensor = given.get(name)
-        if file is None and (tensor is None or not _is(tensor, value)):
+        if file is None and (tensor is None or not _is_unchanged(tensor, value)):
             if ir.DataType(kind).bitwidth < _BYTE_BITS:
                 return None
             numbers = _bytes_of(value).view(ir.DataType(kind).numpy()).reshape(value.shape())
@@ -99,7 +97,7 @@ def _bytes_of(value: ort.OrtValue) -> Array:
     return memory
 
 
-def _is(tensor: ir.TensorProtocol, value: ort.OrtValue) -> bool:
+def _is_unchanged(tensor: ir.TensorProtocol, value: ort.OrtValue) -> bool:
     """Whether a weight is still as it was given: the optimizer transposes weights in place."""
     if tuple(tensor.shape.numpy()) != tuple(value.shape()):
         return False
@@ -113,6 +111,7 @@ def _is(tensor: ir.TensorProtocol, value: ort.OrtValue) -> bool:
 def _read(
     written: onnx.ModelProto, model: ir.Model, weights: Mapping[str, ir.TensorProtocol]
 ) -> ir.Model:
+    """The model that ONNX Runtime has written, with its weights, and the metadata of ``model``."""
     new = ir.from_proto(hide_maps(written))
     for graph in new.graphs():
         for name, value in graph.initializers.items():

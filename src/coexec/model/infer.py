@@ -149,20 +149,14 @@ def _left_alone(model: ir.Model) -> Iterator[None]:
         yield
 
 
-def complete(model: ir.Model) -> bool:
-    """Complete the types and shapes that `infer` has left open, by ONNX Runtime's inference.
-
-    Returns:
-        Whether the shape of a tensor was completed: other shapes may follow from it.
-    """
-    has_new_shape = _ask(model)
+def complete(model: ir.Model) -> None:
+    """Complete the types and shapes that `infer` has left open, by ONNX Runtime's inference."""
+    _ask(model)
     while _correct(model):
-        has_new_shape = True
         _ask(model)
-    return has_new_shape
 
 
-def _ask(model: ir.Model) -> bool:
+def _ask(model: ir.Model) -> None:
     _, read = live(model)
     doubtful = _doubtful(model)
     unknown = {
@@ -172,7 +166,7 @@ def _ask(model: ir.Model) -> bool:
         if value.name and value in read and not _is_known(value) and node not in doubtful
     }
     if not unknown:
-        return False
+        return
     with suppress(ModelError):  # on an error they stay unknown
         for output in _asked(model, unknown):
             info = value_info(output)
@@ -185,7 +179,6 @@ def _ask(model: ir.Model) -> bool:
                 unknown[output.name.removeprefix(_RANK)].shape = ir.Shape([])
     for value in unknown.values():
         value.meta[_TOLD] = _is_static(value.shape)
-    return any(value.meta[_TOLD] for value in unknown.values())
 
 
 def _doubtful(model: ir.Model) -> set[ir.Node]:

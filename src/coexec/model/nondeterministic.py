@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-__all__ = ["is_random", "random_nodes"]
+__all__ = ["MERGING", "is_random", "random_nodes"]
+
+MERGING = "CommonSubexpressionElimination"
+"""ONNX Runtime's optimizer of equal nodes; it merges nodes that draw random numbers, too."""
 
 _RANDOM = frozenset(
     {

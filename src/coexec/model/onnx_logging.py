@@ -11,12 +11,10 @@ __all__ = ["quiet"]
 def quiet() -> Iterator[None]:
     """Silence logging in the ``with`` block: steps that an optimizer leaves out, with stack traces,
     and advice on damaged models."""
-    loggers = [logging.getLogger(name) for name in ("onnx_ir",)]
-    levels = [logger.level for logger in loggers]
+    logger = logging.getLogger("onnx_ir")
+    level = logger.level
     try:
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
+        logger.setLevel(logging.CRITICAL)
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logger.setLevel(level)

@@ -56,6 +56,7 @@ def _hard_swish(node: ir.Node, opset: int) -> None:
             sigmoid = _maker(gate, "HardSigmoid")
             if sigmoid is not None and sigmoid.inputs[0] is value and _is_hard_swish(sigmoid):
                 _replace(node, ir.node("HardSwish", [value]))
+                break
         return
     if not _is_number(node.inputs[1], 6):
         return

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-__all__ = ["line_of", "text_of"]
+__all__ = ["text_of"]
 
 _MOST_NUMBERS = 4
 """Most elements of a weight that are printed instead of its name."""
@@ -15,7 +15,7 @@ def text_of(model: ir.Model) -> str:
     return "\n".join(_lines(model.graph))
 
 
-def line_of(node: ir.Node) -> str:
+def _line(node: ir.Node) -> str:
     """Outputs, operator, inputs and attributes and name of a node."""
     results = ", ".join(_declared(value) for value in node.outputs if value.name)
     operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
@@ -31,7 +31,7 @@ def line_of(node: ir.Node) -> str:
 def _lines(graph: ir.Graph) -> Iterable[str]:
     yield f"graph {graph.name or ''} ({', '.join(map(_declared, graph.inputs))})"
     for node in graph:
-        yield f"  {line_of(node)}"
+        yield f"  {_line(node)}"
     yield f"return {', '.join(value.name or '-' for value in graph.outputs)}"
 
 

@@ -1,7 +1,7 @@
 """Types of values as ONNX Runtime writes them: "tensor(float)", "seq(map(int64,tensor(float)))"."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import onnx
@@ -17,7 +17,6 @@ __all__ = [
     "type_proto",
     "type_text",
     "without_maps",
-    "without_types",
 ]
 
 _HIDDEN = "coexec.type"
@@ -109,14 +108,6 @@ def without_maps(model: ir.Model) -> Iterator[None]:
     """
     nodes = [n for n in model.graph.all_nodes() if n.op_type == "ZipMap" or _reads_map(n)]
     with hidden(nodes, _AT_MAP):
-        yield
-
-
-@contextmanager
-def without_types(model: ir.Model, op_types: Collection[str]) -> Iterator[None]:
-    """Hide operators of these types from the optimizer, inside the ``with`` block."""
-    nodes = [n for n in model.graph.all_nodes() if n.op_type in op_types and not n.domain]
-    with hidden(nodes, LEFT_ALONE):
         yield
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coexec.arrays import MOST_FINITE, MOST_ORDINARY, Array, is_ordinary
+from coexec.arrays import Array, is_finite, is_ordinary
 from coexec.errors import CoexecError, first_line
 from coexec.runtime.runner import Runner
 
@@ -77,11 +77,13 @@ class KeptRequests:
         now_s = time.monotonic()
         if now_s < self._next_s and self.full:
             return
-        if not isinstance(feeds, Mapping) or not all(
-            isinstance(value, np.ndarray) and value.dtype != object and is_ordinary(value, most)
-            for values, most in ((feeds.values(), MOST_ORDINARY), (outputs, MOST_FINITE))
-            for value in values
-        ):
+        arrays = isinstance(feeds, Mapping) and all(
+            isinstance(value, np.ndarray) and value.dtype != object
+            for value in (*feeds.values(), *outputs)
+        )
+        if not arrays:
+            return
+        if not (all(map(is_ordinary, feeds.values())) and all(map(is_finite, outputs))):
             return
         size_bytes = sum(value.nbytes for value in (*feeds.values(), *outputs))
         if size_bytes > self._most_bytes // ENOUGH:

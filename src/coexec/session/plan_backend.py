@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coexec.arrays import MOST_FINITE, Array, is_ordinary
+from coexec.arrays import Array, is_finite, is_ordinary
 from coexec.runtime.runner import Cancelled
 from coexec.selection.background import TRAFFIC
 from coexec.selection.plan_selector import PlanSelector, Running
@@ -64,7 +64,7 @@ class PlanBackend:
         finally:
             TRAFFIC.end()
         answer = [outputs[name] for name in names]
-        return answer if all(map(_is_finite, answer)) else None
+        return answer if all(map(is_finite, answer)) else None
 
     def run_with_trace(
         self, running: Running, output_names: Sequence[str] | None, feeds: Any
@@ -75,7 +75,7 @@ class PlanBackend:
             return None
         outputs, trace = self._run_recorded(running, arrays)
         answer = [outputs[name] for name in names]
-        return (answer, trace) if all(map(_is_finite, answer)) else None
+        return (answer, trace) if all(map(is_finite, answer)) else None
 
     def _run_recorded(
         self, running: Running, feeds: Mapping[str, Array], cancelled: Cancelled | None = None
@@ -120,10 +120,6 @@ class PlanBackend:
         """Store ONNX Runtime's report about the model for later sessions."""
         if (running := self.selector.running(())) is not None:
             signature.keep(self.selector.cache, _digest(running))
-
-
-def _is_finite(array: Array) -> bool:
-    return is_ordinary(array, MOST_FINITE)
 
 
 def _digest(running: Running) -> str:

@@ -149,17 +149,6 @@ class RowLayout:
             )
         return RowPart(0, self._scalar, "", "") if self.side_by_side else self.scalars()
 
-    @property
-    def channels(self) -> int:
-        return self._sizes[1]
-
-    def element(self, index: str, channel: str = "") -> str:
-        """Expression of the element ``index`` of the row; if rows are lanes, of row ``channel``."""
-        coordinates = self._coordinates(f"({index})", self._sizes)
-        if channel:
-            coordinates[1] = channel
-        return f"GET_x({at('x', self._index_map(coordinates, 1))})"
-
     def scalars(self) -> RowPart:
         """All elements as scalars; not if rows are lanes."""
         return RowPart(self.length, self._scalar, "GET_x({})", CTYPES[self._x.dtype])

@@ -19,7 +19,7 @@ from coexec.engines.onnxruntime.alignment import align, block_of
 from coexec.errors import ModelError, first_line
 from coexec.lowering.lowered_model import BORDER
 from coexec.model.computed import is_misinferred
-from coexec.model.nondeterministic import random_nodes
+from coexec.model.nondeterministic import MERGING, random_nodes
 from coexec.model.reference_session import value_info
 from coexec.model.tensors import why_opaque
 from coexec.model.types import show_maps
@@ -30,10 +30,6 @@ __all__ = ["lower"]
 _SHAPE = "shape of "
 _WEIGHT_BYTES = 1024
 """Weights from this size on are stored outside of the model file."""
-_MERGING = ["CommonSubexpressionElimination"]
-"""Optimizers that merge equal operators into one. A segment would then depend on the segment of the
-other operator, which is not in the plan. They also merge two Bernoulli that have to draw different
-numbers."""
 
 
 def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
@@ -69,7 +65,8 @@ def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
             str(marked),
             options,
             providers=["CPUExecutionProvider"],
-            disabled_optimizers=_MERGING if apart else None,
+            # A segment would depend on the segment of an equal operator, which is not in the plan.
+            disabled_optimizers=[MERGING] if apart else None,
         )
     except Exception as error:
         raise ModelError(

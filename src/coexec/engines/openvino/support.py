@@ -61,7 +61,7 @@ _COMPUTING = frozenset({
     "LeakyRelu", "Log", "LogSoftmax", "LpPool", "MatMul",
     "MaxPool", "Mean", "Mish", "PRelu", "Pow",
     "RMSNormalization", "RNN", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum",
-    "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+    "ReduceMean", "ReduceProd", "ReduceSum",
     "ReduceSumSquare", "Relu", "Resize", "ReverseSequence", "RoiAlign", "Round", "Selu", "Shape",
     "Sigmoid", "Sin", "Sinh", "Size", "Softmax", "Softplus", "Softsign", "Sqrt", "Sum",
     "Swish", "Tan", "Tanh", "Trilu", "Upsample",
