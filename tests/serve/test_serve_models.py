@@ -152,7 +152,8 @@ def test_requests_under_way_are_answered_before_a_model_is_closed(
     path = "/v2/repository/models/a/unload"
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(infer, server, fed([i, 0], [1, 2]), name="a") for i in range(3)]
-        model.until(2)  # and one waits
+        model.until(2)
+        until(lambda: b'coexec_queue_length{model="a"} 1.0' in ask(server, "GET", "/metrics")[2])
         client = triton.InferenceServerClient(server)
         unloading = pool.submit(ask, server, "POST", path)
         until(lambda: states(client)["a"] == "UNLOADING")
