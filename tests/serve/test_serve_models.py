@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
 from coexec.errors import ExecutionError, ModelError, UsageError
-from coexec.exports.manifest import MANIFEST
+from coexec.exports import MANIFEST
 from coexec.serve.loading import SessionSource
 from coexec.serve.models import Models
 from coexec.serve.workers import Workers
