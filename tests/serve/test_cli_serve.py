@@ -116,10 +116,9 @@ def test_a_port_in_use_is_one_line(model: Path, capsys: pytest.CaptureFixture[st
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", str(model), "--port", str(port)]) == 2
-    assert capsys.readouterr().err == (
-        f"coexec: port {port} of 127.0.0.1 is in use; choose another with --port, or a free one "
-        f"with --port 0\n"
-    )
+    err = capsys.readouterr().err
+    assert err.startswith(f"coexec: cannot listen at port {port} of '127.0.0.1': Address already")
+    assert err.endswith("port 0 is any free one\n") and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -127,12 +126,9 @@ def test_a_port_in_use_is_one_line(model: Path, capsys: pytest.CaptureFixture[st
     [
         (["--port", "70000"], "--port 70000 is not between 0 and 65535"),
         (["--port", "-1"], "--port -1 is not between 0 and 65535"),
-        (
-            ["--host", "203.0.113.7"],
-            "--host '203.0.113.7' is no address of this machine; 127.0.0.1",
-        ),
-        (["--host", "no.such.host.invalid"], "--host 'no.such.host.invalid' is not known: "),
-        (["--host", "a" * 300], "is not known: "),
+        (["--host", "203.0.113.7"], "of '203.0.113.7': Cannot assign requested address"),
+        (["--host", "no.such.host.invalid"], "of 'no.such.host.invalid': "),
+        (["--host", "a" * 300], "cannot listen at port 0 of 'aaa"),
         (["--credits", "0"], "credits=0 answer no request; give at least 1"),
         (["--queue", "-1"], "--queue -1 is no number of requests; give 0 or more"),
         (["--deadline", "0"], "--deadline 0 is no time; give seconds above 0"),

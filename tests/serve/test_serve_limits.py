@@ -206,14 +206,14 @@ def test_what_is_not_ready_says_so() -> None:
 def test_held_bytes_are_counted_and_given_back() -> None:
     budget = MemoryBudget(100)
     with budget.request() as first:
-        first.add(500)  # it is alone
+        first(500)  # it is alone
         with budget.request() as second, pytest.raises(BusyError, match="hold 500 B of 100 B"):
-            second.add(1)
+            second(1)
     with budget.request() as first, budget.request() as second:
-        first.add(60)
-        second.add(40)
+        first(60)
+        second(40)
         with pytest.raises(BusyError):
-            second.add(1)
+            second(1)
         assert budget.now_bytes == 100
     assert budget.now_bytes == 0
 

@@ -19,9 +19,8 @@ from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
 from coexec.errors import ExecutionError, ModelError, UsageError
 from coexec.exports import MANIFEST
-from coexec.serve.loading import SessionSource
 from coexec.serve.models import Models
-from coexec.serve.workers import Workers
+from coexec.serve.session import SessionSource, Workers
 from coexec.session import InferenceSession
 from tests.helpers.patience import ENOUGH_S, until
 from tests.helpers.servers import Echo, Stuck, ask, fed, infer, serving

@@ -15,8 +15,6 @@ import orjson
 
 from coexec.errors import InputError
 
-__all__ = ["parse_fast", "parse_strictly", "write"]
-
 _KEY = re.compile(rb'"\s*:')
 """Follows each key of an object, and may also be in a text."""
 _NESTED = {dict, list}

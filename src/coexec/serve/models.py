@@ -11,8 +11,6 @@ from typing import Protocol
 from coexec.errors import ClosedError, CoexecError, ExecutionError, InputError, first_line
 from coexec.serve.served import Served
 
-__all__ = ["ClosableServed", "ModelSource", "Models"]
-
 
 class ClosableServed(Served, Protocol):
     """A served model that its server closes."""

@@ -19,19 +19,6 @@ from coexec.serve.documents import parse_fast, parse_strictly, write
 from coexec.serve.served import Served, ServedTensor
 from coexec.serve.tensors import datatype_of, from_binary, from_json, to_binary, to_json
 
-__all__ = [
-    "EXTENSIONS",
-    "JSON_BYTES",
-    "Inference",
-    "Wanted",
-    "configuration",
-    "metadata",
-    "read_index_request",
-    "read_load_request",
-    "read_request",
-    "write_answer",
-]
-
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")
 JSON_BYTES = 32 * 2**20
 """Longest JSON of a request. Python may need thirty times as much memory for it."""

@@ -1,7 +1,6 @@
 """An HTTP server for an `Application`. It opens a port and answers requests until a signal."""
 
 import contextlib
-import errno
 import ipaddress
 import math
 import signal
@@ -16,13 +15,10 @@ import uvicorn
 from coexec.errors import UsageError, first_line
 from coexec.serve.app import Application
 
-__all__ = ["STOP_S", "Server", "is_loopback", "listen", "serve", "url_of"]
-
 _MOST_CONNECTIONS = 512
 """Fewer than the 1024 files that a process may open by default; the model has open files, too."""
 STOP_S = 60.0
 """Seconds that the requests under way may take after the signal that ends the server."""
-_HOSTS = "127.0.0.1 answers this machine alone, 0.0.0.0 others, too"
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 
 
@@ -37,21 +33,13 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=_MOST_CONNECTIONS)
-    except (socket.gaierror, UnicodeError) as error:  # UnicodeError: a name that no host can have
-        raise UsageError(f"--host {host!r} is not known: {first_line(error)}; {_HOSTS}") from None
-    except OSError as error:
-        remedies = {
-            errno.EADDRINUSE: f"port {port} of {host} is in use; choose another with --port, "
-            f"or a free one with --port 0",
-            errno.EADDRNOTAVAIL: f"--host {host!r} is no address of this machine; {_HOSTS}",
-            errno.EACCES: f"port {port} of {host} may not be opened by this user; choose one "
-            f"above 1023 with --port",
-        }
-        message = (
-            f"cannot listen at port {port} of {host}: {error.strerror}; choose another with "
-            f"--host and --port"
-        )
-        raise UsageError(remedies.get(error.errno or 0, message)) from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UsageError(
+            f"cannot listen at port {port} of {host!r}: {reason}; choose others with --host and "
+            f"--port: 127.0.0.1 answers this machine alone, 0.0.0.0 others, too, and port 0 is any "
+            f"free one"
+        ) from None
     # Connections inherit this option. asyncio sets it only for a socket that names its protocol.
     # Without it, the body of a short answer waits 40 ms until the client confirms the header.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -16,8 +16,6 @@ import numpy as np
 from coexec.arrays import Array, is_float
 from coexec.errors import InputError
 
-__all__ = ["MOST_TEXTS", "datatype_of", "from_binary", "from_json", "to_binary", "to_json"]
-
 MOST_TEXTS = 2**20
 """Most elements of a tensor of texts. In memory, each takes about 100 bytes more than in the
 request."""
