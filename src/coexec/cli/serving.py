@@ -22,8 +22,6 @@ from coexec.units import parse_bytes
 if TYPE_CHECKING:
     from coexec.serve.intake import ServeLimits
 
-_MODULES = {"prometheus-client": "prometheus_client"}
-"""The module of a package, where its name is another one."""
 _REMEDY = (
     "write one with `python -c 'import secrets; print(secrets.token_hex(32))'` into a file that "
     "only the server's user can read, and name it with {option}"
@@ -192,7 +190,7 @@ def check_serving() -> None:
         PackageError: a package is not installed.
     """
     for package in EXTRAS["serve"]:
-        if importlib.util.find_spec(_MODULES.get(package, package)) is None:
+        if importlib.util.find_spec(package.replace("-", "_")) is None:
             raise PackageError(
                 f"coexec serve needs {package}, which is not installed; {install('serve')}"
             )

@@ -83,9 +83,11 @@ class Application:
         """
         self._models, self._token, self._access_log = models, token, access_log
         self._limits = limits or ServeLimits()
-        self._metrics = Metrics(Queues(self._limits.queue))
+        self._metrics, self._queues = Metrics(), Queues(self._limits.queue)
         self._budget = MemoryBudget(self._limits.held_bytes)
-        self._inferences = Inferences(models, self._limits, self._budget, self._metrics)
+        self._inferences = Inferences(
+            models, self._limits, self._budget, self._queues, self._metrics
+        )
         self._app = self._routed()
         self.stopping = False
         """Whether new requests are refused. The requests under way are answered."""
@@ -225,7 +227,8 @@ class Application:
         )
 
     async def _prometheus(self, _: Request) -> Response:
-        text = self._metrics.text(self._models.names())
+        waiting = {name: self._queues.waiting(name) for name in self._models.names()}
+        text = self._metrics.text(waiting)
         return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _index(self, request: Request) -> Response:

@@ -65,11 +65,15 @@ class Inferences:
     sent."""
 
     def __init__(
-        self, models: Models, limits: ServeLimits, budget: MemoryBudget, metrics: Metrics
+        self,
+        models: Models,
+        limits: ServeLimits,
+        budget: MemoryBudget,
+        queues: Queues,
+        metrics: Metrics,
     ) -> None:
         self._models, self._limits, self._budget = models, limits, budget
-        self._metrics = metrics
-        self._queues: Queues = metrics.queues
+        self._queues, self._metrics = queues, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)

@@ -7,8 +7,6 @@ from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from coexec.serve.queues import Queues
-
 Phase = Literal["read", "queue", "compute", "write"]
 _LAST = "coexec_last_request_timestamp_seconds"
 _BUCKETS_S = tuple(m * 10**e for e in range(-4, 2) for m in (1, 2, 5))
@@ -25,8 +23,7 @@ _STATISTICS: Mapping[str, Phase] = {
 class Metrics:
     """Counters and times of inference requests, by model. Each server has a registry of its own."""
 
-    def __init__(self, queues: Queues) -> None:
-        self.queues = queues
+    def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests_s = Histogram(
             "coexec_request_seconds",
@@ -72,10 +69,14 @@ class Metrics:
         yield
         self._phases_s.labels(model, phase).observe(time.perf_counter() - start_s)
 
-    def text(self, models: tuple[str, ...]) -> bytes:
-        """All metrics in the text format of Prometheus."""
-        for model in models:
-            self._queue.labels(model).set(self.queues.waiting(model))
+    def text(self, waiting: Mapping[str, int]) -> bytes:
+        """All metrics in the text format of Prometheus.
+
+        Args:
+            waiting: number of requests in the queue of each model.
+        """
+        for model, count in waiting.items():
+            self._queue.labels(model).set(count)
         return generate_latest(self._registry)
 
     def statistics(self, model: str, version: str) -> dict[str, Any]:
