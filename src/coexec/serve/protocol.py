@@ -26,7 +26,7 @@ import orjson
 from coexec.arrays import Array
 from coexec.errors import InputError
 from coexec.serve.served import Served, ServedTensor
-from coexec.serve.tensors import datatype_of, from_binary, from_json, to_binary, to_json
+from coexec.serve.tensors import KINDS, datatype_of, from_binary, from_json, to_binary, to_json
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")
 JSON_BYTES = 32 * 2**20
@@ -211,14 +211,7 @@ def _field(of: Mapping[str, Any], key: str, kind: type[_T], where: str, default:
         raise InputError(f"{where} has no {key!r}")
     # `type` and not `isinstance`, because True is an int in Python and no number in JSON
     if value is not default and type(value) is not kind:
-        names = {
-            str: "a string",
-            int: "an integer",
-            bool: "true or false",
-            list: "an array",
-            dict: "an object",
-        }
-        raise InputError(f"{key!r} of {where} is {_shown(value)}; give {names[kind]}")
+        raise InputError(f"{key!r} of {where} is {_shown(value)}; give {KINDS[kind]}")
     return value  # type: ignore[no-any-return]
 
 
