@@ -121,10 +121,12 @@ def machine_facts(devices: Iterable[Device]) -> Mapping[str, str]:
         "cores": "+".join(cores) or "0",
     }
     for device in devices:
-        name, hertz = device.name, device.max_frequency_hz
-        facts[f"processor of {name}"] = device.processor
-        facts[f"instruction sets of {name}"] = device.features
-        facts[f"frequency of {name}"] = f"{hertz / 1e9:.2f} GHz" if hertz else "unknown"
+        if device.features:
+            facts["instruction sets"] = device.features
+        if device.processor != facts["processor"]:
+            facts[f"processor of {device.name}"] = device.processor
+        if device.max_frequency_hz:
+            facts[f"frequency of {device.name}"] = f"{device.max_frequency_hz / 1e9:.2f} GHz"
         for engine in device.engines:
-            facts[f"{engine.name} of {name}"] = f"{engine.version} in {engine.precision}"
+            facts[f"{engine.name} of {device.name}"] = f"{engine.version} in {engine.precision}"
     return facts
