@@ -64,14 +64,14 @@ def examined(root: Path = Path("/")) -> Page:
         root: the folder that has proc and sys.
     """
     load = _observed(root)  # before any other process is started
-    packages, found = _packages(), survey()
+    packages, engines = _packages(), survey()
     page = Page(
-        verdict(packages, found.processors, found.broken, load),
+        verdict(packages, engines.processors, engines.broken, load),
         _facts(_VERSIONS, root),
         packages,
         _missing(packages),
-        found.processors,
-        found.broken,
+        engines.processors,
+        engines.broken,
         load,
         _facts(_LIMITS, root),
     )
@@ -146,8 +146,8 @@ def _memory_bytes(name: str) -> Callable[[Path], Fact]:
 
     def read(root: Path) -> Fact:
         text = (root / "proc/meminfo").read_text()
-        found = re.search(rf"^{name}:\s*(\d+) kB", text, re.MULTILINE)
-        return int(found[1]) << 10 if found else f"unknown: /proc/meminfo has no {name}"
+        size = re.search(rf"^{name}:\s*(\d+) kB", text, re.MULTILINE)
+        return int(size[1]) << 10 if size else f"unknown: /proc/meminfo has no {name}"
 
     return read
 
@@ -166,7 +166,7 @@ _LIMITS: Mapping[str, Callable[[Path], Fact]] = {
     "memory_limit_bytes": memory_limit_bytes,
     "open_files": _open_files,
 }
-"""What this process may use; None: without a limit."""
+"""Processors, memory and files that this process may use; None: without a limit."""
 
 
 def _observed(root: Path) -> Mapping[str, float]:

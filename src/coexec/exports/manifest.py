@@ -32,7 +32,7 @@ class Manifest:
     model: str
     """The model's file, below the folder."""
     digest: str
-    """Of the model, its weights and its plan."""
+    """Digest of the model, its weights and its plan."""
     engine_options: Mapping[str, Mapping[str, str]]
     machine: Mapping[str, str]
     """`machine_facts` of the machine on which it was made."""
@@ -59,10 +59,10 @@ class Manifest:
         try:
             with (folder / MANIFEST).open("rb") as file:
                 data = json.loads(file.read(_MOST_BYTES))
-            if (found := data.pop("format")) != _FORMAT:
+            if (form := data.pop("format")) != _FORMAT:
                 made_by = data.get("coexec") or data.get("machine", {}).get("coexec")
                 raise StoreError(
-                    f"the export {str(folder)!r} has format {found!r}, written by coexec "
+                    f"the export {str(folder)!r} has format {form!r}, written by coexec "
                     f"{made_by!s:.40}, and this coexec {__version__} reads {_FORMAT}; export the "
                     f"model again with this version"
                 )
@@ -112,8 +112,8 @@ def content_digest(model: Path, plan: Path, cache: Cache | None = None) -> str:
 
 
 def machine_facts(devices: Iterable[Device]) -> Mapping[str, str]:
-    """The facts about this machine on which the times of a plan for ``devices`` depend. What is
-    compiled for one machine is found in the cache of another if the keys are equal there."""
+    """The facts about this machine on which the times of a plan for ``devices`` depend, by the
+    words that name them in a message."""
     cores = (str(len(members)) for members, _ in detect.clusters())
     facts = {
         "coexec": __version__,
