@@ -1,79 +1,95 @@
 """`coexec doctor`: it never fails, and shows nothing private."""
 
-import errno
 import json
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
-from unittest.mock import Mock
+from typing import Any
 
 import pytest
 
-from coexec.cache import Cache
 from coexec.cli import doctor_page, main
-from coexec.cli.doctor_page import Examination, document, examined, print_page, private, verdict
-from coexec.cli.installed import cache_state
+from coexec.cli.doctor_page import examined, print_page, private, verdict
 from coexec.engines.base import Processor
 from coexec.engines.registry import Driven
 from coexec.engines.survey import Survey
 from coexec.extras import EXTRAS, install
-from coexec.profiling.facts import Fact, MachineFiles
-from coexec.profiling.fitness import CHECKS, Finding
+from coexec.rules import BUSY, STOLEN
+from tests.helpers.fake_machines import written
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the second in which other programs are observed, and without other processes."""
     monkeypatch.setattr("time.sleep", lambda _: None)
     monkeypatch.setattr(doctor_page, "survey", Survey)
 
 
-@pytest.mark.usefixtures("alone")
-def test_the_page_has_every_check_and_every_extra(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor"]) == 0
-    out = capfd.readouterr().out
-    assert [name for name in (*CHECKS, *EXTRAS) if f"  {name}  " not in out] == []
-
-
-@pytest.mark.usefixtures("alone")
-def test_a_machine_without_proc_and_sys_gets_its_page(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {
+            name: "neither a number\nnor what proc(5) says"
+            for name in ("proc/stat", "proc/cpuinfo", "proc/meminfo", "etc/os-release")
+        },
+    ],
+    ids=["none", "of another form"],
+)
+def test_a_machine_without_the_usual_files_gets_its_page(
+    files: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    found = examined(tmp_path / "cache", MachineFiles(tmp_path, (0,)))
-    print_page(found)
+    page = examined(written(tmp_path, files))
+    print_page(page)
+    json.dumps(asdict(page))
     out = capfd.readouterr().out
-    assert "caches              could not be determined: the system reports no caches" in out
-    assert {row["verdict"] for row in document(found)["fitness"]} <= {"ok", "unknown", "look"}
-    json.dumps(document(found))
-    assert not (tmp_path / "cache").exists()  # it writes nothing
+    assert "unknown    the system does not report it\n" in out
+    assert "  memory              unknown: " in out
 
 
-@pytest.mark.usefixtures("alone")
+def test_the_limits_of_a_container(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    files = {
+        "proc/meminfo": "MemTotal: 2048 kB\nMemAvailable: 1024 kB",
+        "proc/self/cgroup": "0::/",
+        "sys/fs/cgroup/cpu.max": "250000 100000",
+        "sys/fs/cgroup/memory.max": "max",
+    }
+    page = examined(written(tmp_path, files))
+    print_page(page)
+    assert page.limits["memory_bytes"] == 2 << 20
+    out = capfd.readouterr().out
+    for line in (
+        "quota processors    2.50",
+        "memory              2.00 MiB",
+        "limit        no limit",
+    ):
+        assert f"{line}\n" in out
+
+
+def test_the_load_is_between_two_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, {"proc/stat": "cpu 100 0 0 900 0 0 0 0 0 0"})
+
+    def later(_: float) -> None:
+        written(tmp_path, {"proc/stat": "cpu 1000 0 0 900 0 0 0 100 0 0"})
+
+    monkeypatch.setattr("time.sleep", later)
+    assert examined(tmp_path).load["taken_by_host_share"] == pytest.approx(0.1)
+
+
 def test_a_package_that_is_absent_has_its_command(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(EXTRAS, "serve", ("starlette", "no-such-package"))
-    print_page(examined(tmp_path))
+    print_page(examined())
     out = capfd.readouterr().out
     assert f"without no-such-package: {install('serve')} (the server, coexec serve)" in out
 
 
-@pytest.mark.usefixtures("alone")
 def test_a_wrong_choice_of_the_loop_is_a_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COEXEC_LOOP", "fastest")
-    print_page(examined(tmp_path))
+    print_page(examined())
     assert "COEXEC_LOOP=fastest names no run loop" in capfd.readouterr().out
-
-
-def test_a_cache_on_a_disk_that_refuses_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = cache_state(Cache(tmp_path))
-    assert state.exists and not state.why_not_writable and state.limit_bytes > 0
-    refused = OSError(errno.EROFS, "Read-only file system")
-    monkeypatch.setattr("tempfile.TemporaryFile", Mock(side_effect=refused))
-    assert cache_state(Cache(tmp_path / "new")).why_not_writable == "Read-only file system"
 
 
 def test_homes_are_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,16 +100,6 @@ def test_homes_are_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.broken == {"x": "in ~/lib: ~/x.py, /srv/people/adam", "y": "/"}
 
 
-@pytest.mark.usefixtures("alone")
-def test_a_cache_that_is_a_file_is_a_line_of_the_page(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    assert main(["doctor", "--cache", str(tmp_path / "file")]) == 0
-    assert "could not be determined" in capfd.readouterr().out
-
-
-@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("columns", [None, "80"], ids=["a file", "a terminal of 80 columns"])
 def test_no_line_ends_with_blanks_or_exceeds_the_terminal(
     columns: str | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -108,37 +114,46 @@ def test_no_line_ends_with_blanks_or_exceeds_the_terminal(
 
 
 CPU = Driven("cpu", "a processor", {"onnxruntime": Processor("cpu", "a processor")})
-READY = Examination(
-    (), {"numpy": "2"}, (), {}, Survey((CPU,)), Fact("loop", "native"),
-    cache_state(Cache(Path("absent"))), "", (Finding("turbo", "ok", "off"),),
-)  # fmt: skip
-VERDICTS = {
-    "ready": (READY, "Ready."),
-    "disturbed": (
-        replace(READY, fitness=(Finding("turbo", "look", "on", "switch it off"),)),
-        "Ready, but measured times would be disturbed: turbo (switch it off).",
-    ),
-    "a broken engine": (
-        replace(READY, survey=Survey((CPU,), {"opencl": "it crashed; update it"})),
-        "Ready, but the engine opencl cannot be used: it crashed; update it.",
-    ),
-    "no cache": (
-        replace(READY, cache=None, why_no_cache="it is a file"),
-        "Ready, but the cache cannot be used: it is a file (name another one with --cache).",
-    ),
-    "no package": (
-        replace(READY, packages={"numpy": None}),
-        "Not ready, because packages are not installed: numpy (python -m pip install numpy).",
-    ),
-    "no ONNX Runtime": (
-        replace(READY, survey=Survey()),
-        "Not ready, because the engine onnxruntime runs on no CPU "
-        "(python -m pip install --force-reinstall onnxruntime).",
-    ),
-}
 
 
-@pytest.mark.parametrize("case", VERDICTS)
-def test_the_verdict_is_one_sentence(case: str) -> None:
-    found, sentence = VERDICTS[case]
-    assert verdict(found) == sentence
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({}, "Ready."),
+        (
+            {"load": {"other_programs_share": 2 * BUSY}},
+            f"Ready, but other programs use {2 * BUSY:.0%} of the processors' time; end them to "
+            f"measure.",
+        ),
+        (
+            {"load": {"taken_by_host_share": 2 * STOLEN}},
+            f"Ready, but the host takes {2 * STOLEN:.0%} of the processors' time; measure at "
+            f"another time.",
+        ),
+        (
+            {"broken": {"opencl": "it crashed; update it"}},
+            "Ready, but the engine opencl cannot be used: it crashed; update it.",
+        ),
+        (
+            {"packages": {"numpy": None}},
+            "Not ready, because packages are not installed: numpy (python -m pip install numpy).",
+        ),
+        (
+            {"broken": {"onnxruntime": "it crashed"}},
+            "Not ready, because the engine onnxruntime cannot be used: it crashed.",
+        ),
+        (
+            {"processors": ()},
+            "Not ready, because the engine onnxruntime runs on no CPU "
+            "(python -m pip install --force-reinstall onnxruntime).",
+        ),
+    ],
+)
+def test_the_verdict_is_one_sentence(change: dict[str, Any], sentence: str) -> None:
+    ready = {
+        "packages": {"numpy": "2", "ray": None},
+        "processors": (CPU,),
+        "broken": {},
+        "load": {},
+    }
+    assert verdict(**{**ready, **change}) == sentence

@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
-from coexec.exports.machine import ExportMachine
+from coexec.exports import opening
 from coexec.profiling import profiler
 from tests.helpers.small_models import branches
 
@@ -56,8 +55,7 @@ def test_json(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
 def test_an_unlike_machine_is_one_line(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = ExportMachine.here
-    monkeypatch.setattr(ExportMachine, "here", lambda system: replace(here(system), cores=(4, 60)))
+    monkeypatch.setattr(opening, "machine_facts", lambda _: {"cores": "4+60"})
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert call(folder, "run", str(folder / "e")) == 0

@@ -12,8 +12,7 @@ import numpy as np
 
 from coexec.arrays import Array, numpy_type
 from coexec.errors import BusyError
-from coexec.serve.app import Application
-from coexec.serve.exchange import LogForm
+from coexec.serve.app import Application, LogForm
 from coexec.serve.intake import ServeLimits
 from coexec.serve.models import Models
 from coexec.serve.served import Served, ServedTensor

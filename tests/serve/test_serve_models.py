@@ -18,10 +18,9 @@ from tritonclient.utils import InferenceServerException
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
 from coexec.errors import ExecutionError, ModelError, UsageError
-from coexec.exports.manifest import MANIFEST
-from coexec.serve.loading import SessionSource
+from coexec.exports import MANIFEST
 from coexec.serve.models import Models
-from coexec.serve.workers import Workers
+from coexec.serve.session import SessionSource, Workers
 from coexec.session import InferenceSession
 from tests.helpers.patience import ENOUGH_S, until
 from tests.helpers.servers import Echo, Stuck, ask, fed, infer, serving
@@ -73,6 +72,10 @@ def states(client: triton.InferenceServerClient) -> dict[str, str]:
     return {row["name"]: row["state"] for row in client.get_model_repository_index()}
 
 
+def ready_rows(server: str) -> list[dict[str, str]]:
+    return json.loads(ask(server, "POST", "/v2/repository/index", b'{"ready": true}')[2])
+
+
 def test_models_are_loaded_and_unloaded_by_name(server: str, shelf: Shelf) -> None:
     client = triton.InferenceServerClient(server)
     assert "model_repository" in client.get_server_metadata()["extensions"]
@@ -82,6 +85,14 @@ def test_models_are_loaded_and_unloaded_by_name(server: str, shelf: Shelf) -> No
         "broken": "UNAVAILABLE",
         "faulty": "UNAVAILABLE",
     }
+    assert [row["name"] for row in ready_rows(server)] == ["a"]
+    assert infer(server, fed([1, 2], [1, 2]), name="b") == (
+        503,
+        {
+            "error": "the model 'b' is unavailable: not loaded; POST "
+            "/v2/repository/models/NAME/load loads it"
+        },
+    )
     client.load_model("b")
     assert client.is_model_ready("b") and states(client)["b"] == "READY"
     client.unload_model("a")
@@ -91,19 +102,6 @@ def test_models_are_loaded_and_unloaded_by_name(server: str, shelf: Shelf) -> No
     assert client.is_model_ready("a") and len(shelf.opened) == 3
 
 
-def test_the_index_may_list_ready_models_only(server: str) -> None:
-    status, _, body = ask(server, "POST", "/v2/repository/index", b'{"ready": true}')
-    assert status == 200 and b'"a"' in body and b'"b"' not in body
-
-
-def test_an_unloaded_model_says_how_to_load_it(server: str) -> None:
-    status, answer = infer(server, fed([1, 2], [1, 2]), name="b")
-    assert status == 503
-    assert answer["error"] == (
-        "the model 'b' is unavailable: not loaded; POST /v2/repository/models/NAME/load loads it"
-    )
-
-
 @pytest.mark.parametrize("name", ["c", "..", "%2e%2e%2fa", "%2fetc%2fpasswd", "zoo:squeezenet"])
 def test_only_models_of_the_server_are_loaded(server: str, name: str, shelf: Shelf) -> None:
     status, _, body = ask(server, "POST", f"/v2/repository/models/{name}/load")
@@ -111,20 +109,20 @@ def test_only_models_of_the_server_are_loaded(server: str, name: str, shelf: She
     assert len(shelf.opened) == 1
 
 
-def test_a_model_that_cannot_be_opened_says_why(server: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "status", "reason"),
+    [("broken", "400", "it is no model; take another"), ("faulty", "500", "division by zero")],
+)
+def test_a_model_that_cannot_be_opened_says_why(
+    server: str, name: str, status: str, reason: str
+) -> None:
     client = triton.InferenceServerClient(server)
-    with pytest.raises(InferenceServerException, match="'broken' cannot be loaded: it is no model"):
-        client.load_model("broken")
-    [row] = [r for r in client.get_model_repository_index() if r["name"] == "broken"]
-    assert (row["state"], row["reason"]) == ("UNAVAILABLE", "it is no model; take another")
-
-
-def test_a_model_is_unavailable_after_any_error(server: str) -> None:
-    status, _, body = ask(server, "POST", "/v2/repository/models/faulty/load")
-    assert status == 500 and b"'faulty' cannot be loaded: division by zero" in body
-    client = triton.InferenceServerClient(server)
-    [row] = [r for r in client.get_model_repository_index() if r["name"] == "faulty"]
-    assert (row["state"], row["reason"]) == ("UNAVAILABLE", "division by zero")
+    with pytest.raises(InferenceServerException) as caught:
+        client.load_model(name)
+    assert caught.value.status() == status
+    assert f"{name!r} cannot be loaded: {reason}" in caught.value.message()
+    [row] = [r for r in client.get_model_repository_index() if r["name"] == name]
+    assert (row["state"], row["reason"]) == ("UNAVAILABLE", reason)
 
 
 @pytest.mark.parametrize("origin", ["http://elsewhere.example", "null", "http://["])
@@ -182,21 +180,6 @@ def test_a_server_of_given_models_loads_nothing() -> None:
             status, _, body = ask(address, "POST", f"/v2/repository/models/echo/{verb}")
             assert status == 400 and b"loads and unloads no models" in body
         assert infer(address, fed([1, 2], [1, 2]))[0] == 200
-
-
-def test_a_busy_model_does_not_refuse_requests_of_another(server: str, shelf: Shelf) -> None:
-    """Each model has a queue of its own."""
-    client = triton.InferenceServerClient(server)
-    client.load_model("b")
-    a, b = shelf.opened
-    with ThreadPoolExecutor(12) as pool:
-        asked = [pool.submit(infer, server, fed([1, 2], [1, 2]), name="a") for _ in range(10)]
-        a.until(2)
-        other = pool.submit(infer, server, fed([1, 2], [1, 2]), name="b")
-        b.until(1)
-        b.answer()
-        assert other.result()[0] == 200
-        until(lambda: a.answer() or all(each.done() for each in asked))
 
 
 def added(folder: Path, name: str, number: float) -> None:
@@ -300,12 +283,6 @@ def test_a_folder_and_a_file_of_one_name_are_refused(tmp_path: Path) -> None:
         UsageError, match=r"has 'one' and 'one\.onnx', which have the same name 'one'"
     ):
         folder_of(tmp_path, {}, {}).open("one")
-
-
-def test_the_name_of_the_statistics_is_refused(tmp_path: Path) -> None:
-    added(tmp_path, "stats", 1)
-    with pytest.raises(UsageError, match="no model can have the name 'stats'"):
-        folder_of(tmp_path, {}, {}).open("stats")
 
 
 def test_sizes_that_the_model_does_not_take_are_the_clients_error(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from coexec.errors import InputError
-from coexec.serve import documents, protocol
+from coexec.serve import protocol
 from coexec.serve.protocol import read_request, write_answer
 from coexec.serve.served import ServedTensor
 from coexec.serve.tensors import from_binary, from_json, to_binary, to_json
@@ -64,7 +64,7 @@ def test_binary_data_is_read_as_it_was_written(array: Array) -> None:
 def test_json_is_read_as_it_was_written(array: Array, nested: bool) -> None:
     written = array.astype(float) if array.dtype == ml_dtypes.bfloat16 else array
     data = written.tolist() if nested and array.ndim else to_json("x", array)
-    data = json.loads(documents.write({"data": data}))["data"]
+    data = json.loads(protocol.write({"data": data}))["data"]
     assert equal(from_json("x", array.dtype, array.shape, data), array)
 
 
@@ -129,11 +129,6 @@ def reads_or_refuses(body: bytes, length: str | None) -> None:
         assert str(error) and "\n" not in str(error) and len(str(error)) < 1000
 
 
-def test_the_valid_request_is_valid() -> None:
-    read = read_request(VALID_JSON + VALID_BINARY, str(len(VALID_JSON)), MIXED, LIMIT)
-    assert read.feeds["t"].tolist() == ["a", "bc"] and read.feeds["b"].shape == (1, 1)
-
-
 @given(st.binary(max_size=200), st.none() | st.text(max_size=6) | st.integers(0, 300).map(str))
 def test_any_bytes_are_read_or_refused(body: bytes, length: str | None) -> None:
     reads_or_refuses(body, length)
@@ -177,13 +172,6 @@ def test_json_answers_hold_no_nan(value: float) -> None:
         to_json("y", np.array([1.0, value], np.float16))
 
 
-def test_floats_of_all_widths_are_exact_in_json() -> None:
-    for kind in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64):
-        array = np.array([0.1, 1 / 3, -2.5e-5], kind)
-        data = json.loads(documents.write({"data": to_json("x", array)}))["data"]
-        assert equal(from_json("x", array.dtype, (3,), data), array)
-
-
 def bits(value: Any) -> Any:
     """The value, with -0.0 and 0.0 and with 1 and 1.0 apart."""
     return repr(value)
@@ -207,11 +195,11 @@ def test_both_parsers_read_the_same(value: Any, ascii_only: bool, indent: int | 
     except UnicodeEncodeError:
         return  # half of a surrogate pair, which has no bytes
     try:
-        strict = documents.parse_strictly(memoryview(text))
+        strict = protocol.parse_strictly(memoryview(text))
     except InputError:
-        assert documents.parse_fast(memoryview(text)) is None
+        assert protocol.parse_fast(memoryview(text)) is None
         return
-    fast = documents.parse_fast(memoryview(text))
+    fast = protocol.parse_fast(memoryview(text))
     assert fast is None or bits(fast) == bits(strict)
 
 
@@ -229,11 +217,11 @@ def test_both_parsers_read_the_same(value: Any, ascii_only: bool, indent: int | 
     ],
 )
 def test_the_fast_parser_leaves_doubtful_texts_to_the_strict_one(text: str) -> None:
-    assert documents.parse_fast(memoryview(text.encode())) is None
+    assert protocol.parse_fast(memoryview(text.encode())) is None
 
 
 def test_the_fast_parser_reads_usual_requests() -> None:
-    assert documents.parse_fast(memoryview(VALID_JSON)) == VALID
+    assert protocol.parse_fast(memoryview(VALID_JSON)) == VALID
 
 
 @pytest.mark.parametrize("depth", [500, 990, 1010, 1023])

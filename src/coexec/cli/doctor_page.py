@@ -1,80 +1,81 @@
-"""The page of `coexec doctor`."""
+"""The page of `coexec doctor`: versions, devices and engines, load and limits of this machine."""
 
+import os
+import platform
 import re
+import resource
+import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, is_dataclass, replace
+from importlib.metadata import PackageNotFoundError, distributions, requires, version
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from rich.table import Table
 
 from coexec.__about__ import __version__
-from coexec.cache import Cache
 from coexec.cli.console import Trimmed, out
-from coexec.cli.installed import (
-    CacheState,
-    Extra,
-    cache_state,
-    core_packages,
-    extras,
-    other_packages,
-)
 from coexec.cli.processors import engine_table, remarks
+from coexec.control_groups import cpu_limit, memory_limit_bytes
+from coexec.engines import detect
 from coexec.engines.registry import Driven
-from coexec.engines.survey import Survey, survey
-from coexec.errors import CoexecError
-from coexec.profiling.facts import MACHINE, Fact, MachineFiles, determined
-from coexec.profiling.fitness import Finding, findings, observed
+from coexec.engines.survey import survey
+from coexec.errors import first_line
+from coexec.extras import BRINGS, EXTRAS, install
+from coexec.profiling.processors import load_from_now, processor_time
+from coexec.rules import BUSY, STOLEN
 from coexec.runtime.loops import loop_reason
-from coexec.units import format_bytes
-
-__all__ = ["Examination", "document", "examined", "print_page", "private", "verdict"]
+from coexec.units import format_bytes, format_numbers
 
 _T = TypeVar("_T")
 
+_WINDOW_S = 1.0
+"""Seconds in which the load is observed: a tick of /proc/stat is a hundredth of it."""
 _FALLBACK = "onnxruntime"
 """The engine that every model needs."""
+_FAMILIES = ("onnxruntime", "openvino", "pyopencl", "intel-opencl", "pocl")
+"""Beginnings of names of packages that replace each other or disturb each other."""
 _HOMES = re.compile(r"/(?:home|Users)/[^/\s'\":,;)]+")
+
+Fact = str | int | float | None
+"""The unit is the end of its name; a text where there is none, or no value could be determined."""
 
 
 @dataclass(frozen=True)
-class Examination:
-    """All that the page shows."""
+class Page:
+    """All that the page shows, with the names of its fields in JSON."""
 
-    machine: Sequence[Fact]
+    verdict: str
+    versions: Mapping[str, Fact]
     packages: Mapping[str, str | None]
-    extras: Sequence[Extra]
-    other_packages: Mapping[str, str]
-    survey: Survey
-    loop: Fact
-    cache: CacheState | None
-    why_no_cache: str
-    fitness: Sequence[Finding]
+    missing: Mapping[str, str]
+    processors: Sequence[Driven]
+    broken: Mapping[str, str]
+    load: Mapping[str, float]
+    limits: Mapping[str, Fact]
 
 
-def examined(cache_folder: Path | None, machine: MachineFiles | None = None) -> Examination:
-    """Examine this machine and this installation, for some seconds."""
-    machine = machine or MachineFiles.here()
-    fitness = findings(machine, observed(machine))  # before any other process is started
-    packages, further = core_packages(), extras()
-    known = {*packages, *(name for extra in further for name in extra.versions)}
-    try:
-        cache, why_no_cache = cache_state(Cache(cache_folder)), ""
-    except (CoexecError, OSError) as error:
-        cache, why_no_cache = None, str(error)
-    found = Examination(
-        [determined(name, partial(read, machine)) for name, read in MACHINE.items()],
+def examined(root: Path = Path("/")) -> Page:
+    """Examine this machine and this installation, for some seconds. The page has ~ in place of home
+    folders.
+
+    Args:
+        root: the folder that has proc and sys.
+    """
+    load = _observed(root)  # before any other process is started
+    packages, engines = _packages(), survey()
+    page = Page(
+        verdict(packages, engines.processors, engines.broken, load),
+        _facts(_VERSIONS, root),
         packages,
-        further,
-        other_packages(known),
-        survey(),
-        determined("loop", lambda: ": ".join(loop_reason())),
-        cache,
-        why_no_cache,
-        fitness,
+        _missing(packages),
+        engines.processors,
+        engines.broken,
+        load,
+        _facts(_LIMITS, root),
     )
-    return private(found)
+    return private(page)
 
 
 def private(value: _T) -> _T:
@@ -96,90 +97,199 @@ def _private(value: Any) -> Any:
     return value
 
 
-def document(found: Examination) -> dict[str, Any]:
-    """The page for programs."""
+def _facts(readers: Mapping[str, Callable[[Path], Fact]], root: Path) -> Mapping[str, Fact]:
+    """Facts by name. An error of a reader becomes the text of its fact: the page is for machines
+    on which something is wrong."""
+
+    def fact(read: Callable[[Path], Fact]) -> Fact:
+        try:
+            return read(root)
+        except OSError as error:
+            return f"unknown: {error.filename or 'a file'}: {error.strerror or error}"
+        except Exception as error:
+            return f"unknown: {first_line(error) or type(error).__name__}"
+
+    return {name: fact(read) for name, read in readers.items()}
+
+
+def _distribution(root: Path) -> Fact:
+    text = (root / "etc/os-release").read_text(errors="replace")
+    name = re.search(r'^PRETTY_NAME="?([^"\n]+)', text, re.MULTILINE)
+    return name[1] if name else "unknown: /etc/os-release has no PRETTY_NAME"
+
+
+def _python(_: Path) -> Fact:
+    own = ", in a virtual environment" if sys.prefix != sys.base_prefix else ""
+    return f"{platform.python_implementation()} {platform.python_version()}{own}"
+
+
+_VERSIONS: Mapping[str, Callable[[Path], Fact]] = {
+    "coexec": lambda _: __version__,
+    "run_loop": lambda _: ": ".join(loop_reason()),
+    "python": _python,
+    "system": lambda _: f"{platform.system()} {platform.release()}, {platform.machine()}",
+    "distribution": _distribution,
+    "c_library": lambda _: os.confstr("CS_GNU_LIBC_VERSION") or "unknown: it is not glibc",
+    "processor": lambda root: detect.processor_name(root / "proc/cpuinfo"),
+    "instruction_sets": lambda _: " ".join(detect.features()),
+}
+
+
+def _threads(_: Path) -> Fact:
+    threads = detect.allowed_threads()
+    count = max(len(threads), os.cpu_count() or 1)
+    return f"{len(threads)} of {count} ({format_numbers(threads)})"
+
+
+def _memory_bytes(name: str) -> Callable[[Path], Fact]:
+    """A reader of the bytes under ``name`` in /proc/meminfo."""
+
+    def read(root: Path) -> Fact:
+        text = (root / "proc/meminfo").read_text()
+        size = re.search(rf"^{name}:\s*(\d+) kB", text, re.MULTILINE)
+        return int(size[1]) << 10 if size else f"unknown: /proc/meminfo has no {name}"
+
+    return read
+
+
+def _open_files(_: Path) -> Fact:
+    count = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if count == resource.RLIM_INFINITY else count
+
+
+_LIMITS: Mapping[str, Callable[[Path], Fact]] = {
+    "hardware_threads": _threads,
+    "cores": lambda root: len(detect.usable_cores(root / "sys/devices/system/cpu")),
+    "quota_processors": cpu_limit,
+    "memory_bytes": _memory_bytes("MemTotal"),
+    "available_memory_bytes": _memory_bytes("MemAvailable"),
+    "memory_limit_bytes": memory_limit_bytes,
+    "open_files": _open_files,
+}
+"""Processors, memory and files that this process may use; None: without a limit."""
+
+
+def _observed(root: Path) -> Mapping[str, float]:
+    """The load of the machine during a second; empty where the system does not report it."""
+    try:
+        load_so_far = load_from_now(processors=lambda: processor_time(root))
+        time.sleep(_WINDOW_S)
+        load = load_so_far()
+        if not processor_time(root).busy_s:
+            return {}
+        average = os.getloadavg()[0]
+    except (OSError, ValueError):  # sandboxes show other fields
+        return {}
     return {
-        "coexec": __version__,
-        "verdict": verdict(found),
-        "machine": {fact.name: fact.value for fact in found.machine if fact.value is not None},
-        "unknown": {fact.name: fact.why_not for fact in found.machine if fact.value is None},
-        "packages": found.packages,
-        "extras": [asdict(extra) for extra in found.extras],
-        "other_packages": found.other_packages,
-        "processors": [asdict(driven) for driven in found.survey.processors],
-        "broken": found.survey.broken,
-        "loop": found.loop.value or found.loop.why_not,
-        "cache": asdict(found.cache) if found.cache else {"unknown": found.why_no_cache},
-        "fitness": [asdict(finding) for finding in found.fitness],
+        "other_programs_share": load.share,
+        "taken_by_host_share": load.processors.stolen,
+        "average_of_a_minute": average,
     }
 
 
-def verdict(found: Examination) -> str:
+def _packages() -> Mapping[str, str | None]:
+    """Versions of the packages that coexec and its extras need, None if not installed, and of
+    further packages of the same libraries: two that bring the same module, such as onnxruntime and
+    onnxruntime-gpu, overwrite each other's files."""
+    try:
+        lines = [line for line in requires("coexec") or [] if "extra ==" not in line]
+    except PackageNotFoundError:
+        lines = []
+    names = [re.split(r"[^\w.-]", line)[0] for line in lines]
+    names += [package for packages in EXTRAS.values() for package in packages]
+    # A package that was removed by half has no name.
+    here = (str(p.metadata["Name"] or "").lower().replace("_", "-") for p in distributions())
+    names += sorted(name for name in here if name.startswith(_FAMILIES))
+    return {name: _version(name) for name in names}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _missing(packages: Mapping[str, str | None]) -> Mapping[str, str]:
+    """By extra with packages that are not installed, their names and the command."""
+    return {
+        extra: f"without {' and '.join(absent)}: {install(extra)} ({BRINGS[extra]})"
+        for extra, needed in EXTRAS.items()
+        if (absent := [name for name in needed if packages[name] is None])
+    }
+
+
+def verdict(
+    packages: Mapping[str, str | None],
+    processors: Iterable[Driven],
+    broken: Mapping[str, str],
+    load: Mapping[str, float],
+) -> str:
     """One sentence: ready, ready but with which limits, or not ready and why; with the remedy."""
-    if obstacles := list(_obstacles(found)):
-        return f"Not ready, because {'; '.join(obstacles)}."
-    if limits := list(_limits(found)):
-        return f"Ready, but {'; '.join(limits)}."
-    return "Ready."
+    extras = {package for needed in EXTRAS.values() for package in needed}
+    if absent := [n for n, text in packages.items() if text is None and n not in extras]:
+        names = " ".join(absent)
+        return (
+            f"Not ready, because packages are not installed: {names} (python -m pip install "
+            f"{names})."
+        )
+    if _FALLBACK in broken:
+        return f"Not ready, because the engine {_FALLBACK} cannot be used: {broken[_FALLBACK]}."
+    if not any(driven.name == "cpu" and _FALLBACK in driven.usable for driven in processors):
+        return (
+            f"Not ready, because the engine {_FALLBACK} runs on no CPU (python -m pip install "
+            f"--force-reinstall {_FALLBACK})."
+        )
+    limits = [f"the engine {name} cannot be used: {reason}" for name, reason in broken.items()]
+    if (share := load.get("other_programs_share", 0.0)) > BUSY:
+        limits.append(
+            f"other programs use {share:.0%} of the processors' time; end them to measure"
+        )
+    if (share := load.get("taken_by_host_share", 0.0)) > STOLEN:
+        limits.append(
+            f"the host takes {share:.0%} of the processors' time; measure at another time"
+        )
+    return f"Ready, but {'; '.join(limits)}." if limits else "Ready."
 
 
-def _obstacles(found: Examination) -> Iterable[str]:
-    """Why no model can run."""
-    missing = [name for name, text in found.packages.items() if text is None]
-    if missing:
-        packages = " ".join(missing)
-        yield f"packages are not installed: {packages} (python -m pip install {packages})"
-    if _FALLBACK in found.survey.broken:
-        yield f"the engine {_FALLBACK} cannot be used: {found.survey.broken[_FALLBACK]}"
-    elif not any(_runs_fallback(driven) for driven in found.survey.processors):
-        reinstall = f"python -m pip install --force-reinstall {_FALLBACK}"
-        yield f"the engine {_FALLBACK} runs on no CPU ({reinstall})"
-
-
-def _runs_fallback(driven: Driven) -> bool:
-    return driven.name == "cpu" and _FALLBACK in driven.usable
-
-
-def _limits(found: Examination) -> Iterable[str]:
-    """What does not work, or not well, while models run."""
-    for engine, reason in found.survey.broken.items():
-        yield f"the engine {engine} cannot be used: {reason}"
-    if found.cache is None:
-        yield f"the cache cannot be used: {found.why_no_cache} (name another one with --cache)"
-    elif found.cache.why_not_writable:
-        refused = found.cache.why_not_writable
-        yield f"the cache cannot be written: {refused} (name another one with --cache)"
-    disturbing = [f for f in found.fitness if f.verdict == "look"]
-    if disturbing:
-        each = ", ".join(f"{f.what} ({f.remedy})" for f in disturbing)
-        yield f"measured times would be disturbed: {each}"
-
-
-def print_page(found: Examination) -> None:
+def print_page(page: Page) -> None:
     """Print the page for people."""
-    out.print(verdict(found))
-    out.print()
-    for title, show in _SECTIONS.items():
-        out.print(title)
-        for line in show(found):
-            out.print(Trimmed(line))
+    engines = [*remarks(page.processors), *(f"{n}: {why}" for n, why in page.broken.items())]
+    packages = [(name, text) for name, text in page.packages.items() if text is not None]
+    sections: Mapping[str, list[Table]] = {
+        "VERSIONS": [
+            _table(_worded(page.versions)),
+            _table(packages),
+            _table(page.missing.items()),
+        ],
+        "ENGINES": [engine_table(page.processors), _table((text,) for text in engines)],
+        "LOAD": [_table(_worded(page.load) or [("unknown", "the system does not report it")])],
+        "LIMITS": [_table(_worded(page.limits))],
+    }
+    out.print(page.verdict)
+    for title, tables in sections.items():
         out.print()
+        out.print(title)
+        for table in tables:
+            if table.row_count:
+                out.print(Trimmed(table))
 
 
-def _facts(found: Examination) -> Iterable[Table]:
-    rows = [(fact.name.removesuffix("_bytes").replace("_", " "), _worded(fact))
-            for fact in found.machine]  # fmt: skip
-    yield _table([("coexec", __version__), *rows])
+def _worded(facts: Mapping[str, Fact]) -> list[tuple[str, str]]:
+    return [_row(name, value) for name, value in facts.items()]
 
 
-def _worded(fact: Fact) -> str:
-    if fact.value is None:
-        return f"could not be determined: {fact.why_not}"
-    if isinstance(fact.value, bool):
-        return "yes" if fact.value else "no"
-    if fact.name.endswith("_bytes"):
-        return format_bytes(float(fact.value))
-    return str(fact.value)
+def _row(name: str, value: Fact) -> tuple[str, str]:
+    label = re.sub(r"_(bytes|share)$", "", name).replace("_", " ")
+    if isinstance(value, str):
+        return label, value
+    if value is None:
+        return label, "no limit"
+    if name.endswith("_bytes"):
+        return label, format_bytes(value)
+    if name.endswith("_share"):
+        return label, f"{value:.1%}"
+    return label, f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def _table(rows: Iterable[Sequence[str]]) -> Table:
@@ -190,64 +300,3 @@ def _table(rows: Iterable[Sequence[str]]) -> Table:
             table.add_column(overflow="fold")
         table.add_row(*row)
     return table
-
-
-def _packages(found: Examination) -> Iterable[Table]:
-    yield _table([(name, text or "not installed") for name, text in found.packages.items()])
-    yield _table(map(_extra_row, found.extras))
-    if found.other_packages:
-        yield _table((f"also {name}", text) for name, text in found.other_packages.items())
-
-
-def _extra_row(extra: Extra) -> tuple[str, str]:
-    here = ", ".join(f"{name} {text}" for name, text in extra.versions.items() if text)
-    if extra.is_complete:
-        return extra.name, here
-    missing = " and ".join(name for name, text in extra.versions.items() if text is None)
-    return extra.name, f"{here and here + '; '}without {missing}: {extra.command} ({extra.brings})"
-
-
-def _engines(found: Examination) -> Iterable[Table]:
-    processors = found.survey.processors
-    if processors:
-        yield engine_table(processors)
-    texts = [*remarks(processors)]
-    texts += [f"{name}: {reason}" for name, reason in found.survey.broken.items()]
-    if texts:
-        yield _table((text,) for text in texts)
-
-
-def _state(found: Examination) -> Iterable[Table]:
-    loop = found.loop.value if found.loop.value is not None else found.loop.why_not
-    rows = [("run loop", str(loop))]
-    cache = found.cache
-    if cache is None:
-        rows.append(("cache", f"could not be determined: {found.why_no_cache}"))
-    else:
-        used = f"{format_bytes(cache.size_bytes)}, limit {format_bytes(cache.limit_bytes)}"
-        state = used if cache.exists else "not made yet"
-        refused = cache.why_not_writable
-        write = f", cannot be written ({refused}): name another one with --cache" if refused else ""
-        disk = f"{format_bytes(cache.free_bytes)} free on its disk"
-        rows.append(("cache", f"{cache.folder}: {state}; {disk}{write}"))
-    yield _table(rows)
-
-
-def _fitness(found: Examination) -> Iterable[Table]:
-    yield _table(
-        (
-            finding.verdict,
-            finding.what,
-            f"{finding.found}. Remedy: {finding.remedy}" if finding.remedy else finding.found,
-        )
-        for finding in found.fitness
-    )
-
-
-_SECTIONS: Mapping[str, Callable[[Examination], Iterable[Table]]] = {
-    "MACHINE": _facts,
-    "PACKAGES": _packages,
-    "ENGINES": _engines,
-    "STATE": _state,
-    "FIT TO MEASURE ON": _fitness,
-}

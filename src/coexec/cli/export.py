@@ -22,7 +22,7 @@ from coexec.cli.verbs import prints
     places="Devices and engines of the plan.",
     inputs="Shapes of the inputs.",
     files="By file, its bytes.",
-    digest="Of all of it.",
+    digest="Of the model, its weights and its plan.",
 )
 @takes(*PLANNED)
 def command(
@@ -47,8 +47,8 @@ def command(
     with progress(f"loading {model}") as tell:
         config = options.settings(progress=tell)
         done = export(model, folder, config)
-    files = done.manifest.files
-    sizes = {name: facts.size_bytes for name, facts in files.items()}
+    sizes = done.manifest.files
+    tensors = done.prepared.graph.tensors
     parts = {name: size for name, size in sizes.items() if name.startswith(f"{PARTS}/")}
     places = [str(place) for place in done.prepared.plan.places]
     if json:
@@ -57,7 +57,10 @@ def command(
                 "folder": str(done.folder),
                 "model": done.manifest.model,
                 "places": places,
-                "inputs": dict(done.manifest.inputs),
+                "inputs": {
+                    name: {"shape": list(tensors[name].shape), "dtype": tensors[name].dtype}
+                    for name in done.prepared.graph.inputs
+                },
                 "files": sizes,
                 "digest": done.manifest.digest,
             }
@@ -66,7 +69,7 @@ def command(
     whole, compiled = (format_bytes(sum(own.values())) for own in (sizes, parts))
     out.print(
         f"{done.folder}: {done.manifest.model} on {', '.join(places)}, {whole} in "
-        f"{len(files)} files, of which {compiled} in {len(parts)} were compiled"
+        f"{len(sizes)} files, of which {compiled} in {len(parts)} were compiled"
     )
     if (reason := done.agreement.reason) is not None:
         out.print(f"not compared yet: {reason}; sessions compare it with the first requests")

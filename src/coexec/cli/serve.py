@@ -1,8 +1,9 @@
 """`coexec serve`: serve models to clients of the Open Inference Protocol v2."""
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,7 +17,6 @@ from coexec.cli.options import (
     takes,
 )
 from coexec.cli.verbs import prints
-from coexec.serve.exchange import LogForm
 
 
 @prints(
@@ -73,7 +73,8 @@ def command(
     token_file: ClientTokenOpt = None,
     without_token: WithoutTokenOpt = False,
     access_log: Annotated[
-        LogForm | None, typer.Option(help="Log each request on standard error, a line each.")
+        Literal["text", "json"] | None,
+        typer.Option(help="Log each request on standard error, a line each."),
     ] = None,
     stop_time: Annotated[
         float, typer.Option(help="Seconds for the last answers after SIGTERM.")
@@ -88,12 +89,11 @@ def command(
     answered at once, and faster when a plan has been found in the background.
     """
     from coexec.cli.serving import (
-        access_logged,
         check_number,
         check_serving,
         client_token,
+        log_requests,
         named_models,
-        opened_models,
         print_addresses,
         serve_limits,
         silent_onnxruntime,
@@ -101,7 +101,9 @@ def command(
 
     check_serving()
     from coexec.serve.app import Application
+    from coexec.serve.models import Models
     from coexec.serve.server import listen, serve, url_of
+    from coexec.serve.session import SessionSource, Workers
 
     config = options.settings()
     named = named_models(model or (), name, repository, config.plan is not None)
@@ -109,11 +111,12 @@ def command(
     check_number("--stop-time", stop_time)
     with listen(host, port) as listener:  # fails early: preparing the models may take minutes
         token = client_token(token_file, without_token, host, listener)
-        with (
-            silent_onnxruntime(),
-            opened_models(named, repository, config.keywords, credits) as (models, most_requests),
-            access_logged(access_log is not None),
-        ):
+        if access_log is not None:
+            log_requests()
+        workers = Workers(credits)
+        models = Models(source=SessionSource(named, workers, config.keywords, repository))
+        with silent_onnxruntime(), closing(workers), closing(models):
+            models.open(named)
             urls = {each: url_of(listener, each) for each in named}
-            begun = partial(print_addresses, url_of(listener), urls, most_requests, json)
+            begun = partial(print_addresses, url_of(listener), urls, workers.credits, json)
             serve(Application(models, limits, token, access_log), listener, begun, stop_time)

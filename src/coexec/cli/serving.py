@@ -8,9 +8,9 @@ import socket
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coexec.cli.console import err, out
 from coexec.cli.output import print_json
@@ -21,23 +21,7 @@ from coexec.units import parse_bytes
 
 if TYPE_CHECKING:
     from coexec.serve.intake import ServeLimits
-    from coexec.serve.models import Models
 
-__all__ = [
-    "access_logged",
-    "check_number",
-    "check_serving",
-    "client_token",
-    "named_models",
-    "opened_models",
-    "print_addresses",
-    "serve_limits",
-    "served_name",
-    "silent_onnxruntime",
-]
-
-_MODULES = {"prometheus-client": "prometheus_client"}
-"""The module of a package, where its name is another one."""
 _REMEDY = (
     "write one with `python -c 'import secrets; print(secrets.token_hex(32))'` into a file that "
     "only the server's user can read, and name it with {option}"
@@ -86,20 +70,14 @@ def named_models(
         )
     named: dict[str, str] = {}
     for word in words:
-        key, model = _named(word)
+        key, equals, model = word.partition("=")
+        if not equals or "/" in key or zoo_name(word) is not None or Path(word).exists():
+            key, model = served_name(word), word
         key = key if name is None else name
         if key in named:
             raise UsageError(f"two models have the name {key!r}; give another one as NAME=MODEL")
         named[key] = model
     return named
-
-
-def _named(word: str) -> tuple[str, str]:
-    """Name and model of MODEL or NAME=MODEL."""
-    name, equals, model = word.partition("=")
-    if not equals or "/" in name or zoo_name(word) is not None or Path(word).exists():
-        return served_name(word), word
-    return name, model
 
 
 def served_name(model: str) -> str:
@@ -108,33 +86,6 @@ def served_name(model: str) -> str:
         return zoo
     path = Path(model)
     return path.resolve().name if path.is_dir() else path.stem
-
-
-@contextmanager
-def opened_models(
-    named: Mapping[str, str],
-    repository: Path | None,
-    keywords: Mapping[str, Any],
-    credits: int | None,
-) -> Iterator[tuple["Models", int]]:
-    """Context with the models of a server, and the number of requests that are computed at the same
-    time. The models of ``named`` are loaded.
-
-    Args:
-        keywords: of `InferenceSession`.
-
-    Raises:
-        CoexecError: a model cannot be loaded.
-    """
-    from coexec.serve.loading import SessionSource
-    from coexec.serve.models import Models
-    from coexec.serve.workers import Workers
-
-    workers = Workers(credits)
-    models = Models(source=SessionSource(named, workers, keywords, repository))
-    with closing(workers), closing(models):
-        models.open(named)
-        yield models, workers.credits
 
 
 def serve_limits(max_request: str, queue: int, deadline_s: float) -> "ServeLimits":
@@ -186,52 +137,37 @@ def client_token(
     remedy = _REMEDY.format(option=option)
     if file is not None:
         token = read_token(file, remedy)
-        _warn_readable(file)
-        return token
-    if not is_loopback(listener):
-        if not without:
-            raise UsageError(
-                f"--host {host} answers other machines, and there is no token; {remedy}, or say "
-                f"--without-token"
+        # A warning and no error, because containers mount secrets so.
+        if file.stat().st_mode & stat.S_IROTH:
+            _warn(
+                f"every user of this machine can read the token in {str(file)!r}; chmod o-r takes "
+                f"this right away"
             )
-        _warn_open(host)
+        return token
+    if is_loopback(listener):
+        return None
+    if not without:
+        raise UsageError(
+            f"--host {host} answers other machines, and there is no token; {remedy}, or say "
+            f"--without-token"
+        )
+    _warn(
+        f"other machines are answered at {host}, without authentication or encryption; a proxy can "
+        f"add both"
+    )
     return None
 
 
-def _warn_readable(file: Path) -> None:
-    """Warn if every user of this machine can read the token. This is no error, because containers
-    mount secrets so."""
-    if file.stat().st_mode & stat.S_IROTH:
-        err.print(
-            f"coexec: warning: every user of this machine can read the token in {str(file)!r}; "
-            f"chmod o-r takes this right away",
-            soft_wrap=True,
-        )
+def _warn(message: str) -> None:
+    err.print(f"coexec: warning: {message}", soft_wrap=True)
 
 
-def _warn_open(host: str) -> None:
-    """Warn that other machines are answered without a token."""
-    err.print(
-        f"coexec: warning: other machines are answered at {host}, without authentication or "
-        f"encryption; a proxy can add both",
-        soft_wrap=True,
-    )
-
-
-@contextmanager
-def access_logged(wanted: bool) -> Iterator[None]:
-    """Context in which the lines of the access log are written on standard error."""
+def log_requests() -> None:
+    """Write the lines of the access log on standard error."""
     logger = logging.getLogger("coexec_access")
-    handler = logging.StreamHandler()
-    if wanted:
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = True
+    logger.addHandler(logging.StreamHandler())
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 @contextmanager
@@ -254,7 +190,7 @@ def check_serving() -> None:
         PackageError: a package is not installed.
     """
     for package in EXTRAS["serve"]:
-        if importlib.util.find_spec(_MODULES.get(package, package)) is None:
+        if importlib.util.find_spec(package.replace("-", "_")) is None:
             raise PackageError(
                 f"coexec serve needs {package}, which is not installed; {install('serve')}"
             )

@@ -1,13 +1,11 @@
-"""Exports: folders with a model, its plan and compiled parts. `coexec export` writes them; sessions
-and commands open them, in other processes and on other machines.
+"""Exports: folders with a model, its plan and the entries of the cache that a start takes. `coexec
+export` writes them; sessions and commands open them, in other processes and on other machines.
 
 Every session calls `is_export`. The other modules of this folder are imported only for an export.
 """
 
 import os
 from typing import Any
-
-__all__ = ["MANIFEST", "is_export"]
 
 MANIFEST = "manifest.json"
 

@@ -1,42 +1,28 @@
-"""The manifest of an export: its files with their digests, its inputs, and its machine.
-
-The manifest has a digest of its own content, which reveals damage and edits by hand. It is no
-signature: a program that changes an export can also compute a new digest.
-"""
+"""The manifest of an export: what neither its plan nor the entries of the cache say."""
 
 import json
-import stat
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, NoReturn, Self
-
-import xxhash
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 from coexec.__about__ import __version__
+from coexec.cache import Cache
+from coexec.codec import decode, encode
+from coexec.engines import detect
 from coexec.errors import StoreError
 from coexec.exports import MANIFEST
-from coexec.exports.machine import ExportMachine
+from coexec.hardware.hardware import Device
+from coexec.keys import digest
+from coexec.model.digest import digest_of
 from coexec.model.folders import is_below
-
-__all__ = ["AGAIN", "PARTS", "PLAN", "FileFacts", "Manifest", "digest_of_bytes", "file_below"]
 
 PLAN = "plan.json"
 PARTS = "parts"
-"""The folder of compiled parts. The paths below it are the same as in a cache."""
-_KIND = "coexec export"
-_FORMAT = 1
-_MOST_BYTES = 64 << 20
+"""The folder of cache entries. The paths below it are the same as in a cache."""
 AGAIN = "copy the whole folder again, or export the model again with coexec export"
-
-
-@dataclass(frozen=True, slots=True)
-class FileFacts:
-    """A file of an export."""
-
-    size_bytes: int
-    xxh3: str
-    """Its digest, xxh3-128 in hexadecimal digits."""
+_FORMAT = 2
+_MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -45,117 +31,102 @@ class Manifest:
 
     model: str
     """The model's file, below the folder."""
-    inputs: Mapping[str, Mapping[str, Any]]
-    """By name of an input, its "shape" and "dtype" in the plan."""
+    digest: str
+    """Digest of the model, its weights and its plan."""
     engine_options: Mapping[str, Mapping[str, str]]
-    machine: ExportMachine
-    """The machine on which it was made."""
-    files: Mapping[str, FileFacts]
-    """By path below the folder, with "/"; without the manifest."""
+    machine: Mapping[str, str]
+    """`machine_facts` of the machine on which it was made."""
+    files: Mapping[str, int]
+    """Bytes of each file by its path below the folder, with "/"; without the manifest."""
 
-    @property
-    def digest(self) -> str:
-        """A digest of the manifest's content. Different exports have different digests."""
-        return digest_of_bytes(json.dumps(self._body(), sort_keys=True).encode())
+    def write(self, folder: Path) -> None:
+        """Write the manifest into ``folder``.
 
-    def _body(self) -> dict[str, Any]:
-        return {
-            "kind": _KIND,
-            "format": _FORMAT,
-            "coexec": self.machine.coexec,
-            "model": self.model,
-            "inputs": {name: dict(facts) for name, facts in self.inputs.items()},
-            "engine_options": {name: dict(texts) for name, texts in self.engine_options.items()},
-            "machine": self.machine.to_json(),
-            "files": {name: asdict(facts) for name, facts in self.files.items()},
-        }
-
-    def to_json(self) -> str:
-        """The manifest as readable text. `read` reads it."""
-        return json.dumps({**self._body(), "digest": self.digest}, indent=1)
+        Raises:
+            OSError: it cannot be written.
+        """
+        text = json.dumps({"format": _FORMAT, **encode(self)}, indent=1)
+        (folder / MANIFEST).write_text(text)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The manifest of an export.
+        """The manifest of an export, whose files are there with their sizes.
 
         Raises:
-            StoreError: it is missing, damaged, edited or of another format.
+            StoreError: it is missing, damaged or of another format, or a file is missing or has
+                another size.
         """
-        path = file_below(folder, MANIFEST)
         try:
-            with path.open("rb") as file:
+            with (folder / MANIFEST).open("rb") as file:
                 data = json.loads(file.read(_MOST_BYTES))
-            if data["kind"] != _KIND:
-                raise ValueError(f"its kind is {data['kind']!r} and not {_KIND!r}")
-            if data["format"] != _FORMAT:
+            if (form := data.pop("format")) != _FORMAT:
+                made_by = data.get("coexec") or data.get("machine", {}).get("coexec")
                 raise StoreError(
-                    f"the export {str(folder)!r} has format {data['format']!r}, written by coexec "
-                    f"{data.get('coexec')!s:.40}, and this coexec {__version__} reads {_FORMAT}; "
-                    f"export the model again with this version"
+                    f"the export {str(folder)!r} has format {form!r}, written by coexec "
+                    f"{made_by!s:.40}, and this coexec {__version__} reads {_FORMAT}; export the "
+                    f"model again with this version"
                 )
-            digest = data.pop("digest")
-            if digest != (
-                actual_digest := digest_of_bytes(json.dumps(data, sort_keys=True).encode())
-            ):
-                raise ValueError(
-                    f"it was changed since it was written: it says digest "
-                    f"{digest!s:.40}, and has {actual_digest}"
-                )
-            return cls(
-                _name(data["model"]),
-                {str(n): dict(facts) for n, facts in data["inputs"].items()},
-                {str(n): dict(options) for n, options in data["engine_options"].items()},
-                ExportMachine.from_json(data["machine"], str(data["coexec"])),
-                {
-                    _name(n): FileFacts(int(f["size_bytes"]), str(f["xxh3"]))
-                    for n, f in data["files"].items()
-                },
-            )
+            manifest = decode(cls, data)
         except StoreError:
             raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            reason = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
-            raise StoreError(f"the manifest {str(path)!r} is damaged: {reason}; {AGAIN}") from None
+            raise damaged(folder, MANIFEST, f"{type(error).__name__}: {error}") from None
+        for name, size_bytes in manifest.files.items():
+            _check_file(folder, name, size_bytes)
+        for name in (manifest.model, PLAN):
+            if name not in manifest.files:
+                raise damaged(folder, name, "it is none of the files in the manifest")
+        return manifest
 
 
-def _name(name: Any) -> str:
-    """``name``, checked that it is a path below the folder.
-
-    Raises:
-        ValueError: it is no such path.
+def _check_file(folder: Path, name: str, size_bytes: int) -> None:
     """
-    if not isinstance(name, str) or not is_below(name) or str(PurePosixPath(name)) != name:
-        raise ValueError(f"it names {name!r}, which is no path below its folder")
-    return name
-
-
-def file_below(folder: Path, name: str, size_bytes: int | None = None) -> Path:
-    """A regular file of an export.
-
     Raises:
-        StoreError: it is missing, a link, no regular file, or has another size.
+        StoreError: it lies outside of the folder, is missing, or has another size.
     """
-    path = folder
+    if not is_below(name):
+        raise damaged(folder, name, "it is no path below the folder")
     try:
-        for part in PurePosixPath(name).parts:
-            path = path / part
-            mode = path.lstat().st_mode
-            if stat.S_ISLNK(mode):
-                _refuse(folder, name, f"{str(path)!r} is a symbolic link, and may lead anywhere")
-        if not stat.S_ISREG(mode):
-            _refuse(folder, name, "it is no regular file")
-        size = path.lstat().st_size
+        size = (folder / name).stat().st_size
     except OSError as error:
-        _refuse(folder, name, error.strerror or str(error))
-    if size_bytes is not None and size != size_bytes:
-        _refuse(folder, name, f"it has {size} bytes, and the manifest says {size_bytes}")
-    return path
+        raise damaged(folder, name, error.strerror or str(error)) from None
+    if size != size_bytes:
+        raise damaged(folder, name, f"it has {size} bytes, and the manifest says {size_bytes}")
 
 
-def _refuse(folder: Path, name: str, why: str) -> NoReturn:
-    raise StoreError(f"the export {str(folder)!r} is damaged at {name!r}: {why}; {AGAIN}")
+def damaged(folder: Path, name: str, why: str) -> StoreError:
+    """The error for a file of an export."""
+    return StoreError(f"the export {str(folder)!r} is damaged at {name!r}: {why}; {AGAIN}")
 
 
-def digest_of_bytes(content: bytes) -> str:
-    """The digest of ``content``, as in `FileFacts.xxh3`."""
-    return xxhash.xxh3_128_hexdigest(content)
+def content_digest(model: Path, plan: Path, cache: Cache | None = None) -> str:
+    """A digest of a model's file, the files with weights that it names, and its plan.
+
+    Args:
+        cache: holds digests of files that have not changed.
+
+    Raises:
+        OSError, ModelError: a file cannot be read.
+    """
+    return digest(digest_of(model, {}, {}, cache), plan.read_bytes())
+
+
+def machine_facts(devices: Iterable[Device]) -> Mapping[str, str]:
+    """The facts about this machine on which the times of a plan for ``devices`` depend, by the
+    words that name them in a message."""
+    cores = (str(len(members)) for members, _ in detect.clusters())
+    facts = {
+        "coexec": __version__,
+        "processor": detect.processor_name(),
+        "cores": "+".join(cores) or "0",
+    }
+    for device in devices:
+        if device.features:
+            facts["instruction sets"] = device.features
+        if device.processor != facts["processor"]:
+            facts[f"processor of {device.name}"] = device.processor
+        if device.max_frequency_hz:
+            facts[f"frequency of {device.name}"] = f"{device.max_frequency_hz / 1e9:.2f} GHz"
+        for engine in device.engines:
+            facts[f"{engine.name} of {device.name}"] = f"{engine.version} in {engine.precision}"
+    return facts

@@ -29,7 +29,6 @@ from coexec.model.weightless import require_encodable
 __all__ = [
     "Shapes",
     "digest_of",
-    "file_digests",
     "is_remembered",
     "named_files",
     "serialized",
@@ -79,24 +78,10 @@ def digest_of(
     """
     content: object
     if isinstance(source, str | os.PathLike):
-        content = list(file_digests(Path(source), cache).values())
+        content = [file.digest for file in _files(Path(os.path.abspath(source)), cache)]
     else:
         content = source if isinstance(source, bytes) else serialized(source)
     return digest(sorted(shapes.items()), sorted(values.items()), content)
-
-
-def file_digests(path: Path, cache: Cache | None = None) -> dict[str, str | None]:
-    """The digest (xxh3-128) of a model's file and of the files with weights that it names, by path;
-    None for one that cannot be read.
-
-    Args:
-        cache: holds digests of files that have not changed; without it all are read.
-
-    Raises:
-        ModelError: the model's file cannot be read.
-    """
-    path = Path(os.path.abspath(path))
-    return {file.path: file.digest for file in _files(path, cache)}
 
 
 def is_remembered(source: str | os.PathLike[str], cache: Cache) -> bool:

@@ -93,6 +93,5 @@ def devices_of_plan(settings: "Settings") -> Iterator[None]:
         kind = type(error)  # keeps subclasses: callers handle ForkedError separately
         raise kind(
             f"{plan.title} computes on {', '.join(plan.plan.requests)}: {error}. Or make a "
-            f"plan for this machine with coexec plan MODEL "
-            f"--output {plan.path or 'plan.json'}"
+            f"plan for this machine with coexec plan MODEL --output new.plan.json"
         ) from None

@@ -1,11 +1,12 @@
 """An ASGI application with the paths of the Open Inference Protocol v2 and of its extensions."""
 
 import json
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -18,7 +19,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from coexec.__about__ import __version__
 from coexec.errors import BusyError, ClosedError, CoexecError, DeadlineError, InputError
-from coexec.serve.exchange import Exchange, LogForm, log_exchange
 from coexec.serve.inferences import Inferences, refused_at_end, requested_model
 from coexec.serve.intake import MemoryBudget, ServeLimits, read_body
 from coexec.serve.metrics import Metrics
@@ -33,7 +33,10 @@ from coexec.serve.protocol import (
 from coexec.serve.queues import Queues
 from coexec.serve.tokens import authorization_error
 
-__all__ = ["Application"]
+LogForm = Literal["text", "json"]
+"""Form of the lines that log requests."""
+
+_log = logging.getLogger("coexec_access")
 
 _RETRY_AFTER_S = 1
 _DISCONNECTED = 499
@@ -75,21 +78,17 @@ class Application:
         Args:
             token: required in the header ``Authorization: Bearer TOKEN`` of all requests, except
                 those for the health of the server; None: nothing is required.
-            access_log: form of the lines that log requests; None: requests are not logged.
+            access_log: form of the lines that log requests, with the logger ``coexec_access`` at
+                level INFO; None: requests are not logged.
         """
-        limits = limits or ServeLimits()
-        queues = Queues(limits.queue)
-        self._models = models
-        self._token = token
-        self._access_log = access_log
-        self._metrics = Metrics(queues)
-        budget = MemoryBudget(limits.held_bytes)
-        self._inferences = Inferences(models, limits, budget, queues, self._metrics)
-        self._app = _routes(
-            _Descriptions(models, self._metrics, lambda: self.stopping),
-            _Repository(models, limits, budget),
-            self._inferences,
+        self._models, self._token, self._access_log = models, token, access_log
+        self._limits = limits or ServeLimits()
+        self._metrics, self._queues = Metrics(), Queues(self._limits.queue)
+        self._budget = MemoryBudget(self._limits.held_bytes)
+        self._inferences = Inferences(
+            models, self._limits, self._budget, self._queues, self._metrics
         )
+        self._app = self._routed()
         self.stopping = False
         """Whether new requests are refused. The requests under way are answered."""
         self.under_way = 0
@@ -121,20 +120,23 @@ class Application:
 
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that may not be answered otherwise."""
-        if scope["path"] in _HEALTH:
+        path, headers = scope["path"], Headers(scope=scope)
+        if path in _HEALTH:
             return None
-        if self._token is not None and (
-            message := authorization_error(scope["headers"], self._token)
-        ):
+        sent = headers.getlist("authorization")
+        if self._token is not None and (error := authorization_error(sent, self._token)):
             challenge = {"WWW-Authenticate": "Bearer"}
-            return _json({"error": message}, HTTPStatus.UNAUTHORIZED, challenge)
-        if scope["path"].startswith(_CHANGES) and (origin := _foreign_origin(scope)):
+            return _json({"error": error}, HTTPStatus.UNAUTHORIZED, challenge)
+        # Browsers send Origin, also to servers on the loopback address.
+        origin = headers.get("origin")
+        is_own = origin is None or origin.partition("://")[2] == headers.get("host")
+        if path.startswith(_CHANGES) and not is_own:
             message = (
-                f"a web page of {origin} may not load or unload models of this server; send the "
+                f"a web page of {origin!r} may not load or unload models of this server; send the "
                 f"request from a program, without the header Origin"
             )
             return _json({"error": message}, HTTPStatus.FORBIDDEN)
-        if self.stopping and scope["path"] != "/metrics":
+        if self.stopping and path != "/metrics":
             message = "the server ends, and takes no new requests; send it to another"
             closing = {"Connection": "close"}
             return _json({"error": message}, HTTPStatus.SERVICE_UNAVAILABLE, closing)
@@ -148,135 +150,107 @@ class Application:
         duration_s = time.perf_counter() - sent.start_s
         if model is not None and scope.get("endpoint") is self._inferences:
             self._metrics.count(model, status, duration_s, sent.bytes_in, sent.bytes_out)
-        if self._access_log is not None:
-            exchange = Exchange(
-                client=(scope.get("client") or ("-",))[0],
-                method=scope["method"],
-                path=scope["raw_path"].decode("ascii", "backslashreplace"),
-                status=status,
-                bytes_in=sent.bytes_in,
-                bytes_out=sent.bytes_out,
-                duration_s=duration_s,
-                model=model,
+        if self._access_log is None:
+            return
+        client, method = (scope.get("client") or ("-",))[0], scope["method"]
+        path = scope["raw_path"].decode("ascii", "backslashreplace")
+        if self._access_log == "json":
+            facts = {"client": client, "method": method, "path": path, "status": status,
+                     "bytes_in": sent.bytes_in, "bytes_out": sent.bytes_out,
+                     "duration_s": duration_s, "model": model}  # fmt: skip
+            _log.info(json.dumps(facts))
+        else:
+            _log.info(
+                f"{client} {method} {path} {status} {sent.bytes_in} B in {sent.bytes_out} B out "
+                f"{1e3 * duration_s:.1f} ms {model or '-'}"
             )
-            log_exchange(exchange, self._access_log)
 
-
-def _foreign_origin(scope: Scope) -> str | None:
-    """The site of the web page that sends a request, if it is not this server; else None. Browsers
-    send it in the header Origin, also to servers on the loopback address."""
-    headers = Headers(scope=scope)
-    origin = headers.get("origin")
-    if origin is None or origin.partition("://")[2] == headers.get("host"):
-        return None
-    return repr(origin)
-
-
-def _routes(
-    described: "_Descriptions", repository: "_Repository", inferences: Inferences
-) -> Starlette:
-    routes = [
-        Route("/v2", described.server),
-        Route("/v2/", described.server),
-        Route("/v2/health/live", described.live),
-        Route("/v2/health/ready", described.ready),
-        Route("/v2/models/stats", described.statistics),
-        Route("/v2/repository/index", repository.index, methods=["POST"]),
-        Route("/v2/repository/models/{name}/load", repository.load, methods=["POST"]),
-        Route("/v2/repository/models/{name}/unload", repository.unload, methods=["POST"]),
-        Route("/metrics", described.metrics),
-    ]
-    for model in "/v2/models/{name}", "/v2/models/{name}/versions/{version}":
-        routes += [
-            Route(model, described.model),
-            Route(f"{model}/ready", described.model_ready),
-            Route(f"{model}/config", described.configuration),
-            Route(f"{model}/stats", described.model_statistics),
-            Route(f"{model}/infer", inferences, methods=["POST"]),
+    def _routed(self) -> Starlette:
+        routes = [
+            Route("/v2", self._server),
+            Route("/v2/", self._server),
+            Route("/v2/health/live", self._live),
+            Route("/v2/health/ready", self._ready),
+            Route("/v2/models/stats", self._statistics),
+            Route("/v2/repository/index", self._index, methods=["POST"]),
+            Route("/v2/repository/models/{name}/load", self._load, methods=["POST"]),
+            Route("/v2/repository/models/{name}/unload", self._unload, methods=["POST"]),
+            Route("/metrics", self._prometheus),
         ]
-    handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
-        HTTPException: _say_http,
-        ClientDisconnect: _say_nothing,
-        **dict.fromkeys(_STATUS, _say),
-    }
-    app = Starlette(routes=routes, exception_handlers=handlers)
-    app.router.redirect_slashes = False
-    return app
+        for model in "/v2/models/{name}", "/v2/models/{name}/versions/{version}":
+            routes += [
+                Route(model, self._metadata),
+                Route(f"{model}/ready", self._model_ready),
+                Route(f"{model}/config", self._configuration),
+                Route(f"{model}/stats", self._model_statistics),
+                Route(f"{model}/infer", self._inferences, methods=["POST"]),
+            ]
+        handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
+            HTTPException: _say_http,
+            ClientDisconnect: _say_nothing,
+            **dict.fromkeys(_STATUS, _say),
+        }
+        app = Starlette(routes=routes, exception_handlers=handlers)
+        app.router.redirect_slashes = False
+        return app
 
-
-class _Descriptions:
-    """Answers requests about the server and its models."""
-
-    def __init__(self, models: Models, metrics: Metrics, stopping: Callable[[], bool]) -> None:
-        self._models = models
-        self._metrics = metrics
-        self._stopping = stopping
-
-    async def server(self, _: Request) -> Response:
+    async def _server(self, _: Request) -> Response:
         repository = ["model_repository"] if self._models.can_load else []
         extensions = [*EXTENSIONS, *repository]
         return _json({"name": "coexec", "version": __version__, "extensions": extensions})
 
-    async def live(self, _: Request) -> Response:
+    async def _live(self, _: Request) -> Response:
         return _json({"live": True})
 
-    async def ready(self, _: Request) -> Response:
+    async def _ready(self, _: Request) -> Response:
         # The specification names the key "live" here, too; other servers and clients use "ready".
-        ready = self._models.ready and not self._stopping()
-        return _readiness({"live": True}, ready)
+        return _readiness({"live": True}, self._models.ready and not self.stopping)
 
-    async def model(self, request: Request) -> Response:
+    async def _metadata(self, request: Request) -> Response:
         return _json(metadata(requested_model(request, self._models)))
 
-    async def model_ready(self, request: Request) -> Response:
+    async def _model_ready(self, request: Request) -> Response:
         served = requested_model(request, self._models)
         return _readiness({"name": served.name}, served.ready)
 
-    async def configuration(self, request: Request) -> Response:
+    async def _configuration(self, request: Request) -> Response:
         return _json(configuration(requested_model(request, self._models)))
 
-    async def model_statistics(self, request: Request) -> Response:
+    async def _model_statistics(self, request: Request) -> Response:
         served = requested_model(request, self._models)
         return _json({"model_stats": [self._metrics.statistics(served.name, served.version)]})
 
-    async def statistics(self, _: Request) -> Response:
+    async def _statistics(self, _: Request) -> Response:
         loaded = self._models.loaded()
         return _json(
             {"model_stats": [self._metrics.statistics(each.name, each.version) for each in loaded]}
         )
 
-    async def metrics(self, _: Request) -> Response:
-        text = self._metrics.text(self._models.names())
+    async def _prometheus(self, _: Request) -> Response:
+        waiting = {name: self._queues.waiting(name) for name in self._models.names()}
+        text = self._metrics.text(waiting)
         return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
+    async def _index(self, request: Request) -> Response:
+        return _json(self._models.index(read_index_request(await self._body(request))))
 
-class _Repository:
-    """Answers requests that list, load and unload models."""
+    async def _load(self, request: Request) -> Response:
+        return await self._changed(request, self._models.load)
 
-    def __init__(self, models: Models, limits: ServeLimits, budget: MemoryBudget) -> None:
-        self._models = models
-        self._limits = limits
-        self._budget = budget
+    async def _unload(self, request: Request) -> Response:
+        return await self._changed(request, self._models.unload)
 
-    async def index(self, request: Request) -> Response:
-        only_ready = read_index_request(await self._body(request))
-        return _json(self._models.index(only_ready))
-
-    async def load(self, request: Request) -> Response:
+    async def _changed(
+        self, request: Request, change: Callable[[str], Awaitable[None]]
+    ) -> Response:
         read_load_request(await self._body(request))
         with refused_at_end():
-            await self._models.load(request.path_params["name"])
-        return _json({})
-
-    async def unload(self, request: Request) -> Response:
-        read_load_request(await self._body(request))
-        with refused_at_end():
-            await self._models.unload(request.path_params["name"])
+            await change(request.path_params["name"])
         return _json({})
 
     async def _body(self, request: Request) -> bytearray:
-        with self._budget.request() as holding:
-            return await read_body(request, self._limits, holding)
+        with self._budget.request() as hold:
+            return await read_body(request, self._limits, hold)
 
 
 def _readiness(facts: dict[str, Any], ready: bool) -> Response:

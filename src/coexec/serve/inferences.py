@@ -2,30 +2,27 @@
 
 import asyncio
 import math
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from coexec.arrays import Array
 from coexec.errors import ClosedError, CoexecError, ExecutionError, first_line
-from coexec.serve.intake import Holding, MemoryBudget, ServeLimits, read_body
+from coexec.serve.intake import Hold, MemoryBudget, ServeLimits, read_body
 from coexec.serve.metrics import Metrics
 from coexec.serve.models import Models
 from coexec.serve.protocol import Inference, read_request, write_answer
 from coexec.serve.queues import Queues
 from coexec.serve.served import Served
 
-__all__ = ["Inferences", "refused_at_end", "requested_model"]
-
 _T = TypeVar("_T")
 _PART_BYTES = 2**20
 """An answer is sent in parts of this size, so that slow clients do not fill buffers."""
-_JSON_LENGTH = "Inference-Header-Content-Length"
+_JSON_LENGTH = "inference-header-content-length"
 
 
 def requested_model(request: Request, models: Models) -> Served:
@@ -75,28 +72,29 @@ class Inferences:
         queues: Queues,
         metrics: Metrics,
     ) -> None:
-        self._models = models
-        self._limits = limits
-        self._budget = budget
-        self._queues = queues
-        self._metrics = metrics
+        self._models, self._limits, self._budget = models, limits, budget
+        self._queues, self._metrics = queues, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         served = requested_model(request, self._models)
-        with self._budget.request() as holding, self._models.use(served):
+        with self._budget.request() as hold, self._models.use(served):
             with refused_at_end():
-                head, binary = await self._answer(request, served, holding)
-            holding.add(sum(map(len, binary)) + len(head))
-            await _Answer(head, binary, self._limits.transfer_s)(scope, receive, send)
+                head, binary = await self._answer(request, served, hold)
+            hold(sum(map(len, binary)) + len(head))
+            try:
+                async with asyncio.timeout(self._limits.transfer_s):
+                    await _send_answer(send, head, binary)
+            except (TimeoutError, asyncio.CancelledError):
+                return  # the server closes the connection, because the answer is not complete
 
     async def _answer(
-        self, request: Request, served: Served, holding: Holding
+        self, request: Request, served: Served, hold: Hold
     ) -> tuple[bytes, list[bytes]]:
         if not served.ready:
             raise ClosedError(f"the model {served.name!r} is not ready; try again later")
         with self._metrics.phase(served.name, "read"):
-            body = await read_body(request, self._limits, holding)
+            body = await read_body(request, self._limits, hold)
             length = request.headers.get(_JSON_LENGTH)
             inference = read_request(body, length, served, self._limits.body_bytes)
         outputs = await _while_connected(request, self._outputs(served, inference))
@@ -124,8 +122,12 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _
     Raises:
         ClientDisconnect: the client has disconnected.
     """
-    working = asyncio.ensure_future(work)
-    disconnected = asyncio.ensure_future(_disconnection(request))
+
+    async def disconnection() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass  # the body has been read
+
+    working, disconnected = asyncio.ensure_future(work), asyncio.ensure_future(disconnection())
     try:
         await asyncio.wait({working, disconnected}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -136,36 +138,17 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _
         working.cancel()
 
 
-async def _disconnection(request: Request) -> None:
-    """Return when the client of a request, whose body has been read, disconnects."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-class _Answer(Response):
-    """An answer with its binary data, sent in parts."""
-
-    def __init__(self, head: bytes, binary: Sequence[bytes], limit_s: float) -> None:
-        size = sum(map(len, binary))
-        headers = {"Content-Length": str(len(head) + size)}
-        if binary:
-            headers[_JSON_LENGTH] = str(len(head))
-        super().__init__(headers=headers)
-        self.headers["Content-Type"] = "application/octet-stream" if binary else "application/json"
-        # A small answer is one message, and so one packet if it fits.
-        whole = [head, *binary] if size > _PART_BYTES else [b"".join((head, *binary))]
-        self._parts = [
-            p[at : at + _PART_BYTES] for p in whole for at in range(0, len(p), _PART_BYTES)
-        ]
-        self._limit_s = limit_s
-
-    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        last = len(self._parts) - 1
-        try:
-            async with asyncio.timeout(self._limit_s):
-                await send(start)
-                for i, part in enumerate(self._parts):
-                    await send({"type": "http.response.body", "body": part, "more_body": i < last})
-        except (TimeoutError, asyncio.CancelledError):
-            return  # the server closes the connection, because the answer is not complete
+async def _send_answer(send: Send, head: bytes, binary: list[bytes]) -> None:
+    """Send an answer with its binary data in parts."""
+    size = len(head) + sum(map(len, binary))
+    headers = {"content-length": size, "content-type": "application/json"}
+    if binary:
+        headers |= {"content-type": "application/octet-stream", _JSON_LENGTH: len(head)}
+    # A small answer is one message, and so one packet if it fits.
+    whole = [head, *binary] if size > _PART_BYTES else [b"".join((head, *binary))]
+    parts = [p[at : at + _PART_BYTES] for p in whole for at in range(0, len(p), _PART_BYTES)]
+    encoded = [(name.encode(), str(value).encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": 200, "headers": encoded})
+    for i, part in enumerate(parts):
+        more = i < len(parts) - 1
+        await send({"type": "http.response.body", "body": part, "more_body": more})

@@ -2,7 +2,7 @@
 
 import asyncio
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,10 +12,11 @@ from starlette.requests import Request
 from coexec.errors import BusyError
 from coexec.units import format_bytes
 
-__all__ = ["Holding", "MemoryBudget", "ServeLimits", "read_body"]
-
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 """By name of a content encoding, the argument ``wbits`` of zlib."""
+
+Hold = Callable[[int], None]
+"""Adds bytes to the memory that one request holds."""
 
 
 @dataclass(frozen=True)
@@ -42,39 +43,32 @@ class MemoryBudget:
         self.now_bytes = 0
 
     @contextmanager
-    def request(self) -> Iterator["Holding"]:
-        """The memory of one request. It is released at the end of the context."""
-        holding = Holding(self)
-        try:
-            yield holding
-        finally:
-            self.now_bytes -= holding.held_bytes
+    def request(self) -> Iterator[Hold]:
+        """Context of one request, whose memory is released at the end.
 
-
-class Holding:
-    """The share of one request in `MemoryBudget`."""
-
-    def __init__(self, of: MemoryBudget) -> None:
-        self._of = of
-        self.held_bytes = 0
-
-    def add(self, size_bytes: int) -> None:
-        """Add memory. A request may hold any size if no other request holds memory.
-
-        Raises:
-            BusyError: all requests together would hold more than the limit.
+        The function adds memory. It raises `BusyError` if all requests together would hold more
+        than the limit; a request may hold any size if no other request holds memory.
         """
-        alone = self._of.now_bytes == self.held_bytes
-        if not alone and self._of.now_bytes + size_bytes > self._of.limit_bytes:
-            raise BusyError(
-                f"the requests under way hold {format_bytes(self._of.now_bytes)} of "
-                f"{format_bytes(self._of.limit_bytes)}; try again"
-            )
-        self._of.now_bytes += size_bytes
-        self.held_bytes += size_bytes
+        own_bytes = 0
+
+        def hold(size_bytes: int) -> None:
+            nonlocal own_bytes
+            is_alone = self.now_bytes == own_bytes
+            if not is_alone and self.now_bytes + size_bytes > self.limit_bytes:
+                raise BusyError(
+                    f"the requests under way hold {format_bytes(self.now_bytes)} of "
+                    f"{format_bytes(self.limit_bytes)}; try again"
+                )
+            self.now_bytes += size_bytes
+            own_bytes += size_bytes
+
+        try:
+            yield hold
+        finally:
+            self.now_bytes -= own_bytes
 
 
-async def read_body(request: Request, limits: ServeLimits, holding: Holding) -> bytearray:
+async def read_body(request: Request, limits: ServeLimits, hold: Hold) -> bytearray:
     """The body of a request, decompressed.
 
     Raises:
@@ -86,61 +80,36 @@ async def read_body(request: Request, limits: ServeLimits, holding: Holding) -> 
     if encoding != "identity" and encoding not in _WINDOW_BITS:
         message = "the body's Content-Encoding is not gzip, deflate or identity; use one of these"
         raise HTTPException(415, message, {"Accept-Encoding": "gzip, deflate"})
-    announced = request.headers.get("content-length", "0")
-    if int(announced) > limits.body_bytes:
-        raise _too_large(limits)
-    decoder = None if encoding == "identity" else _Decoder(_WINDOW_BITS[encoding])
+    too_large = HTTPException(
+        413,
+        f"the body has more than {format_bytes(limits.body_bytes)}; send less, or start the server "
+        f"with a larger --max-request",
+    )
+    if int(request.headers.get("content-length", "0")) > limits.body_bytes:
+        raise too_large
+    bits = _WINDOW_BITS.get(encoding)
+    decoder = None if bits is None else zlib.decompressobj(bits)
     body = bytearray()
     try:
         async with asyncio.timeout(limits.transfer_s):
-            async for chunk in request.stream():
+            async for part in request.stream():
                 # one byte more than the limit, to detect a body that is too large
                 room = limits.body_bytes - len(body) + 1
-                part = chunk if decoder is None else await decoder.decode(chunk, room)
+                if decoder is not None:
+                    if decoder.eof and part:
+                        raise zlib.error("something follows its end")
+                    # In a thread, so that other requests go on: 64 KiB may decompress to 64 MiB.
+                    part = await asyncio.to_thread(decoder.decompress, part, room)
                 if len(part) >= room:
-                    raise _too_large(limits)
-                holding.add(len(part))
+                    raise too_large
+                hold(len(part))
                 body += part
+        if decoder is not None and (decoder.unused_data or not decoder.eof):
+            raise zlib.error("something follows its end" if decoder.eof else "it ends too early")
     except TimeoutError:
         raise HTTPException(
             408, f"the body did not come within {limits.transfer_s:g} s; send it again"
         ) from None
-    if decoder is not None:
-        decoder.end()
+    except zlib.error as error:
+        raise HTTPException(400, f"the body cannot be decompressed: {error}") from None
     return body
-
-
-def _too_large(limits: ServeLimits) -> HTTPException:
-    return HTTPException(
-        413,
-        f"the body has more than {format_bytes(limits.body_bytes)}; send "
-        f"less, or start the server with a larger --max-request",
-    )
-
-
-class _Decoder:
-    """Decompresses a body in parts of limited size."""
-
-    def __init__(self, window_bits: int) -> None:
-        self._zlib = zlib.decompressobj(window_bits)
-
-    async def decode(self, chunk: bytes, room: int) -> bytes:
-        """The next decompressed bytes, at most ``room``."""
-        if self._zlib.eof and chunk:
-            raise _damaged("something follows its end")
-        try:
-            # In a thread, so that other requests go on: 64 KiB may decompress to 64 MiB.
-            return await asyncio.to_thread(self._zlib.decompress, chunk, room)
-        except zlib.error as error:
-            raise _damaged(str(error)) from None
-
-    def end(self) -> None:
-        """Check that the body was complete."""
-        if not self._zlib.eof:
-            raise _damaged("it ends too early")
-        if self._zlib.unused_data:
-            raise _damaged("something follows its end")
-
-
-def _damaged(reason: str) -> HTTPException:
-    return HTTPException(400, f"the body cannot be decompressed: {reason}")

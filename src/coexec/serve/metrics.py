@@ -7,11 +7,8 @@ from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from coexec.serve.queues import Queues
-
-__all__ = ["Metrics", "Phase"]
-
 Phase = Literal["read", "queue", "compute", "write"]
+_LAST = "coexec_last_request_timestamp_seconds"
 _BUCKETS_S = tuple(m * 10**e for e in range(-4, 2) for m in (1, 2, 5))
 """Upper bounds of the histograms, from 0.1 ms to 50 s."""
 _STATISTICS: Mapping[str, Phase] = {
@@ -26,8 +23,7 @@ _STATISTICS: Mapping[str, Phase] = {
 class Metrics:
     """Counters and times of inference requests, by model. Each server has a registry of its own."""
 
-    def __init__(self, queues: Queues) -> None:
-        self._queues = queues
+    def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests_s = Histogram(
             "coexec_request_seconds",
@@ -51,18 +47,11 @@ class Metrics:
             ["model", "direction"],
             registry=self._registry,
         )
-        self._queue = Gauge(
-            "coexec_queue_length",
-            "Requests that wait for a credit.",
-            ["model"],
-            registry=self._registry,
-        )
-        self._last_s = Gauge(
-            "coexec_last_request_timestamp_seconds",
-            "Time of the last inference request.",
-            ["model"],
-            registry=self._registry,
-        )
+        self._queue = self._gauge("coexec_queue_length", "Requests that wait for a credit.")
+        self._last_s = self._gauge(_LAST, "Time of the last inference request.")
+
+    def _gauge(self, name: str, meaning: str) -> Gauge:
+        return Gauge(name, meaning, ["model"], registry=self._registry)
 
     def count(
         self, model: str, status: int, duration_s: float, bytes_in: int, bytes_out: int
@@ -80,10 +69,14 @@ class Metrics:
         yield
         self._phases_s.labels(model, phase).observe(time.perf_counter() - start_s)
 
-    def text(self, models: tuple[str, ...]) -> bytes:
-        """All metrics in the text format of Prometheus."""
-        for model in models:
-            self._queue.labels(model).set(self._queues.waiting(model))
+    def text(self, waiting: Mapping[str, int]) -> bytes:
+        """All metrics in the text format of Prometheus.
+
+        Args:
+            waiting: number of requests in the queue of each model.
+        """
+        for model, count in waiting.items():
+            self._queue.labels(model).set(count)
         return generate_latest(self._registry)
 
     def statistics(self, model: str, version: str) -> dict[str, Any]:
@@ -96,9 +89,7 @@ class Metrics:
         compute = by_phase.get("compute", (0, 0.0))
         phases = {name: by_phase.get(of, (0, 0.0)) for name, of in _STATISTICS.items()}
         durations = {"success": success, "fail": fail, **phases, "cache_hit": (0, 0.0)}
-        last_s = self._registry.get_sample_value(
-            "coexec_last_request_timestamp_seconds", {"model": model}
-        )
+        last_s = self._registry.get_sample_value(_LAST, {"model": model})
         return {
             "name": model,
             "version": version,

@@ -11,8 +11,6 @@ from typing import Protocol
 from coexec.errors import ClosedError, CoexecError, ExecutionError, InputError, first_line
 from coexec.serve.served import Served
 
-__all__ = ["ClosableServed", "ModelSource", "Models"]
-
 
 class ClosableServed(Served, Protocol):
     """A served model that its server closes."""
@@ -53,42 +51,35 @@ class _ModelState:
             await asyncio.to_thread(self.close)
 
 
-def _opened(served: ClosableServed) -> _ModelState:
+def _loaded(served: ClosableServed) -> _ModelState:
     return _ModelState(served, "READY", "", close=served.close)
 
 
-def _begin_opening(source: ModelSource, name: str) -> Future[ClosableServed]:
-    """The future of a model that is being opened.
+async def _opened(source: ModelSource, name: str) -> ClosableServed:
+    """The model ``name``, opened in a thread. If this call is cancelled, the model is closed as
+    soon as it is open.
 
     The thread is a daemon, because an opening can take minutes, and the server has to end in time.
     """
     opening: Future[ClosableServed] = Future()
     opening.set_running_or_notify_cancel()  # then no caller can cancel it, and the result is kept
 
+    def close(done: Future[ClosableServed]) -> None:
+        if done.exception() is None:
+            done.result().close()
+
     def run() -> None:
         try:
-            opened = source.open(name)
+            opening.set_result(source.open(name))
         except BaseException as error:
             opening.set_exception(error)
-        else:
-            opening.set_result(opened)
 
     threading.Thread(target=run, name="coexec load", daemon=True).start()
-    return opening
-
-
-async def _opening_result(opening: Future[ClosableServed]) -> ClosableServed:
-    """The opened model. If this call is cancelled, the model is closed as soon as it is open."""
     try:
         return await asyncio.wrap_future(opening)
     except asyncio.CancelledError:
-        opening.add_done_callback(_close_opened)
+        opening.add_done_callback(close)
         raise
-
-
-def _close_opened(opening: Future[ClosableServed]) -> None:
-    if opening.exception() is None:
-        opening.result().close()
 
 
 class Models:
@@ -170,7 +161,7 @@ class Models:
         """
         assert self._source is not None
         for name in names:
-            self._entries[name] = _opened(self._source.open(name))
+            self._entries[name] = _loaded(self._source.open(name))
 
     async def load(self, name: str) -> None:
         """Load a model, or load it again. The old one answers until the new one is ready.
@@ -185,7 +176,7 @@ class Models:
             if entry.served is None:
                 entry.state, entry.reason = "LOADING", "being opened"
             try:
-                opened = await _opening_result(_begin_opening(source, name))
+                opened = await _opened(source, name)
             except (Exception, asyncio.CancelledError) as error:
                 reason = str(error) if isinstance(error, CoexecError) else first_line(error)
                 if entry.served is None:
@@ -194,7 +185,7 @@ class Models:
                     raise
                 kind = InputError if isinstance(error, CoexecError) else ExecutionError
                 raise kind(f"the model {name!r} cannot be loaded: {reason}") from error
-            self._entries[name] = _opened(opened)
+            self._entries[name] = _loaded(opened)
             await entry.closed()
 
     async def unload(self, name: str) -> None:

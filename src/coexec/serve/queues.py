@@ -11,8 +11,6 @@ from coexec.arrays import Array
 from coexec.errors import BusyError, DeadlineError
 from coexec.serve.served import Served
 
-__all__ = ["Queues"]
-
 _Outputs = Mapping[str, Array]
 
 

@@ -10,8 +10,6 @@ import numpy as np
 from coexec.arrays import Array
 from coexec.errors import UsageError
 
-__all__ = ["Served", "ServedTensor", "check_name"]
-
 _RESERVED = "stats"
 """The path /v2/models/stats gives the statistics of all models, as in Triton."""
 

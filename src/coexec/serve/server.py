@@ -1,13 +1,11 @@
 """An HTTP server for an `Application`. It opens a port and answers requests until a signal."""
 
-import contextlib
-import errno
 import ipaddress
 import math
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from urllib.parse import quote
 
@@ -16,14 +14,10 @@ import uvicorn
 from coexec.errors import UsageError, first_line
 from coexec.serve.app import Application
 
-__all__ = ["STOP_S", "Server", "is_loopback", "listen", "serve", "url_of"]
-
 _MOST_CONNECTIONS = 512
 """Fewer than the 1024 files that a process may open by default; the model has open files, too."""
 STOP_S = 60.0
 """Seconds that the requests under way may take after the signal that ends the server."""
-_HOSTS = "127.0.0.1 answers this machine alone, 0.0.0.0 others, too"
-_SIGNALS = signal.SIGINT, signal.SIGTERM
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -37,21 +31,13 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=_MOST_CONNECTIONS)
-    except (socket.gaierror, UnicodeError) as error:  # UnicodeError: a name that no host can have
-        raise UsageError(f"--host {host!r} is not known: {first_line(error)}; {_HOSTS}") from None
-    except OSError as error:
-        remedies = {
-            errno.EADDRINUSE: f"port {port} of {host} is in use; choose another with --port, "
-            f"or a free one with --port 0",
-            errno.EADDRNOTAVAIL: f"--host {host!r} is no address of this machine; {_HOSTS}",
-            errno.EACCES: f"port {port} of {host} may not be opened by this user; choose one "
-            f"above 1023 with --port",
-        }
-        message = (
-            f"cannot listen at port {port} of {host}: {error.strerror}; choose another with "
-            f"--host and --port"
-        )
-        raise UsageError(remedies.get(error.errno or 0, message)) from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UsageError(
+            f"cannot listen at port {port} of {host!r}: {reason}; choose others with --host and "
+            f"--port: 127.0.0.1 answers this machine alone, 0.0.0.0 others, too, and port 0 is any "
+            f"free one"
+        ) from None
     # Connections inherit this option. asyncio sets it only for a socket that names its protocol.
     # Without it, the body of a short answer waits 40 ms until the client confirms the header.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -87,34 +73,37 @@ def serve(
         begun: called once, when the server is ready for requests and signals.
         stop_s: seconds for the requests under way. The others are refused then.
     """
-    server = Server(app, stop_s)
-    with _ended_by_signals(server):
-        begun()
-        server.run([listener])
+    Server(app, stop_s, begun).run([listener])
 
 
 class Server(uvicorn.Server):
     """The server that `serve` runs. It may also run in another thread; ``should_exit`` ends it."""
 
-    def __init__(self, app: Application, stop_s: float = STOP_S) -> None:
+    def __init__(
+        self, app: Application, stop_s: float = STOP_S, begun: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(_config(app, stop_s))
-        self._app = app
-        self._stop_s = stop_s
+        self._app, self._stop_s, self._begun = app, stop_s, begun
         self._end_s = math.inf
 
-    def stop(self, *_: object) -> None:
-        """End when the requests under way have been answered. May be called by a signal handler."""
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Called by uvicorn, which handles signals by then."""
+        await super().startup(sockets)
+        self._begun()
+
+    def stop(self) -> None:
+        """End when the requests under way have been answered."""
         if self._app.stopping:
             self.should_exit = True
         self._app.stopping = True
         self._end_s = min(self._end_s, time.monotonic() + self._stop_s)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called by uvicorn for a signal."""
-        if self.should_exit:
-            super().handle_exit(sig, frame)
-        else:
-            self.stop()
+        """Called by uvicorn for a signal. A signal that uvicorn handles itself is raised again at
+        the end, which would end the process."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.stop()
 
     async def on_tick(self, counter: int) -> bool:
         """Called by uvicorn every 0.1 s. Returns whether the server ends now."""
@@ -139,17 +128,3 @@ def _config(app: Application, stop_s: float) -> uvicorn.Config:
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=math.ceil(stop_s),
     )
-
-
-@contextlib.contextmanager
-def _ended_by_signals(server: Server) -> Iterator[None]:
-    """Context in which signals end only the server, also before and after uvicorn handles them.
-
-    uvicorn raises the signals again when it has ended. By default that would end the process.
-    """
-    before = {number: signal.signal(number, server.stop) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -16,8 +16,6 @@ import numpy as np
 from coexec.arrays import Array, is_float
 from coexec.errors import InputError
 
-__all__ = ["MOST_TEXTS", "datatype_of", "from_binary", "from_json", "to_binary", "to_json"]
-
 MOST_TEXTS = 2**20
 """Most elements of a tensor of texts. In memory, each takes about 100 bytes more than in the
 request."""
@@ -29,10 +27,11 @@ _DATATYPES = {
        for bits in (8, 16, 32, 64)},
 }  # fmt: skip
 _LENGTH = struct.Struct("<I")
-_JSON = {
+KINDS = {
     bool: "true or false", int: "an integer", float: "a number with a fraction", str: "a string",
     type(None): "null", list: "an array", dict: "an object",
 }  # fmt: skip
+"""Words for the types of JSON."""
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str | None:
@@ -116,7 +115,7 @@ def from_json(name: str, dtype: np.dtype[Any], shape: Sequence[int], data: Any) 
     if other := set(map(type, values)) - allowed:
         raise InputError(
             f"input {name!r} is {datatype}, and its data holds "
-            f"{', '.join(sorted(_JSON[kind] for kind in other))}"
+            f"{', '.join(sorted(KINDS[kind] for kind in other))}"
         )
     if dtype.kind == "O":
         return _text_array(_encodable(name, values), shape)
@@ -135,7 +134,7 @@ def from_json(name: str, dtype: np.dtype[Any], shape: Sequence[int], data: Any) 
 def _flat(name: str, shape: Sequence[int], data: Any) -> list[Any]:
     """The elements of ``data``, which is flat or nested, as a flat list."""
     if not isinstance(data, list):
-        raise InputError(f"input {name!r}: its data is {_JSON[type(data)]}; give an array")
+        raise InputError(f"input {name!r}: its data is {KINDS[type(data)]}; give an array")
     if not data or not isinstance(data[0], list):
         if len(data) != math.prod(shape):
             raise InputError(

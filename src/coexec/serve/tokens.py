@@ -2,12 +2,10 @@
 
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from coexec.errors import UsageError
-
-__all__ = ["authorization_error", "read_token"]
 
 _TOKEN = re.compile(r"[!-~]+")
 
@@ -39,16 +37,15 @@ def read_token(path: Path, remedy: str) -> str:
     return text
 
 
-def authorization_error(headers: Iterable[tuple[bytes, bytes]], token: str) -> str | None:
-    """Why the header ``Authorization`` is not ``Bearer TOKEN``; None if it is. Compares in constant
-    time."""
-    values = [value for name, value in headers if name == b"authorization"]
+def authorization_error(values: Sequence[str], token: str) -> str | None:
+    """Why the values of the header ``Authorization`` are not ``Bearer TOKEN``; None if they are.
+    Compares in constant time."""
     if len(values) != 1:
-        number = "no header Authorization" if not values else "several headers Authorization"
+        number = "several headers Authorization" if values else "no header Authorization"
         return f"the request has {number}; send one: Bearer TOKEN"
-    scheme, _, sent = values[0].partition(b" ")
-    if scheme.lower() != b"bearer":
+    scheme, _, sent = values[0].partition(" ")
+    if scheme.lower() != "bearer":
         return "the header Authorization has not the scheme Bearer; send Bearer TOKEN"
-    if not hmac.compare_digest(sent.strip(), token.encode()):
+    if not hmac.compare_digest(sent.strip().encode(), token.encode()):
         return "the header Authorization has a wrong token; send the one of the server's token file"
     return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from coexec import arguments
 from coexec.engines.names import split_names
-from coexec.errors import DegradedWarning, DeviceError
+from coexec.errors import DegradedWarning
 from coexec.exports import is_export
 from coexec.session.model_source import in_files, with_values
 from coexec.settings import NONE, Settings, is_off
@@ -44,13 +44,7 @@ def model_and_settings(
         from coexec.exports.opening import model_of, resolve_export
 
         if unplanned is None:
-            try:
-                return *resolve_export(source, replace(settings, values=values)), None
-            except DeviceError as error:
-                if settings.strict:
-                    raise
-                unplanned = str(error)
-                warn_without_plan(unplanned)
+            return *resolve_export(source, replace(settings, values=values)), None
         source = model_of(source)
     if not values:
         return source, settings, unplanned

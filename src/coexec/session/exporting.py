@@ -1,20 +1,22 @@
 """Write a model with its plan as an export, from which sessions start without measuring."""
 
 import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnxruntime
 
 from coexec.cache.folder import used_entries
-from coexec.cache.parts import chunks, part_files
-from coexec.errors import ExecutionError, UsageError
-from coexec.exports import is_export
-from coexec.exports.machine import ExportMachine
-from coexec.exports.manifest import PARTS, PLAN, Manifest
-from coexec.exports.writing import ExportDraft, check_target, draft_beside
-from coexec.hardware.hardware import System
+from coexec.cache.parts import part_files, place_parts
+from coexec.errors import CoexecError, ExecutionError, StoreError, UsageError
+from coexec.exports import MANIFEST, is_export
+from coexec.exports.manifest import PARTS, PLAN, Manifest, content_digest, machine_facts
 from coexec.model.digest import named_files, serialized
 from coexec.model.folders import ModelFolders
 from coexec.ort import OrtSession
@@ -30,10 +32,12 @@ from coexec.session.model_source import with_values
 from coexec.session.signature import Signature
 from coexec.settings import Settings
 
-__all__ = ["ExportReport", "export"]
-
 _MODEL = "model"
 """Folder of the model and its weights in an export."""
+_DRAFT = ".coexec-export-"
+"""Beginning of the hidden folder beside an export that is being written."""
+_ABANDONED_S = 86400.0
+"""Age at which such a folder is of a process that was killed."""
 
 
 @dataclass(frozen=True)
@@ -70,27 +74,94 @@ def export(source: Any, folder: Path | str, settings: Settings) -> ExportReport:
     if settings.values:
         source, settings = with_values(source, settings.values), replace(settings, values={})
     chosen = prepare(source, settings)
-    with draft_beside(target) as draft:
-        model = _write_model(draft, chosen.work.given, name)
+    with _draft_beside(target) as draft:
+        model = _write_model(draft / _MODEL, chosen.work.given, name)
         text = text_of(chosen.plan, chosen.graph, chosen.work.shapes)
-        draft.write(PLAN, [text.encode()])
+        (draft / PLAN).write_text(text)
         file = PlanFile.from_json(text)
         plan_settings = replace(_without_planner(settings), plan=file, cache=chosen.work.cache)
         agreement = _compile(str(model), plan_settings)
         with used_entries() as used:
-            plan = _start(str(model), plan_settings)
-        for place, path in part_files(used).items():
-            draft.write(f"{PARTS}/{place}", chunks(path))
-        work = plan.work
-        devices = [device.spec for device in work.devices]
-        inputs = {t.name: {"shape": list(t.shape), "dtype": t.dtype} for t in plan.compiled.inputs}
-        manifest = draft.finish(
+            work = _start(str(model), plan_settings).work
+        place_parts(draft / PARTS, part_files(used).items())
+        manifest = Manifest(
             f"{_MODEL}/{name}",
-            inputs,
+            content_digest(model, draft / PLAN),
             settings.engine_options,
-            ExportMachine.here(System(tuple(devices))),
+            machine_facts(device.spec for device in work.devices),
+            {path: (draft / path).stat().st_size for path in sorted(_files_below(draft))},
         )
+        manifest.write(draft)
     return ExportReport(target, manifest, chosen, agreement)
+
+
+def check_target(folder: Path | str) -> Path:
+    """The absolute path of the folder for an export.
+
+    Raises:
+        UsageError: other files lie there.
+    """
+    target = Path(os.path.realpath(folder))
+    if not target.exists():
+        return target
+    if not target.is_dir():
+        raise UsageError(f"cannot export to {str(folder)!r}: it is a file; name a folder")
+    present = sorted(_files_below(target))
+    try:
+        files = {MANIFEST, *Manifest.read(target).files} if present else set()
+    except StoreError:
+        raise UsageError(
+            f"cannot export to {str(folder)!r}: it has files and is no sound export; "
+            f"name a folder that is empty or not there"
+        ) from None
+    # An export is replaced as a whole, so these files would be lost.
+    if foreign := [name for name in present if name not in files]:
+        raise UsageError(
+            f"cannot export to {str(folder)!r}: {foreign[0]!r} in it is none of the "
+            f"export's; move it away, or name another folder"
+        )
+    return target
+
+
+def _files_below(folder: Path) -> Iterator[str]:
+    """Paths below ``folder`` of everything that is no folder, and of links to folders."""
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not path.is_dir():
+            yield path.relative_to(folder).as_posix()
+
+
+@contextmanager
+def _draft_beside(target: Path) -> Iterator[Path]:
+    """Context with a folder that replaces ``target`` at the end. If this fails, no draft is left.
+
+    Raises:
+        UsageError: the draft cannot be written; or, as in `check_target`, other files lie in
+            ``target`` now.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for abandoned in target.parent.glob(f"{_DRAFT}*"):
+            if time.time() - abandoned.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(abandoned, ignore_errors=True)
+        with TemporaryDirectory(prefix=_DRAFT, dir=target.parent) as hidden:
+            draft, old = Path(hidden, "new"), Path(hidden, "old")
+            draft.mkdir()
+            yield draft
+            check_target(target)
+            with suppress(FileNotFoundError):
+                os.replace(target, old)
+            try:
+                os.replace(draft, target)
+            except OSError:
+                os.replace(old, target)
+                raise
+    except CoexecError:  # some of these are subclasses of OSError, too
+        raise
+    except OSError as error:
+        raise UsageError(
+            f"cannot export to {str(target)!r}: {error.strerror or error}; make room or "
+            f"choose another place"
+        ) from None
 
 
 def _without_planner(settings: Settings) -> Settings:
@@ -115,25 +186,26 @@ def _file_name(source: Any) -> str:
     return Path(source).name if isinstance(source, str | os.PathLike) else "model.onnx"
 
 
-def _write_model(draft: ExportDraft, opened: OpenedModel, name: str) -> Path:
-    """Write the model and all files that it names into one folder of the export. Returns the
-    model's file.
+def _write_model(folder: Path, opened: OpenedModel, name: str) -> Path:
+    """Write the model and all files that it names into ``folder``. Returns the model's file.
 
-    The model is not checked again, because a plan was made from it."""
-    source = opened.resolved()
+    The model is not checked again, because a plan was made from it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    folder.mkdir()
+    source, target = opened.resolved(), folder / name
     if not isinstance(source, str | os.PathLike):
-        content = source if isinstance(source, bytes) else serialized(source)
-        return draft.write(f"{_MODEL}/{name}", [content])
+        target.write_bytes(source if isinstance(source, bytes) else serialized(source))
+        return target
     path = Path(source)
-    folders = ModelFolders(path)
     for location in named_files(path):
-        content_of = chunks(folders.file(location, location))
-        draft.write(f"{_MODEL}/{_plain(location)}", content_of)
-    return draft.write(f"{_MODEL}/{name}", chunks(path))
-
-
-def _plain(location: str) -> str:
-    return Path(location).as_posix()
+        weights = folder / location
+        weights.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ModelFolders(path).file(location, location), weights)
+    shutil.copyfile(path, target)
+    return target
 
 
 def _compile(model: str, settings: Settings) -> Agreement:
