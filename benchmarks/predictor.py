@@ -24,12 +24,12 @@ from common import show
 
 from coexec.cache import Cache
 from coexec.costs.base import Unmeasured, Workload
-from coexec.costs.predictor import LatencyPredictor, TrainedUnits, to_json, train
 from coexec.engines.names import split_names
 from coexec.engines.opened import OpenDevice
 from coexec.engines.registry import open_devices
 from coexec.profiling.store import ProfileStore
-from coexec.profiling.training import TrainingSample, collect
+from coexec.research.predictor.latency import LatencyPredictor, TrainedUnits, to_json, train
+from coexec.research.predictor.training import TrainingSample, collect
 
 NEAR = 0.10
 TAUGHT = 0.7

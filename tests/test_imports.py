@@ -27,7 +27,6 @@ LAZY = {
     "coexec.report.peak": "the process that runs ONNX Runtime has no memory of anything else",
     "coexec.selection.chooser": "planners: a start from the cache does not plan",
     "coexec.selection.comparison": f"onnxruntime: {START}",
-    "coexec.selection.learning": "profiling: a start from the cache does not measure",
     "coexec.selection.opened_model": "onnx: a start from the cache does not read the model",
     "coexec.selection.background": "planning: only the process that plans",
     "coexec.selection.plan_selector": "planning and engines: ONNX Runtime answers first",

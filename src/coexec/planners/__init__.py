@@ -6,9 +6,9 @@ They are pure: equal input and equal options give equal plans.
     plan = PLANNERS["hope_greedy"](graph, cost, system, top_k=4)
 
 To add a planner, write one file that has the planner's name and a function ``solve``, and add one
-row here. Another package adds a planner by an entry point of the group ``coexec.planners``, whose
-name is the planner's and whose object is the function. Options are keyword-only, have defaults, and
-have their unit in the name.
+row here. Other planners are entry points of the group ``coexec.planners``, whose name is the
+planner's and whose object is the function: those of `coexec.research.planners`, and those of other
+packages. Options are keyword-only, have defaults, and have their unit in the name.
 """
 
 import functools
@@ -21,14 +21,10 @@ from coexec.plan.plan import Plan, verify_plan
 from coexec.planners import (
     anneal,
     codl,
-    cpsat,
     dmdar,
-    exhaustive,
     heft,
     hope_greedy,
-    hope_ilp,
     mosaic,
-    mulayer,
     single,
 )
 from coexec.planners.methods.search.starts import sorted_starts
@@ -58,37 +54,27 @@ def search_starts(problem: Problem) -> list[Solution]:
     return sorted_starts(problem, (dmdar.solve, hope_greedy.solve, mosaic.solve), heft.solve)
 
 
-def _search(solve: Callable[..., Solution]) -> Callable[..., Solution]:
-    """``solve`` of a search, with the plans of the fast planners to start from."""
-
-    @functools.wraps(solve)  # keeps its options
-    def started(problem: Problem, **options: Any) -> Solution:
-        return solve(problem, search_starts, **options)
-
-    return started
+@functools.wraps(anneal.solve)  # keeps its options
+def _anneal(problem: Problem, **options: Any) -> Solution:
+    return anneal.solve(problem, search_starts, **options)
 
 
 _SOLVE: Mapping[str, Callable[..., Solution]] = {
-    "anneal": _search(anneal.solve),
+    "anneal": _anneal,
     "codl": codl.solve,
-    "cpsat": _search(cpsat.solve),
     "dmdar": dmdar.solve,
-    "exhaustive": exhaustive.solve,
     "heft": heft.solve,
     "hope_greedy": hope_greedy.solve,
-    "hope_ilp": hope_ilp.solve,
     "mosaic": mosaic.solve,
-    "mulayer": mulayer.solve,
     "single": single.solve,
 }
 
 
 class Planners(Mapping[str, MachinePlanner]):
-    """The planners of coexec and of other packages, by name, sorted.
+    """The planners here and those that are entry points, by name, sorted.
 
-    Entry points are read if a name is not one of coexec's, and to list all names. A planner of
-    another package is imported when it is looked up. If two planners have the same name, coexec's
-    own is used.
+    Entry points are read if a name is not one of those here, and to list all names. Their planners
+    are imported when they are looked up. If two planners have the same name, the one here is used.
 
     ``PLANNERS[name]`` raises KeyError if there is no such planner, and UsageError if its package is
     broken.
@@ -132,7 +118,7 @@ def find_planner(name: str, *other_names: str) -> MachinePlanner:
 
 @functools.cache
 def _entries() -> "Mapping[str, EntryPoint]":
-    """Planners of other packages by name."""
+    """Planners that are entry points, by name."""
     from importlib.metadata import entry_points  # slow: it imports Python's e-mail parsers
 
     return {entry.name: entry for entry in entry_points(group=_GROUP)}

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from coexec.costs.platform import Rates
 from coexec.errors import UsageError
 from coexec.hardware.hardware import Power
+from coexec.research.platforms.costs import Rates
 
 __all__ = ["ENGINE", "Rates", "engines", "figure", "fitted_rates", "names", "power", "read"]
 

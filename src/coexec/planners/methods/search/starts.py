@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
-from coexec.planners.methods.exact.listing import listed
+from coexec.planners.methods.listing import listed
 from coexec.problem.fusion import fused
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s

@@ -10,8 +10,8 @@ from itertools import combinations, permutations
 from typing import NamedTuple
 
 from coexec.hardware.hardware import Busy
-from coexec.planners.methods.exact.constraints import FALSE, Literal, Sum
-from coexec.planners.methods.exact.placement import Occupation, Placement
+from coexec.research.planners.exact.constraints import FALSE, Literal, Sum
+from coexec.research.planners.exact.placement import Occupation, Placement
 
 __all__ = ["copied_by_target", "queued", "sent_by_source"]
 

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coexec.errors import UsageError
-from coexec.planners.methods.exact.constraints import Constraints
-from coexec.planners.methods.exact.formulation import Formulation, Valuation
-from coexec.planners.methods.exact.library import library
-from coexec.planners.methods.exact.listing import listed
-from coexec.planners.methods.exact.rows import Rows
+from coexec.planners.methods.listing import listed
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, best_of
 from coexec.problem.timeline import Timeline, makespan_s
+from coexec.research.planners.exact.constraints import Constraints
+from coexec.research.planners.exact.formulation import Formulation, Valuation
+from coexec.research.planners.exact.library import library
+from coexec.research.planners.exact.rows import Rows
 
 __all__ = ["partition", "solve"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coexec.costs.base import Workload
-from coexec.engines.onnxruntime.workloads import workload
+from coexec.research.predictor.mlas import workload
 from tests.helpers.onnx_models import model_of
 from tests.helpers.operator_cases import Case
 

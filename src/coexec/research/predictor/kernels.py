@@ -7,8 +7,6 @@ any other operator follows from what it computes and moves.
 import math
 from collections.abc import Mapping, Sequence
 
-from coexec.costs.base import Workload
-from coexec.costs.workloads import beside, plain_workload, together
 from coexec.engines.kernels import (
     conv,
     conv_cpu,
@@ -26,6 +24,7 @@ from coexec.engines.kernels.conv_shape import ConvShape
 from coexec.engines.kernels.product import Product
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import windows
+from coexec.research.predictor.workloads import Workload, beside, plain_workload, together
 
 __all__ = ["workload"]
 

@@ -7,7 +7,7 @@ possible violation (the "big M"), which follows from the ranges of the rule's mo
 
 from collections.abc import Iterable, Sequence
 
-from coexec.planners.methods.exact.constraints import Constraints, Literal, Rule
+from coexec.research.planners.exact.constraints import Constraints, Literal, Rule
 
 __all__ = ["Rows"]
 

@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 
 from coexec.costs.base import Prediction, Unmeasured, Workload
-from coexec.costs.fitting import fitted, non_negative
-from coexec.costs.part import part_of_task
-from coexec.costs.predictor import (
+from coexec.costs.table import CostTable, Reading
+from coexec.graph.graph import Graph, Operator, Piece, Task, Tensor
+from coexec.graph.region import Region
+from coexec.graph.rules import operator_macs
+from coexec.graph.task_samples import TaskParts
+from coexec.hardware.hardware import Place
+from coexec.research.predictor.fitting import fitted, non_negative
+from coexec.research.predictor.latency import (
     KernelUnits,
     LatencyPredictor,
     from_json,
@@ -19,13 +24,8 @@ from coexec.costs.predictor import (
     to_json,
     train,
 )
-from coexec.costs.table import CostTable, Reading
-from coexec.costs.workloads import plain_workload
-from coexec.graph.graph import Graph, Operator, Piece, Task, Tensor
-from coexec.graph.region import Region
-from coexec.graph.rules import operator_macs
-from coexec.graph.task_samples import TaskParts
-from coexec.hardware.hardware import Place
+from coexec.research.predictor.part import part_of_task
+from coexec.research.predictor.workloads import plain_workload
 from tests.helpers.onnx_models import model_of
 from tests.helpers.operator_cases import Case
 

@@ -1,13 +1,17 @@
-"""Workloads of kernels of which only the computation and the moved bytes are known."""
+"""Workloads: the work of a task's kernels in countable units.
+
+Of kernels that are not known, the computation and the moved bytes are counted.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from coexec.costs.base import Workload
+from coexec.engines.kernels.conv_winograd import beyond
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules import operator_macs
 
-__all__ = ["beside", "beyond", "plain_workload", "together"]
+__all__ = ["Workload", "beside", "plain_workload", "together"]
 
 _SECOND_BYTES, _THIRD_BYTES = 2**20, 2**23
 """Rough bytes of a task's tensors that caches hold: the second-level cache belongs to one core;
@@ -16,6 +20,17 @@ _SUMS = frozenset({"Add", "Sum"})
 _BOUNDED = frozenset({"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu"})
 """Activations that compare and multiply; the others call mathematical functions."""
 _HEADS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "LpPool", "MaxPool")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The work of a task's kernel in countable units. Only the seconds of a unit are learned."""
+
+    kind: str
+    """Kind of kernel: "pointwise", "winograd 4". Each kind has unit times of its own."""
+    terms: Mapping[str, float]
+    """Number of units by name: blocks written out, bytes from a cache, launches. None is below 0;
+    all workloads of a kind have the same names."""
 
 
 def plain_workload(operators: Sequence[Operator], tensors: Mapping[str, Tensor]) -> Workload:
@@ -92,9 +107,3 @@ def _moved(read: int, written: int) -> dict[str, float]:
         "far": moved * beyond(moved, _SECOND_BYTES),
         "farther": moved * beyond(moved, _THIRD_BYTES),
     }
-
-
-def beyond(size_bytes: float, cache_bytes: int) -> float:
-    """Share of ``size_bytes`` that does not stay in a cache: all of it from twice the cache's size
-    on."""
-    return min(1.0, max(0.0, size_bytes / cache_bytes - 1.0))

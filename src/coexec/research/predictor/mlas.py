@@ -13,10 +13,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from coexec.costs.base import Workload
-from coexec.costs.workloads import beside, beyond, plain_workload, together
+from coexec.engines.kernels.conv_winograd import beyond
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import Window, windows
+from coexec.research.predictor.workloads import Workload, beside, plain_workload, together
 
 __all__ = ["workload"]
 

@@ -17,11 +17,11 @@ from coexec.engines.opened import OpenDevice
 from coexec.graph.graph import Operator, Tensor
 from coexec.model.load import load
 from coexec.profiling.profiler import Effort, Profiler
-from coexec.profiling.samples import sample_network
 from coexec.profiling.store import ProfileStore
 from coexec.profiling.sweep import SegmentTimes, SweepItem
 from coexec.profiling.trained import trained_predictor, untrained
-from coexec.profiling.training import LEAST_ROUNDS, MOST_ROUNDS, collect, train_on
+from coexec.research.predictor.samples import sample_network
+from coexec.research.predictor.training import LEAST_ROUNDS, MOST_ROUNDS, collect, train_on
 from coexec.runtime.compiler import Compiler
 from coexec.timing.trace import Detail
 from tests.helpers.clocked import BYTE_S, Clocked

@@ -12,21 +12,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coexec.cache import Cache
-from coexec.costs.base import Workload
-from coexec.costs.predictor import TrainedUnits, to_json, train
 from coexec.engines.base import OpenEngine
+from coexec.engines.names import default_names
 from coexec.engines.opened import OpenDevice
+from coexec.engines.registry import check_options, open_devices
 from coexec.graph.graph import Graph, Task
+from coexec.hardware.hardware import Place
 from coexec.model.load import load
 from coexec.profiling.coverage import measured_as
 from coexec.profiling.profiler import Profiler, launch_in
-from coexec.profiling.samples import sample_network
 from coexec.profiling.store import ProfileStore
 from coexec.profiling.sweep import Effort
 from coexec.progress import ReportProgress
+from coexec.research.predictor.latency import TrainedUnits, describe, to_json, train
+from coexec.research.predictor.samples import sample_network
+from coexec.research.predictor.workloads import Workload
 from coexec.runtime.compiler import Compiler
+from coexec.selection.opened_model import opened_cache
+from coexec.settings import Settings
 
-__all__ = ["LEAST_ROUNDS", "MOST_ROUNDS", "TrainingSample", "collect", "train_on"]
+__all__ = ["LEAST_ROUNDS", "MOST_ROUNDS", "TrainingSample", "collect", "train_on", "trained_on"]
 
 LEAST_ROUNDS, MOST_ROUNDS = 4, 10
 """Number of rounds. Other programs, and other guests of a virtual machine's host, only add to the
@@ -53,6 +58,32 @@ class TrainingSample:
     """Types of the engine's operators, with spaces between."""
     workload: Workload
     seconds: float
+
+
+def trained_on(settings: Settings, count: int) -> dict[Place, TrainedUnits]:
+    """Train a predictor for each device with its first engine, and store it with the profiles.
+
+    Args:
+        settings: only devices, engine options, cache and progress are used.
+        count: least number of tasks to train on.
+
+    Raises:
+        DeviceError: a device cannot be used.
+        InfeasibleError: an engine does not run the measured tasks.
+    """
+    from coexec.profiling.store import ProfileStore
+    from coexec.research.predictor.training import train_on
+
+    check_options(settings.engine_options)
+    cache = opened_cache(settings.cache)
+    names = settings.devices or default_names()
+    devices = open_devices(names, settings.engine_options, cache.root)
+    units_by_place: dict[Place, TrainedUnits] = {}
+    with ProfileStore(cache.root) as store:
+        for device in devices:
+            units_by_place[device.first.place] = train_on(device, store, count, settings.progress)
+            device.close()
+    return units_by_place
 
 
 def train_on(
@@ -125,6 +156,7 @@ class _SampledNetwork:
     def take_part(self, device: OpenDevice, store: ProfileStore, turn: int) -> None:
         """Measure the network once more, unless that round is in the store."""
         engine, graph = device.first, self._model.graph
+        work_of = describe(engine)
         purpose = f", kernels of round {turn + 1}"
         key = f"{_key(engine)}{purpose}"
         stored = store.read(key)
@@ -148,7 +180,7 @@ class _SampledNetwork:
             for compiled, seconds in seconds_by_task.get(task.signature, {}).items():
                 name = f"{task.signature} {compiled}"
                 self.seconds.setdefault(name, []).append(seconds)
-                workload = engine.workload(task.operators, graph.tensors, compiled)
+                workload = work_of(task.operators, graph.tensors, compiled)
                 self._samples[name] = TrainingSample(task, graph, compiled, workload, seconds)
 
     @property

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from itertools import combinations, permutations
 from typing import NamedTuple
 
-from coexec.planners.methods.exact.constraints import FALSE, TRUE, Constraints, Literal, Rule, Sum
-from coexec.planners.methods.exact.listing import in_turn
-from coexec.planners.methods.exact.moves import copied_by_target, queued, sent_by_source
-from coexec.planners.methods.exact.placement import Placement
+from coexec.planners.methods.listing import in_turn
 from coexec.problem.problem import Problem
 from coexec.problem.timeline import Timeline
+from coexec.research.planners.exact.constraints import FALSE, TRUE, Constraints, Literal, Rule, Sum
+from coexec.research.planners.exact.moves import copied_by_target, queued, sent_by_source
+from coexec.research.planners.exact.placement import Placement
 
 __all__ = ["Formulation", "Valuation"]
 

@@ -13,15 +13,15 @@ import math
 from typing import Any
 
 from coexec.errors import UsageError
-from coexec.planners.methods.exact.constraints import TRUE, Constraints, Literal, Sum
-from coexec.planners.methods.exact.formulation import Formulation, Valuation
-from coexec.planners.methods.exact.library import library
+from coexec.planners import search_starts
 from coexec.planners.methods.search.annealing import annealed
-from coexec.planners.methods.search.starts import Starts
 from coexec.problem.fusion import fused
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s
 from coexec.problem.timeline import Timeline, makespan_s
+from coexec.research.planners.exact.constraints import TRUE, Constraints, Literal, Sum
+from coexec.research.planners.exact.formulation import Formulation, Valuation
+from coexec.research.planners.exact.library import library
 
 __all__ = ["solve"]
 
@@ -34,7 +34,6 @@ is divided by the square of the number of tasks, because a step takes longer in 
 
 def solve(
     problem: Problem,
-    starts: Starts,
     *,
     limit: float = 12.0,
     time_limit_s: float = 30.0,
@@ -55,7 +54,6 @@ def solve(
     only ``time_limit_s`` can make two runs differ.
 
     Args:
-        starts: makes the plans of the heuristics, the shortest first.
         limit: work for the search in the solver's own deterministic units; on current machines a
             unit takes from one to five seconds of a core.
         time_limit_s: seconds of wall clock after which the solver has to end. Building the model
@@ -71,7 +69,7 @@ def solve(
     cp_model = library("cpsat", "OR-Tools", "ortools.sat.python.cp_model")
     steps = _default_steps(len(problem.tasks)) if steps is None else steps
     _check(limit=limit, time_limit_s=time_limit_s, steps=steps, workers=workers)
-    begun = starts(problem)
+    begun = search_starts(problem)
     formulation = _formulate(problem, begun[0])
     model = _CpSatModel(cp_model, formulation)
     model.start_from(formulation.solution(*begun[0][:2]))

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from coexec.planners.methods.exact.constraints import FALSE, TRUE, Constraints, Literal, Sum
 from coexec.problem.problem import Problem
 from coexec.problem.timeline import Timeline
+from coexec.research.planners.exact.constraints import FALSE, TRUE, Constraints, Literal, Sum
 
 __all__ = ["Occupation", "Placement"]
 

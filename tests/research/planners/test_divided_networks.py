@@ -6,7 +6,6 @@ from functools import cache
 
 import pytest
 
-from coexec.costs.platform import PlatformCosts
 from coexec.graph.graph import Graph
 from coexec.hardware.hardware import Link, System
 from coexec.model.load import load
@@ -14,6 +13,7 @@ from coexec.plan.derive import derive
 from coexec.planners import PLANNERS
 from coexec.problem.problem import Problem
 from coexec.research import platforms
+from coexec.research.platforms.costs import PlatformCosts
 from coexec.research.zoo import build
 from coexec.timing.simulate import simulate
 

@@ -15,12 +15,12 @@ from coexec.hardware.hardware import Link, System
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan
 from coexec.planners import PLANNERS
-from coexec.planners.hope_ilp import partition
-from coexec.planners.methods.exact.constraints import Constraints
-from coexec.planners.methods.exact.formulation import Formulation
-from coexec.planners.methods.exact.listing import listed
+from coexec.planners.methods.listing import listed
 from coexec.problem.problem import Problem
 from coexec.problem.timeline import Timeline, makespan_s
+from coexec.research.planners.exact.constraints import Constraints
+from coexec.research.planners.exact.formulation import Formulation
+from coexec.research.planners.hope_ilp import partition
 from coexec.timing.simulate import simulate
 from tests.helpers.examples import scaled
 from tests.helpers.graphs import (

@@ -3,7 +3,7 @@
 The engine writes out the step functions of blocking (`Workload`): a kernel that computes four
 blocks of channels together takes as long for three and a half. Only unit times are learned, by a
 linear regression for each kind of kernel on each place, in which no unit time is negative
-(`coexec.costs.fitting`). A kind is about ten numbers.
+(`coexec.research.predictor.fitting`). A kind is about ten numbers.
 
 Jia et al., "CoDL: Efficient CPU-GPU Co-execution for Deep Learning Inference on Mobile Devices",
 MobiSys 2022. Handing over tensors and assembling them are costs of links and not included here.
@@ -13,29 +13,34 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 
-from coexec.costs.base import Prediction, Predictor, Unmeasured, Workload
-from coexec.costs.fitting import fitted
-from coexec.costs.part import part_of_task
+from coexec.costs.base import Prediction, Unmeasured
+from coexec.engines.base import OpenEngine
+from coexec.engines.kernels.architecture import Architecture
 from coexec.graph.graph import Operator, Task, Tensor
 from coexec.graph.region import Region
 from coexec.graph.task_samples import TaskParts
+from coexec.research.predictor import kernels, mlas
+from coexec.research.predictor.fitting import fitted
+from coexec.research.predictor.part import part_of_task
+from coexec.research.predictor.workloads import Workload, plain_workload
 
 __all__ = [
     "Describe",
     "KernelUnits",
     "LatencyPredictor",
-    "PartShares",
     "TrainedUnits",
+    "describe",
     "from_json",
-    "surest",
+    "predictor_of",
     "to_json",
     "train",
 ]
 
 Describe = Callable[[Sequence[Operator], Mapping[str, Tensor], str], Workload]
-"""`OpenEngine.workload`: the work of an engine's kernels for the operators of a task."""
+"""The work of an engine's kernels for the operators of a task and their tensors; the text has the
+types of the engine's own operators, separated by spaces, or nothing if they are not known."""
 
 _LEAST_SAMPLES = 20
 """Least number of samples of a kind: with fewer, the error cannot be estimated."""
@@ -85,6 +90,17 @@ class LatencyPredictor:
         part = part_of_task(parts, region)
         return None if part is None else self._predicted(*part, "", parts.task)
 
+    def shares(self, parts: TaskParts) -> Callable[[Region], float | None]:
+        """Function from a region to its share of the whole task; see `TrainedPredictor`."""
+        whole = self.part(parts, parts.whole)
+
+        @cache
+        def share(region: Region) -> float | None:
+            part = None if whole is None else self.part(parts, region)
+            return None if part is None or whole is None else min(1.0, part.seconds / whole.seconds)
+
+        return share
+
     def _predicted(
         self,
         operators: Sequence[Operator],
@@ -102,36 +118,25 @@ class LatencyPredictor:
         return Prediction(seconds, units.error)
 
 
-class PartShares:
-    """Predicted seconds of the parts of a task, relative to those of the whole task, on one
-    place."""
-
-    def __init__(self, predictor: LatencyPredictor, parts: TaskParts) -> None:
-        self._predictor, self._parts = predictor, parts
-        self._known: dict[Region, float | None] = {}
-
-    @cached_property
-    def _whole(self) -> Prediction | None:
-        return self._predictor.part(self._parts, self._parts.whole)
-
-    def of(self, region: Region) -> float | None:
-        """Predicted share of ``region``, at most 1; None if the part or the whole cannot be
-        predicted."""
-        if region not in self._known:
-            whole, part = self._whole, self._predictor.part(self._parts, region)
-            share = None if part is None or whole is None else part.seconds / whole.seconds
-            self._known[region] = None if share is None else min(1.0, share)
-        return self._known[region]
+def describe(engine: OpenEngine) -> Describe:
+    """The function that counts the work of an engine's kernels."""
+    arch = getattr(engine, "arch", None)
+    if isinstance(arch, Architecture):  # it compiles our kernels
+        return lambda operators, tensors, compiled: kernels.workload(operators, tensors, arch)
+    if engine.info.name == "onnxruntime":
+        block = engine.dialect.block
+        return lambda operators, tensors, compiled: mlas.workload(
+            operators, tensors, compiled, block
+        )
+    return lambda operators, tensors, compiled: plain_workload(operators, tensors)
 
 
-def surest(*predictors: Predictor) -> Predictor:
-    """A predictor that returns the least uncertain prediction of several predictors."""
-
-    def predict(task: Unmeasured) -> Prediction | None:
-        predictions = [prediction for p in predictors if (prediction := p(task)) is not None]
-        return min(predictions, key=lambda prediction: prediction.uncertainty, default=None)
-
-    return predict
+def predictor_of(engine: OpenEngine, texts: Mapping[str, str]) -> LatencyPredictor | None:
+    """The predictor with stored numbers (`to_json`); None if another version wrote them."""
+    try:
+        return LatencyPredictor(from_json(texts), describe(engine))
+    except ValueError:
+        return None
 
 
 def train(samples: Iterable[tuple[Workload, float]]) -> dict[str, KernelUnits]:
