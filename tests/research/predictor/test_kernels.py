@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coexec.costs.base import Workload
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import KernelLaunch
 from coexec.engines.kernels.building import build
 from coexec.research.predictor.kernels import workload
-from coexec.research.predictor.workloads import together
+from coexec.research.predictor.workloads import Workload, together
 from tests.helpers.gpu_networks import module_of
 from tests.helpers.onnx_models import model_of
 from tests.helpers.operator_cases import Case

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coexec.costs.base import Workload
 from coexec.research.predictor.mlas import workload
+from coexec.research.predictor.workloads import Workload
 from tests.helpers.onnx_models import model_of
 from tests.helpers.operator_cases import Case
 

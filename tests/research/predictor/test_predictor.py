@@ -8,7 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from coexec.costs.base import Prediction, Unmeasured, Workload
+from coexec.costs.base import Prediction, Unmeasured
+from coexec.costs.scaled import surest
 from coexec.costs.table import CostTable, Reading
 from coexec.graph.graph import Graph, Operator, Piece, Task, Tensor
 from coexec.graph.region import Region
@@ -20,12 +21,11 @@ from coexec.research.predictor.latency import (
     KernelUnits,
     LatencyPredictor,
     from_json,
-    surest,
     to_json,
     train,
 )
 from coexec.research.predictor.part import part_of_task
-from coexec.research.predictor.workloads import plain_workload
+from coexec.research.predictor.workloads import Workload, plain_workload
 from tests.helpers.onnx_models import model_of
 from tests.helpers.operator_cases import Case
 

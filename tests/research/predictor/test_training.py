@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from coexec.cache import Cache
-from coexec.costs.base import Workload
 from coexec.engines.opened import OpenDevice
 from coexec.graph.graph import Operator, Tensor
 from coexec.model.load import load
@@ -22,6 +21,7 @@ from coexec.profiling.sweep import SegmentTimes, SweepItem
 from coexec.profiling.trained import trained_predictor, untrained
 from coexec.research.predictor.samples import sample_network
 from coexec.research.predictor.training import LEAST_ROUNDS, MOST_ROUNDS, collect, train_on
+from coexec.research.predictor.workloads import Workload
 from coexec.runtime.compiler import Compiler
 from coexec.timing.trace import Detail
 from tests.helpers.clocked import BYTE_S, Clocked
