@@ -12,7 +12,7 @@ from coexec.errors import PlanError, UsageError
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan
 from coexec.planners import PLANNERS, search_starts
-from coexec.planners.methods.search.annealing import annealed
+from coexec.planners.methods.annealing import annealed
 from coexec.problem.fusion import Evaluator, Queues, fuse, fused, queues_of, solution_of
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s, written

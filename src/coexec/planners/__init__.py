@@ -13,11 +13,12 @@ packages. Options are keyword-only, have defaults, and have their unit in the na
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from coexec.costs.base import CostModel
 from coexec.errors import CoexecError, PlanError, UsageError, first_line, nearest
-from coexec.plan.plan import Plan, verify_plan
+from coexec.plan.plan import Plan, Provenance, verify_plan
 from coexec.planners import (
     anneal,
     codl,
@@ -27,11 +28,12 @@ from coexec.planners import (
     mosaic,
     single,
 )
-from coexec.planners.methods.search.starts import sorted_starts
-from coexec.problem.building import build_plan
+from coexec.planners.methods.listing import listed
+from coexec.problem.fusion import fused
 from coexec.problem.planner import FOREIGN, Planner, PlannerKind
 from coexec.problem.problem import Problem
-from coexec.problem.solution import Solution
+from coexec.problem.solution import Solution, simulated_s, written
+from coexec.problem.timeline import Timeline, makespan_s
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -43,15 +45,56 @@ _GROUP = "coexec.planners"
 
 MachinePlanner: TypeAlias = Planner[CostModel, Problem, Solution, Plan]
 
+_CAUTION = (1.0, 1.5, 2.0, 2.5)
+"""Factors by which list scheduling multiplies the latency of links, for plans to start from."""
+
+
+def build_plan(
+    problem: Problem, solution: Solution, planner: str, options: Mapping[str, Any]
+) -> Plan:
+    """The plan of a solution. If it divides no task, tasks are fused by `problem.fusion.fused`.
+
+    The bound is the problem's, unless the planner has a better one. The predicted makespan is from
+    the planners' model of time, in which every task is a launch of its own. A solution that divides
+    tasks has its predicted makespan from the simulator, and no bound: bounds for whole tasks do not
+    hold for it.
+    """
+    used, whole = dict(options), solution.undivided(problem)
+    if whole is None:
+        seconds = simulated_s(problem, solution)
+        return written(problem, solution, Provenance(planner, used, solution.status, seconds))
+    predicted_s = makespan_s(problem, whole.assignment, whole.sequence)
+    bound_s = problem.bound_s if whole.bound_s is None else whole.bound_s
+    provenance = Provenance(planner, used, whole.status, predicted_s, bound_s)
+    return written(problem, fused(problem, whole), provenance)
+
+
 _MACHINE = PlannerKind(Problem, Solution, build_plan, verify_plan)
 
 
 def search_starts(problem: Problem) -> list[Solution]:
-    """The plans of the fast planners, which searches start from, the shortest first.
+    """Plans that searches start from, with fused launches, the shortest in the simulator first.
 
-    One for a single device is not needed, as hope_greedy returns no slower plan.
+    They are those of the fast planners, so a search is never worse than these, whatever its limits
+    are. A plan for a single device is not needed, as hope_greedy returns no slower one. Further
+    plans come from list scheduling with link latencies that are larger than the real ones, because
+    list scheduling does not count the launches that a transfer causes at both ends, nor how often
+    two devices wait for each other.
     """
-    return sorted_starts(problem, (dmdar.solve, hope_greedy.solve, mosaic.solve), heft.solve)
+    solutions = [solve(problem) for solve in (dmdar.solve, hope_greedy.solve, mosaic.solve)]
+    for caution in _CAUTION:
+        system = replace(
+            problem.system,
+            links=tuple(
+                replace(x, sync_latency_s=caution * x.sync_latency_s) for x in problem.system.links
+            ),
+        )
+        cautious = Problem(problem.graph, problem.cost, system)
+        ranks_s = cautious.upward_rank_s
+        timeline, sequence = listed(cautious, cautious.tasks, Timeline(cautious), ranks_s)
+        solutions += [Solution(timeline.place, sequence), heft.solve(cautious)]
+    plain = (Solution(one.assignment, one.sequence) for one in solutions)
+    return sorted((fused(problem, one) for one in plain), key=lambda one: simulated_s(problem, one))
 
 
 @functools.wraps(anneal.solve)  # keeps its options

@@ -21,10 +21,10 @@ from coexec.research.predictor.latency import (
     KernelUnits,
     LatencyPredictor,
     from_json,
+    part_of_task,
     to_json,
     train,
 )
-from coexec.research.predictor.part import part_of_task
 from coexec.research.predictor.workloads import Workload, plain_workload
 from tests.helpers.onnx_models import model_of
 from tests.helpers.operator_cases import Case

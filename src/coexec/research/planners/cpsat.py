@@ -14,7 +14,7 @@ from typing import Any
 
 from coexec.errors import UsageError
 from coexec.planners import search_starts
-from coexec.planners.methods.search.annealing import annealed
+from coexec.planners.methods.annealing import annealed
 from coexec.problem.fusion import fused
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s

@@ -2,7 +2,6 @@
 
     latency    the predictor, and its unit times
     fitting    unit times from measured seconds
-    part       a part of a task, as operators of its own size
     workloads  the work of any operators; `mlas`, `kernels`: of ONNX Runtime's kernels, and of ours
     samples    generated networks
     training   measures them, learns and stores the unit times

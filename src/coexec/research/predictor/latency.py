@@ -12,7 +12,7 @@ MobiSys 2022. Handing over tensors and assembling them are costs of links and no
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from coexec.costs.base import Prediction, Unmeasured
@@ -20,10 +20,10 @@ from coexec.engines.base import OpenEngine
 from coexec.engines.kernels.architecture import Architecture
 from coexec.graph.graph import Operator, Task, Tensor
 from coexec.graph.region import Region
+from coexec.graph.rules import OperatorRegion
 from coexec.graph.task_samples import TaskParts
 from coexec.research.predictor import kernels, mlas
 from coexec.research.predictor.fitting import fitted
-from coexec.research.predictor.part import part_of_task
 from coexec.research.predictor.workloads import Workload, plain_workload
 
 __all__ = [
@@ -116,6 +116,45 @@ class LatencyPredictor:
         if units is None or not seconds:
             return None
         return Prediction(seconds, units.error)
+
+
+def part_of_task(
+    parts: TaskParts, region: Region
+) -> tuple[tuple[Operator, ...], Mapping[str, Tensor]] | None:
+    """A part of a task as operators over tensors of its own size: the operators that compute
+    ``region`` of the main output, and their tensors by name. None if the region is empty or cannot
+    be computed by itself.
+
+    Only the padding at the tensor's own borders is left, and only the weights that the region
+    reads.
+    """
+    task, graph_tensors = parts.task, parts.graph.tensors
+    if region == parts.whole:
+        return task.operators, graph_tensors
+    field = parts.receptive_field(region)
+    if field is None or not field.operators:
+        return None
+    # Outputs without a reader are no tensors of the graph.
+    names = (name for op in task.operators for name in (*op.inputs, *op.outputs))
+    tensors = {name: graph_tensors[name] for name in names if name in graph_tensors}
+    operators = []
+    for op, cut in zip(task.operators, field.operators, strict=True):
+        for name, read in zip(op.inputs, cut.inputs, strict=True):
+            if name and read is not None:
+                tensors[name] = _resized(tensors[name], read.shape)
+        tensors[op.outputs[0]] = _resized(tensors[op.outputs[0]], cut.computes.shape)
+        operators.append(_cut(op, cut))
+    return tuple(operators), tensors
+
+
+def _resized(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return tensor if tensor.shape == shape else replace(tensor, shape=shape)
+
+
+def _cut(op: Operator, cut: OperatorRegion) -> Operator:
+    changed = {**op.attributes, **cut.attributes}
+    attributes = {name: value for name, value in changed.items() if value is not None}
+    return replace(op, attributes=attributes, constants={**op.constants, **cut.constants})
 
 
 def describe(engine: OpenEngine) -> Describe:
