@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import coexec.planners
+import coexec.research.planners as papers
+from coexec import planners
 from coexec.errors import InfeasibleError
 from coexec.graph.graph import Piece, Tensor
 from coexec.hardware.hardware import EngineInfo, System
@@ -48,8 +49,10 @@ every_planner = pytest.mark.parametrize("name", PLANNERS)
 
 
 def test_the_registry_lists_the_files() -> None:
-    folder = Path(coexec.planners.__path__[0])
-    assert list(PLANNERS) == sorted({path.stem for path in folder.glob("*.py")} - {"__init__"})
+    """Those of the product, and those of the papers, which are entry points."""
+    folders = (Path(package.__path__[0]) for package in (planners, papers))
+    names = {path.stem for folder in folders for path in folder.glob("*.py")} - {"__init__"}
+    assert list(PLANNERS) == sorted(names)
 
 
 @pytest.mark.sampled(2)

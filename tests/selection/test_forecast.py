@@ -197,14 +197,16 @@ def test_a_trained_predictor_needs_no_measurement(
 ) -> None:
     from coexec.engines.null import NullEngine
     from coexec.engines.opened import OpenDevice
-    from coexec.research.predictor.workloads import plain_workload
+    from coexec.research.predictor.latency import describe
 
     machine = Machine(tmp_path, GRAPH)
+    spec = device("cpu:0-3")
+    engine = NullEngine(spec, spec.engines[0])
     monkeypatch.setattr(
         "coexec.selection.forecast.open_device",
         lambda spec: OpenDevice.of(NullEngine(spec, spec.engines[0])),
     )
-    terms = tuple(plain_workload(GRAPH.tasks[0].operators, GRAPH.tensors).terms)
+    terms = tuple(describe(engine)(GRAPH.tasks[0].operators, GRAPH.tensors, "").terms)
     units: Mapping[str, KernelUnits] = {"Sum": KernelUnits({"launch": 5e-3}, terms, 0.1)}
     with ProfileStore(tmp_path) as store:
         store.write_predictor(device("cpu:0-3").key("onnxruntime"), to_json(units))

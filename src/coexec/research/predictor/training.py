@@ -71,9 +71,6 @@ def trained_on(settings: Settings, count: int) -> dict[Place, TrainedUnits]:
         DeviceError: a device cannot be used.
         InfeasibleError: an engine does not run the measured tasks.
     """
-    from coexec.profiling.store import ProfileStore
-    from coexec.research.predictor.training import train_on
-
     check_options(settings.engine_options)
     cache = opened_cache(settings.cache)
     names = settings.devices or default_names()
