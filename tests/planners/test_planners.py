@@ -181,16 +181,6 @@ def simulated_s(case: Case, placement: Placement) -> float:
 
 
 @given(data=st.data())
-@settings(examples, max_examples=scaled(20))
-def test_the_model_of_time_is_the_simulators_for_single_tasks(data: st.DataObject) -> None:
-    case = data.draw(cases(max_tasks=8, alone=False))
-    placement = data.draw(placements(case))
-    ours_s = makespan_s(Problem(*case), *placement)
-    assert ours_s == pytest.approx(simulated_s(case, placement))
-    assert ours_s >= Problem(*case).bound_s - EPSILON_S
-
-
-@given(data=st.data())
 @examples
 def test_placing_one_by_one_is_exact_where_targets_copy(data: st.DataObject) -> None:
     case = data.draw(cases(max_tasks=8, busy="target"))
