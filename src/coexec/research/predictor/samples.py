@@ -7,15 +7,13 @@ as cold. Sizes are drawn log-uniformly from the range of real networks.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+import onnx_ir as ir
 
-__all__ = ["sample_network"]
+from coexec.research.zoo.layers import BIAS_STD, Layers, dims, filter_std, slide, window_of
 
-_OPSET, _IR_VERSION = 17, 8
 _MOST_MACS = 2e9
 """Largest number of multiply-accumulates of a layer: 15 to 30 ms on a core."""
 _LEAST_MACS, _LEAST_DEPTHWISE_MACS = 1e6, 1e5
@@ -31,106 +29,69 @@ _SMALLEST = 4
 """Smallest number of rows and columns of a feature map on which a chain continues."""
 
 
-class _Image(NamedTuple):
-    """A feature map."""
-
-    name: str
-    channels: int
-    height: int
-    width: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (1, self.channels, self.height, self.width)
-
-    @property
-    def fits(self) -> bool:
-        return 4 * math.prod(self.shape) <= _MOST_BYTES and min(self.shape) > 0
-
-
-class _Conv(NamedTuple):
-    """Kernel, stride and dilation of a convolution."""
+class _Filter(NamedTuple):
+    """Kernel, stride and dilation of a convolution. At stride 1 it keeps the size."""
 
     kernel: tuple[int, int]
     stride: int = 1
     dilation: int = 1
 
     @property
-    def pads(self) -> tuple[int, int]:
-        """Padding on each side, by axis; at stride 1 it keeps the size."""
-        return tuple(self.dilation * (k - 1) // 2 for k in self.kernel)  # type: ignore[return-value]
-
-    def sizes(self, image: _Image) -> tuple[int, int]:
-        """Height and width of the result."""
-        return tuple(  # type: ignore[return-value]
-            (size + 2 * pad - self.dilation * (k - 1) - 1) // self.stride + 1
-            for size, pad, k in zip(
-                (image.height, image.width), self.pads, self.kernel, strict=True
-            )
-        )
+    def pad(self) -> tuple[int, int]:
+        height, width = self.kernel
+        return self.dilation * (height - 1) // 2, self.dilation * (width - 1) // 2
 
 
-def sample_network(seed: int, layers: int) -> onnx.ModelProto:
+def sample_network(seed: int, layers: int) -> ir.Model:
     """A network of at least ``layers`` layers; the same for the same arguments."""
-    return _SampleNetwork(np.random.default_rng(seed)).finished(seed, layers)
+    return _SampleNetwork(np.random.default_rng(seed), f"samples {seed}").finished(layers)
+
+
+def _fits(*shape: int) -> bool:
+    return 4 * math.prod(shape) <= _MOST_BYTES and min(shape) > 0
 
 
 class _SampleNetwork:
     """A network under construction. A layer that would be too large or too small is left out."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
-        self._nodes: list[onnx.NodeProto] = []
-        self._weights: list[onnx.TensorProto] = []
-        self._inputs: list[onnx.ValueInfoProto] = []
-        self._ends: list[str] = []
-        self._images: list[_Image] = []
-        # Values do not change the time. A short random row is repeated, because drawing is slow.
-        self._values = rng.standard_normal(1 << 16, np.float32)
+    def __init__(self, rng: np.random.Generator, name: str) -> None:
+        self._rng, self._layers = rng, Layers(name)
+        self._ends: list[ir.Value] = []
+        self._images: list[ir.Value] = []
 
-    def finished(self, seed: int, layers: int) -> onnx.ModelProto:
-        while len(self._nodes) < layers:
+    def finished(self, layers: int) -> ir.Model:
+        while self._layers.count < layers:
             self._chain()
-        outputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(self._ends)]
-        graph = helper.make_graph(
-            self._nodes, f"samples {seed}", self._inputs, outputs, self._weights
-        )
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION
-        )
-        return onnx.shape_inference.infer_shapes(model, strict_mode=True)
+        return self._layers.model(self._ends)
 
     def _chain(self) -> None:
         kinds, shares = zip(*_LAYERS, strict=True)
         chances = np.array(shares) / sum(shares)
         image = self._start()
         for _ in range(self._rng.integers(4, _LONGEST + 1)):
-            layer: Callable[[_SampleNetwork, _Image], _Image | None] = kinds[
+            layer: Callable[[_SampleNetwork, ir.Value], ir.Value | None] = kinds[
                 self._rng.choice(len(kinds), p=chances)
             ]
             image = layer(self, image) or image
             self._images.append(image)
-            if min(image.height, image.width) < _SMALLEST:
+            if min(dims(image)[2:]) < _SMALLEST:
                 break
         self._head(image)
 
-    def _start(self) -> _Image:
+    def _start(self) -> ir.Value:
         """A new input, or a feature map of another chain: most layers read results of layers."""
         if not self._images or self._rng.random() < _INPUTS:
             return self._input()
         return self._images[self._rng.integers(len(self._images))]
 
-    def _input(self) -> _Image:
+    def _input(self) -> ir.Value:
         while True:
             height = self._size(12, 400)
             width = height if self._rng.random() < 0.6 else self._size(12, 400)
             channels = 3 if self._rng.random() < 0.5 else self._channels()
-            image = _Image(f"x{len(self._inputs)}", channels, height, width)
-            if image.fits:
-                kind = onnx.TensorProto.FLOAT
-                info = helper.make_tensor_value_info(image.name, kind, image.shape)
-                self._inputs.append(info)
-                return image
+            if _fits(channels, height, width):
+                name = f"x{len(self._layers.inputs)}"
+                return self._layers.add_input(name, [1, channels, height, width])
 
     def _size(self, low: float, high: float) -> int:
         """A log-uniform random number from ``low`` to ``high``."""
@@ -141,169 +102,134 @@ class _SampleNetwork:
         multiple = int(self._rng.choice([16, 8, 4], p=[0.65, 0.2, 0.15]))
         return max(1, round(self._size(12, 1024) / multiple)) * multiple
 
-    def conv(self, image: _Image) -> _Image | None:
+    def conv(self, image: ir.Value) -> ir.Value | None:
         """A convolution that mixes channels, with a random addition and activation after it."""
         kinds, shares = zip(*_FILTERS, strict=True)
-        conv: _Conv = kinds[self._rng.choice(len(kinds), p=np.array(shares) / sum(shares))]
-        same = conv.stride == 1 and image.channels > 3 and self._rng.random() < 0.2
-        return self._convolved(image, conv, image.channels if same else self._channels())
+        chosen: _Filter = kinds[self._rng.choice(len(kinds), p=np.array(shares) / sum(shares))]
+        channels = dims(image)[1]
+        same = chosen.stride == 1 and channels > 3 and self._rng.random() < 0.2
+        return self._convolved(image, chosen, channels if same else self._channels())
 
-    def depthwise(self, image: _Image) -> _Image | None:
-        edge, stride = int(self._rng.choice([3, 5, 7], p=[0.6, 0.3, 0.1])), self._stride()
-        conv = _Conv((edge, edge), stride)
-        return self._convolved(image, conv, image.channels, image.channels)
-
-    def _stride(self) -> int:
-        return 2 if self._rng.random() < 0.25 else 1
+    def depthwise(self, image: ir.Value) -> ir.Value | None:
+        edge = int(self._rng.choice([3, 5, 7], p=[0.6, 0.3, 0.1]))
+        stride = 2 if self._rng.random() < 0.25 else 1
+        channels = dims(image)[1]
+        return self._convolved(image, _Filter((edge, edge), stride), channels, channels)
 
     def _convolved(
-        self, image: _Image, conv: _Conv, channels: int, groups: int = 1
-    ) -> _Image | None:
-        height, width = conv.sizes(image)
-        shape = (channels, image.channels // groups, *conv.kernel)
-        result = _Image(self._next(), channels, height, width)
-        macs = math.prod(shape) * height * width
+        self, image: ir.Value, chosen: _Filter, channels: int, groups: int = 1
+    ) -> ir.Value | None:
+        kernel, stride, dilation = chosen
+        size = slide(dims(image), window_of(kernel, stride, chosen.pad, dilation))
+        weight = (channels, dims(image)[1] // groups, *kernel)
+        macs = math.prod(weight) * math.prod(size)
         least = _LEAST_MACS if groups == 1 else _LEAST_DEPTHWISE_MACS
-        if not result.fits or not least <= macs <= _MOST_MACS:
+        if not _fits(channels, *size) or not least <= macs <= _MOST_MACS:
             return None
-        if 4 * math.prod(shape) > _MOST_BYTES or (groups > 1 and image.channels % 4):
+        if not _fits(*weight) or (groups > 1 and channels % 4):
             return None
-        weights = [self._weight(shape, math.prod(shape[1:])), self._weight((channels,), 100)]
-        self._node(
-            "Conv",
-            [image.name, *weights],
-            result.name,
+        result = self._layers.conv(
+            image,
+            self._next(),
+            channels,
+            kernel,
+            stride=stride,
+            pad=chosen.pad,
+            dilation=dilation,
             group=groups,
-            pads=[*conv.pads] * 2,
-            strides=[conv.stride] * 2,
-            dilations=[conv.dilation] * 2,
-            kernel_shape=conv.kernel,
         )
-        if result.shape == image.shape and self._rng.random() < 0.3:
-            result = self._added(result, image)
+        if dims(result) == dims(image) and self._rng.random() < 0.3:
+            result = self._layers.add(result, image, self._next())
         return self._activated(result)
 
-    def _activated(self, image: _Image) -> _Image:
+    def _activated(self, image: ir.Value) -> ir.Value:
         kind = self._rng.choice(
             ["Relu", "", "Clip", "LeakyRelu", "HardSwish", "Sigmoid"],
             p=[0.5, 0.3, 0.08, 0.06, 0.03, 0.03],
         )
-        if not kind:
-            return image
-        bounds = [self._constant(np.float32(0)), self._constant(np.float32(6))]
-        inputs = [image.name, *(bounds if kind == "Clip" else [])]
-        return image._replace(name=self._node(str(kind), inputs, self._next()))
+        if kind == "Clip":
+            return self._layers.relu6(image, self._next())
+        return self._alike(str(kind), image) if kind else image
 
-    def _added(self, image: _Image, other: _Image) -> _Image:
-        return image._replace(name=self._node("Add", [image.name, other.name], self._next()))
+    def _alike(self, kind: str, *inputs: ir.Value) -> ir.Value:
+        """An operator whose result has the shape of its first input."""
+        return self._layers.layer(kind, inputs, self._next(), dims(inputs[0]))
 
-    def pool(self, image: _Image) -> _Image | None:
+    def pool(self, image: ir.Value) -> ir.Value | None:
         edge, stride = int(self._rng.choice([2, 3])), int(self._rng.choice([1, 2], p=[0.3, 0.7]))
-        conv = _Conv((edge, edge), stride)
-        kind = "MaxPool" if self._rng.random() < 0.6 else "AveragePool"
-        height, width = conv.sizes(image)
-        if min(height, width) < 1:
+        largest, pad = self._rng.random() < 0.6, (edge - 1) // 2
+        if min(slide(dims(image), window_of(edge, stride, pad))) < 1:
             return None
-        name = self._node(
-            kind,
-            [image.name],
-            self._next(),
-            kernel_shape=[edge] * 2,
-            strides=[stride] * 2,
-            pads=[*conv.pads] * 2,
+        if largest:
+            return self._layers.max_pool(image, self._next(), edge, stride=stride, pad=pad)
+        return self._layers.average_pool(
+            image, self._next(), edge, stride=stride, pad=pad, count_pad=False
         )
-        return _Image(name, image.channels, height, width)
 
-    def elementwise(self, image: _Image) -> _Image | None:
+    def elementwise(self, image: ir.Value) -> ir.Value | None:
         """An elementwise operator that is not fused, because another operator reads its input."""
         self._head(image)
         kind = str(self._rng.choice(["Relu", "Sigmoid", "Tanh", "Mul", "Add"]))
-        if kind in ("Mul", "Add"):
-            # An operand with a value for each channel, as in squeeze-and-excitation.
-            small = self._weight((1, image.channels, 1, 1), 1)
-            return image._replace(name=self._node(kind, [image.name, small], self._next()))
-        return image._replace(name=self._node(kind, [image.name], self._next()))
+        if kind not in ("Mul", "Add"):
+            return self._alike(kind, image)
+        # An operand with a value for each channel, as in squeeze-and-excitation.
+        small = self._layers.weight(f"{self._next()}/weight", (1, dims(image)[1], 1, 1), 1.0)
+        return self._alike(kind, image, small)
 
-    def concat(self, image: _Image) -> _Image | None:
-        other = self._convolved(image, _Conv((1, 1)), self._channels())
-        if other is None:
-            return None
-        joined = other._replace(channels=other.channels + image.channels)
-        if not joined.fits:
+    def concat(self, image: ir.Value) -> ir.Value | None:
+        other = self._convolved(image, _Filter((1, 1)), self._channels())
+        if other is None or not _fits(dims(other)[1] + dims(image)[1], *dims(image)[2:]):
             return other
-        name = self._node("Concat", [image.name, other.name], self._next(), axis=1)
-        return joined._replace(name=name)
+        return self._layers.concat([image, other], self._next())
 
-    def transposed(self, image: _Image) -> _Image | None:
+    def transposed(self, image: ir.Value) -> ir.Value | None:
         channels, edge = self._channels(), int(self._rng.choice([2, 4]))
-        pad = (edge - 2) // 2
-        shape = (image.channels, channels, edge, edge)
-        result = _Image(self._next(), channels, 2 * image.height, 2 * image.width)
-        macs = math.prod(shape) * image.height * image.width
-        if not result.fits or macs > _MOST_MACS / 4 or 4 * math.prod(shape) > _MOST_BYTES:
+        _, before, height, width = dims(image)
+        shape, name = (before, channels, edge, edge), self._next()
+        macs = math.prod(shape) * height * width
+        if not _fits(channels, 2 * height, 2 * width) or not _fits(*shape) or macs > _MOST_MACS / 4:
             return None
-        weights = [self._weight(shape, math.prod(shape[1:])), self._weight((channels,), 100)]
-        self._node(
-            "ConvTranspose",
-            [image.name, *weights],
-            result.name,
-            strides=[2, 2],
-            pads=[pad] * 4,
-            kernel_shape=[edge] * 2,
-        )
-        return self._activated(result)
+        std = filter_std(math.prod(shape[1:]), centring=0)
+        weight = self._layers.weight(f"{name}/weight", shape, std)
+        bias = self._layers.weight(f"{name}/bias", (channels,), BIAS_STD)
+        attributes = window_of(edge, 2, (edge - 2) // 2)
+        out = [1, channels, 2 * height, 2 * width]
+        inputs = [image, weight, bias]
+        return self._activated(self._layers.layer("ConvTranspose", inputs, name, out, **attributes))
 
-    def _head(self, image: _Image) -> None:
+    def _head(self, image: ir.Value) -> None:
         """Global pooling and up to two fully connected layers, as at the end of real networks. So
         the outputs are small: little to write, and little to change in layout."""
-        pooled = self._node("GlobalAveragePool", [image.name], self._next())
-        flat = self._node("Flatten", [pooled], self._next(), axis=1)
-        features = image.channels
+        flat = self._layers.global_average_pool(image, self._next())
+        flat = self._layers.flatten(flat, self._next())
         for _ in range(self._rng.integers(0, 3)):
             count = self._size(10, 4096)
-            if 4 * features * count > _MOST_BYTES:
+            if not _fits(dims(flat)[1], count):
                 break
-            weights = [self._weight((count, features), features), self._weight((count,), 100)]
-            flat = self._node("Gemm", [flat, *weights], self._next(), transB=1)
-            features = count
+            flat = self._layers.gemm(flat, self._next(), count)
         self._ends.append(flat)
 
     def _next(self) -> str:
-        return f"v{len(self._nodes)}"
-
-    def _node(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        self._nodes.append(helper.make_node(kind, inputs, [output], output, **attributes))
-        return output
-
-    def _weight(self, shape: tuple[int, ...], fan_in: int) -> str:
-        """Random numbers that keep activations in range."""
-        first = int(self._rng.integers(len(self._values)))
-        array = np.resize(np.roll(self._values, first), shape) * np.float32(fan_in**-0.5)
-        return self._constant(array)
-
-    def _constant(self, array: Any) -> str:
-        name = f"w{len(self._weights)}"
-        self._weights.append(numpy_helper.from_array(np.asarray(array), name))
-        return name
+        return f"v{self._layers.count}"
 
 
-_FILTERS: Sequence[tuple[_Conv, float]] = [
-    (_Conv((1, 1)), 0.36),
-    (_Conv((3, 3)), 0.32),
-    (_Conv((3, 3), 2), 0.08),
-    (_Conv((1, 1), 2), 0.03),
-    (_Conv((5, 5)), 0.05),
-    (_Conv((7, 7), 2), 0.03),
-    (_Conv((7, 7)), 0.02),
-    (_Conv((1, 7)), 0.025),
-    (_Conv((7, 1)), 0.025),
-    (_Conv((1, 3)), 0.02),
-    (_Conv((3, 1)), 0.02),
-    (_Conv((3, 3), 1, 2), 0.02),
+_FILTERS: Sequence[tuple[_Filter, float]] = [
+    (_Filter((1, 1)), 0.36),
+    (_Filter((3, 3)), 0.32),
+    (_Filter((3, 3), 2), 0.08),
+    (_Filter((1, 1), 2), 0.03),
+    (_Filter((5, 5)), 0.05),
+    (_Filter((7, 7), 2), 0.03),
+    (_Filter((7, 7)), 0.02),
+    (_Filter((1, 7)), 0.025),
+    (_Filter((7, 1)), 0.025),
+    (_Filter((1, 3)), 0.02),
+    (_Filter((3, 1)), 0.02),
+    (_Filter((3, 3), 1, 2), 0.02),
 ]
 """Filters of the convolutions that mix channels, each with its share."""
 
-_LAYERS: Sequence[tuple[Callable[[_SampleNetwork, _Image], _Image | None], float]] = [
+_LAYERS: Sequence[tuple[Callable[[_SampleNetwork, ir.Value], ir.Value | None], float]] = [
     (_SampleNetwork.conv, 0.72),
     (_SampleNetwork.depthwise, 0.12),
     (_SampleNetwork.pool, 0.06),

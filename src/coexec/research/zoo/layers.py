@@ -36,25 +36,47 @@ Pair = int | tuple[int, int]
 class Layers:
     """The layers so far; `finish` turns them into a model.
 
-    `input` is the only input, "x". Layer names are paths such as "fire2/squeeze1x1/conv"; the
-    layer's output tensor has the same name, its weights are "<layer>/weight" and "<layer>/bias".
-    Weights are made from their names when first read: recording a network costs milliseconds.
-    `gain` multiplies the default scale of weights (`filter_std`).
+    Layer names are paths such as "fire2/squeeze1x1/conv"; the layer's output tensor has the same
+    name, its weights are "<layer>/weight" and "<layer>/bias". Weights are made from their names
+    when first read: recording a network costs milliseconds. `gain` multiplies the default scale of
+    weights (`filter_std`).
     """
 
-    def __init__(self, name: str, input_shape: Sequence[int]) -> None:
-        self.input = ir.val("x", ir.DataType.FLOAT, input_shape)
+    def __init__(self, name: str, input_shape: Sequence[int] = ()) -> None:
+        """Without ``input_shape`` there is no input yet; `add_input` makes one."""
+        self.inputs: list[ir.Value] = []
+        if input_shape:
+            self.add_input("x", input_shape)
         self._name = name
         self._tape = tape.Tape()
         self._constants: dict[str, ir.Value] = {}
         self._activated: dict[ir.Value, ir.Value] = {}
 
+    @property
+    def input(self) -> ir.Value:
+        """The first input."""
+        return self.inputs[0]
+
+    def add_input(self, name: str, shape: Sequence[int]) -> ir.Value:
+        """A further input of the network."""
+        self.inputs.append(ir.val(name, ir.DataType.FLOAT, shape))
+        return self.inputs[-1]
+
+    @property
+    def count(self) -> int:
+        """Number of layers so far."""
+        return len(self._tape.nodes)
+
     def finish(self, y: ir.Value, output_name: str) -> ir.Model:
         """The model whose only output is `y`, renamed to `output_name`."""
         y.name = output_name
+        return self.model([y])
+
+    def model(self, outputs: Sequence[ir.Value]) -> ir.Model:
+        """The model with these outputs."""
         graph = ir.Graph(
-            [self.input],
-            [y],
+            self.inputs,
+            list(dict.fromkeys(outputs)),
             nodes=self._tape.nodes,
             initializers=self._tape.initializers,
             opset_imports={"": OPSET},
@@ -81,12 +103,12 @@ class Layers:
 
         Filters lose part of their mean if `centred`; by default, if they mix inner channels.
         """
-        window = _window(kernel, stride, pad, dilation)
+        window = window_of(kernel, stride, pad, dilation)
         shape = (channels, dims(x)[1] // group, *_pair(kernel))
         if centred is None:
-            centred = group == 1 and x is not self.input
+            centred = group == 1 and x not in self.inputs
         weights = self._weights(name, shape, gain, centred=centred, bias=bias)
-        out = [1, channels, *_slide(dims(x), window)]
+        out = [1, channels, *slide(dims(x), window)]
         return self.layer("Conv", [x, *weights], name, out, **window, group=group)
 
     def conv_relu(
@@ -138,8 +160,8 @@ class Layers:
         self, x: ir.Value, name: str, kernel: int, *, stride: int, pad: int = 0, ceil: bool = False
     ) -> ir.Value:
         """[1, C, H, W] -> [1, C, H', W']; `ceil` keeps a last window beyond the edge."""
-        window = _window(kernel, stride, pad)
-        out = [*dims(x)[:2], *_slide(dims(x), window, ceil=ceil)]
+        window = window_of(kernel, stride, pad)
+        out = [*dims(x)[:2], *slide(dims(x), window, ceil=ceil)]
         return self.layer("MaxPool", [x], name, out, **window, ceil_mode=int(ceil))
 
     def average_pool(
@@ -153,8 +175,8 @@ class Layers:
         count_pad: bool = True,
     ) -> ir.Value:
         """[1, C, H, W] -> [1, C, H', W']; `count_pad`: padding counts as zeros."""
-        window = _window(kernel, stride, pad)
-        out = [*dims(x)[:2], *_slide(dims(x), window)]
+        window = window_of(kernel, stride, pad)
+        out = [*dims(x)[:2], *slide(dims(x), window)]
         count = int(count_pad and pad > 0)
         return self.layer("AveragePool", [x], name, out, **window, count_include_pad=count)
 
@@ -414,7 +436,7 @@ def _pair(value: Pair) -> tuple[int, int]:
     return value if isinstance(value, tuple) else (value, value)
 
 
-def _window(kernel: Pair, stride: int, pad: Pair, dilation: int = 1) -> dict[str, list[int]]:
+def window_of(kernel: Pair, stride: int, pad: Pair, dilation: int = 1) -> dict[str, list[int]]:
     """The ONNX attributes of a sliding window with equal padding at both ends."""
     window = {
         "kernel_shape": [*_pair(kernel)],
@@ -425,7 +447,7 @@ def _window(kernel: Pair, stride: int, pad: Pair, dilation: int = 1) -> dict[str
     return window if dilation == 1 else window | {"dilations": [dilation, dilation]}
 
 
-def _slide(
+def slide(
     shape: Sequence[int], window: Mapping[str, list[int]], *, ceil: bool = False
 ) -> list[int]:
     """Height and width of the output of a window that slides over [1, C, H, W]."""
