@@ -17,7 +17,7 @@ from coexec.costs.table import CostTable
 from coexec.graph.graph import Graph
 from coexec.hardware.hardware import Device, Link, System
 from coexec.planners import heft
-from coexec.planners.methods.search.annealing import annealed
+from coexec.planners.methods.annealing import annealed
 from coexec.problem.fusion import Evaluator, queues_of
 from coexec.problem.problem import Problem
 from coexec.problem.solution import simulated_s

@@ -15,11 +15,11 @@ from hope_phones import Plans, simulated_s
 from hope_tables import Row, Tables, graph_of, head
 
 from coexec.costs.base import CostModel
-from coexec.costs.platform import operator_s
 from coexec.graph.graph import Graph
 from coexec.plan.plan import Plan
 from coexec.research.platforms import Platform, load
 from coexec.research.platforms.calibration import described_operator
+from coexec.research.platforms.costs import operator_s
 from coexec.research.platforms.files import fitted_rates, read
 from coexec.selection.planning_context import make_plan
 

@@ -7,8 +7,7 @@ each layer.
 
 import onnx_ir as ir
 
-from coexec.research.zoo.builder import Builder, dims
-from coexec.research.zoo.weights import BIAS_STD
+from coexec.research.zoo.layers import Layers, dims
 
 __all__ = ["dense_net"]
 
@@ -31,7 +30,7 @@ def dense_net() -> ir.Model:
     return b.finish(b.gemm(b.flatten(y, "flatten"), "classifier", 1000), "logits")
 
 
-class _Builder(Builder):
+class _Builder(Layers):
     def block(self, x: ir.Value, name: str, layers: int) -> ir.Value:
         """[1, C, H, W] -> [1, C + layers * GROWTH, H, W]."""
         made = [x]
@@ -49,8 +48,4 @@ class _Builder(Builder):
 
     def norm_relu(self, x: ir.Value, name: str) -> ir.Value:
         """Batch normalisation, which no convolution before it can take over, and Relu."""
-        means = {"scale": 1, "bias": 0, "mean": 0, "var": 1}
-        shape = dims(x)[1:2]
-        reads = [self._weight(f"{name}/{k}", shape, BIAS_STD, mean=m) for k, m in means.items()]
-        y = self._layer("BatchNormalization", [x, *reads], name, dims(x), epsilon=1e-5)
-        return self.relu(y, f"{name}/relu")
+        return self.relu(self.batch_norm(x, name), f"{name}/relu")

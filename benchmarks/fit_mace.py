@@ -29,10 +29,10 @@ from typing import Any
 
 from common import show
 
-from coexec.costs.platform import PlatformCosts, Rates, operator_s
 from coexec.graph.graph import Graph
 from coexec.hardware.hardware import Place
 from coexec.research.platforms.calibration import described_operator
+from coexec.research.platforms.costs import PlatformCosts, Rates, operator_s
 from coexec.research.platforms.files import figure, fitted_rates, read
 from coexec.selection.planning_context import PlanningContext
 

@@ -22,7 +22,6 @@ from typing import Any
 
 from common import show
 
-from coexec.costs.platform import Rates, operator_s
 from coexec.research.platforms import NAMES, load
 from coexec.research.platforms.calibration import (
     Comparison,
@@ -30,6 +29,7 @@ from coexec.research.platforms.calibration import (
     compare_transfers,
     described_operator,
 )
+from coexec.research.platforms.costs import Rates, operator_s
 from coexec.research.platforms.files import figure, fitted_rates, read
 from coexec.selection.planning_context import PlanningContext
 

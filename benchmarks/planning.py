@@ -21,7 +21,6 @@ from dense_net import dense_net
 from hope_tables import Row
 
 from coexec.costs.base import CostModel
-from coexec.costs.platform import PlatformCosts
 from coexec.costs.table import CostTable
 from coexec.errors import CoexecError
 from coexec.graph.graph import Graph
@@ -31,6 +30,7 @@ from coexec.plan.derive import derive
 from coexec.plan.plan import Plan
 from coexec.planners import PLANNERS
 from coexec.research import platforms
+from coexec.research.platforms.costs import PlatformCosts
 from coexec.research.zoo import build
 from coexec.timing.simulate import simulate
 

@@ -23,13 +23,20 @@ import numpy as np
 from common import show
 
 from coexec.cache import Cache
-from coexec.costs.base import Unmeasured, Workload
-from coexec.costs.predictor import LatencyPredictor, TrainedUnits, to_json, train
+from coexec.costs.base import Unmeasured
 from coexec.engines.names import split_names
 from coexec.engines.opened import OpenDevice
 from coexec.engines.registry import open_devices
 from coexec.profiling.store import ProfileStore
-from coexec.profiling.training import TrainingSample, collect
+from coexec.research.predictor.latency import (
+    LatencyPredictor,
+    TrainedUnits,
+    describe,
+    to_json,
+    train,
+)
+from coexec.research.predictor.training import TrainingSample, collect
+from coexec.research.predictor.workloads import Workload
 
 NEAR = 0.10
 TAUGHT = 0.7
@@ -81,7 +88,7 @@ def table(device: OpenDevice, samples: Samples, again: Mapping[str, float]) -> l
                 "measured twice": percent(near(repeated)) if repeated else "",
                 "bytes": max(sizes.values()) if name not in sizes else sizes[name],
                 "predict_s": prediction_s(
-                    chosen, LatencyPredictor(first.kinds, device.first.workload)
+                    chosen, LatencyPredictor(first.kinds, describe(device.first))
                 ),
             }
         )

@@ -1,6 +1,8 @@
 """Imports between modules: none in a circle, and none inside of a function without a reason."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +29,6 @@ LAZY = {
     "coexec.report.peak": "the process that runs ONNX Runtime has no memory of anything else",
     "coexec.selection.chooser": "planners: a start from the cache does not plan",
     "coexec.selection.comparison": f"onnxruntime: {START}",
-    "coexec.selection.learning": "profiling: a start from the cache does not measure",
     "coexec.selection.opened_model": "onnx: a start from the cache does not read the model",
     "coexec.selection.background": "planning: only the process that plans",
     "coexec.selection.plan_selector": "planning and engines: ONNX Runtime answers first",
@@ -156,3 +157,14 @@ class F:
 def test_a_circle_is_all_modules_that_lead_to_each_other() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"e", "a"}}
     assert circles(graph) == {frozenset("abc"), frozenset("e")}
+
+
+def test_no_default_path_imports_research() -> None:
+    code = (
+        "import sys, coexec.cli.bench, coexec.report.gather, coexec.selection.chooser\n"
+        "import coexec.profiling.profiler, coexec.session, coexec.planners\n"
+        "coexec.planners.PLANNERS['heft']\n"
+        "print([name for name in sys.modules if name.startswith('coexec.research.')])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""Loads by name what reproduces the papers: the models "zoo:NAME", and the simulated phones.
+"""Loads by name what reproduces the papers: models "zoo:NAME", phones, trained predictors.
 
 `coexec.research` is imported here, by name, and by no other room (a contract in pyproject.toml).
 """

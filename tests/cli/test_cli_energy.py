@@ -11,9 +11,8 @@ import pytest
 
 from coexec.cli import main
 from coexec.engines.detect import usable_cores
-from coexec.profiling.energy import EnergyCounter
 from coexec.report import energy, standings
-from coexec.report.energy import measured_energy
+from coexec.report.energy import EnergyCounter, measured_energy
 from tests.helpers.small_models import branches
 
 CORE = f"cpu:{usable_cores()[0]}"
@@ -79,9 +78,10 @@ def test_an_engine_of_a_phone(folder: Path, capfd: pytest.CaptureFixture[str]) -
 @pytest.fixture
 def counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package whose counter has grown by a joule whenever it is read."""
-    package = tmp_path / "powercap" / "intel-rapl:0"
+    package = tmp_path / "intel-rapl:0"
     package.mkdir(parents=True)
     (package / "name").write_text("package-0")
+    (package / "max_energy_range_uj").write_text("1000000000")
     numbers = count()
     monkeypatch.setattr(EnergyCounter, "read_uj", lambda self: 1_000_000 * next(numbers))
     for module in (energy, standings):

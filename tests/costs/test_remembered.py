@@ -8,13 +8,13 @@ from onnx import helper
 from coexec.costs.base import CostModel
 from coexec.costs.observed import Observation, Observed
 from coexec.costs.pinned import Pinned
-from coexec.costs.predictor import KernelUnits, LatencyPredictor
 from coexec.costs.remembered import RememberedCosts
 from coexec.costs.table import CostTable
-from coexec.costs.workloads import plain_workload
 from coexec.graph.graph import Piece
 from coexec.graph.task_samples import GraphParts
 from coexec.hardware.hardware import Link, Place
+from coexec.research.predictor.latency import KernelUnits, LatencyPredictor
+from coexec.research.predictor.workloads import plain_workload
 from tests.helpers.onnx_models import direct, tensor
 
 A, B = Place("cpu:0", "test"), Place("cpu:1", "test")

@@ -25,7 +25,7 @@ from coexec.plan.derive import stepwise
 from coexec.profiling import engines
 from coexec.profiling.engines import EngineTimes
 from coexec.profiling.store import Measurement, ProfileStore
-from coexec.research.zoo.builder import Builder
+from coexec.research.zoo.layers import Layers
 from coexec.runtime.compiler import Compiler
 from coexec.settings import Waiting
 from tests.helpers.examples import scaled
@@ -96,7 +96,7 @@ def test_what_is_read_otherwise_than_it_is_held_is_named(
 
 def convolutions(*channels: int) -> Model:
     """A chain with so many channels behind each."""
-    builder = Builder("chain", (1, channels[0], 8, 8))
+    builder = Layers("chain", (1, channels[0], 8, 8))
     value = builder.input
     for number, count in enumerate(channels[1:]):
         value = builder.conv(value, f"layer{number}", count, 1)

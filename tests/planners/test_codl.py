@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from coexec.costs.base import PartSeconds
-from coexec.engines.detect import usable_cores
 from coexec.errors import UsageError
 from coexec.graph.graph import Graph, Task
 from coexec.graph.region import Region
@@ -24,11 +22,7 @@ from coexec.plan.derive import derive
 from coexec.plan.plan import Plan
 from coexec.planners import PLANNERS
 from coexec.planners.methods.splitting.shares import Cut, parts, ratios
-from coexec.profiling.profiler import Effort
-from coexec.selection.planning_context import PlanningContext
-from coexec.settings import Settings
 from coexec.timing.simulate import simulate
-from tests.helpers.examples import scaled
 from tests.helpers.onnx_models import direct, tensor
 from tests.helpers.small_models import branches
 
@@ -143,29 +137,6 @@ def branch_graph() -> Graph:
     return load(branches()).graph
 
 
-@given(
-    st.lists(st.floats(1e5, 1e7), min_size=1, max_size=3),
-    st.sampled_from([0.0, 1e-4, 1e-2]),
-    st.sampled_from([math.inf, 1e8]),
-    st.sampled_from([0.0, 1e-4]),
-)
-@settings(max_examples=scaled(10), deadline=None)
-def test_never_slower_than_one_device(
-    branch_graph: Graph, rates: list[float], latency_s: float, bandwidth: float, launch: float
-) -> None:
-    both = system(len(rates), latency_s, bandwidth)
-    cost = Proportional(dict(zip(both.names, rates, strict=True)), launch)
-    plan = PLANNERS["codl"](branch_graph, cost, both)
-    found_s = simulate(derive(plan, branch_graph), cost, both).makespan_s
-    wholes = {branch_graph.whole_piece(task) for task in branch_graph.tasks}
-    if not wholes.issuperset(plan.device_of):  # what divides nothing promises as other planners do
-        assert found_s == pytest.approx(plan.provenance.predicted_s)
-    for name in both.names:
-        alone = PLANNERS["single"](branch_graph, cost, both, device=name)
-        alone_s = simulate(derive(alone, branch_graph), cost, both).makespan_s
-        assert found_s <= alone_s * (1 + 1e-9)
-
-
 @pytest.mark.parametrize(("devices", "tasks", "steps"), [(2, 3, 16), (2, 301, 10), (3, 3, 10)])
 def test_shares_are_finer_where_there_is_time(devices: int, tasks: int, steps: int) -> None:
     speeds = {f"null:{device}": 1.0 for device in range(devices)}
@@ -186,14 +157,6 @@ def test_shares_are_finer_where_there_is_time(devices: int, tasks: int, steps: i
 def test_options_out_of_range(options: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         PLANNERS["codl"](chain_model(1), Proportional({"null:0": 1.0}), system(1), **options)
-
-
-def test_its_options_are_checked_by_name_and_type(tmp_path: Path) -> None:
-    core = f"cpu:{usable_cores()[0]}"
-    work = PlanningContext(branches(), Settings([core], cache=tmp_path, effort=Effort(0, 1, 1)))
-    assert work.plan("codl", {"chains": False}).used == (core,)
-    with pytest.raises(UsageError, match="option chains of planner codl is 1; it wants bool"):
-        work.plan("codl", {"chains": 1})
 
 
 def test_what_lies_side_by_side_need_not_be_put_together() -> None:

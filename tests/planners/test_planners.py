@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import coexec.planners
+import coexec.research.planners as papers
+from coexec import planners
 from coexec.errors import InfeasibleError
 from coexec.graph.graph import Piece, Tensor
 from coexec.hardware.hardware import EngineInfo, System
@@ -48,8 +49,10 @@ every_planner = pytest.mark.parametrize("name", PLANNERS)
 
 
 def test_the_registry_lists_the_files() -> None:
-    folder = Path(coexec.planners.__path__[0])
-    assert list(PLANNERS) == sorted({path.stem for path in folder.glob("*.py")} - {"__init__"})
+    """Those of the product, and those of the papers, which are entry points."""
+    folders = (Path(package.__path__[0]) for package in (planners, papers))
+    names = {path.stem for folder in folders for path in folder.glob("*.py")} - {"__init__"}
+    assert list(PLANNERS) == sorted(names)
 
 
 @pytest.mark.sampled(2)
@@ -175,16 +178,6 @@ def test_tasks_go_where_they_run(name: str) -> None:
 
 def simulated_s(case: Case, placement: Placement) -> float:
     return simulate(task_schedule(case, placement), case.cost, case.system).makespan_s
-
-
-@given(data=st.data())
-@settings(examples, max_examples=scaled(20))
-def test_the_model_of_time_is_the_simulators_for_single_tasks(data: st.DataObject) -> None:
-    case = data.draw(cases(max_tasks=8, alone=False))
-    placement = data.draw(placements(case))
-    ours_s = makespan_s(Problem(*case), *placement)
-    assert ours_s == pytest.approx(simulated_s(case, placement))
-    assert ours_s >= Problem(*case).bound_s - EPSILON_S
 
 
 @given(data=st.data())

@@ -12,17 +12,15 @@ from coexec.errors import PlanError, UsageError
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan
 from coexec.planners import PLANNERS, search_starts
-from coexec.planners.methods.search.annealing import annealed
+from coexec.planners.methods.annealing import annealed
 from coexec.problem.fusion import Evaluator, Queues, fuse, fused, queues_of, solution_of
 from coexec.problem.problem import Problem
-from coexec.problem.solution import Solution, simulated_s, written
+from coexec.problem.solution import Solution, simulated_s
 from coexec.timing.simulate import simulate
 from tests.helpers.examples import scaled
 from tests.helpers.graphs import (
-    BUSY,
     Busy,
     Case,
-    Placement,
     cases,
     layered,
     make_graph,
@@ -33,20 +31,6 @@ from tests.helpers.graphs import (
 )
 
 examples = settings(max_examples=scaled(40), deadline=None, derandomize=True)
-every_link = pytest.mark.parametrize("busy", BUSY)
-
-
-@st.composite
-def launches(draw: st.DrawFn, case: Case, placement: Placement) -> Queues:
-    """The segments of a placement, some of them fused where that makes no circle."""
-    problem = Problem(*case)
-    queues = queues_of(problem, Solution(*placement))
-    for device in range(len(queues)):
-        for at in reversed(range(len(queues[device]) - 1)):
-            tried = fuse(queues, device, at)
-            if draw(st.booleans()) and Evaluator(problem).run(tried).total_s < float("inf"):
-                queues = tried
-    return queues
 
 
 def spread(case: Case) -> Solution:
@@ -130,24 +114,6 @@ def test_what_is_fused_is_true_or_false() -> None:
         Plan.from_json(text)
 
 
-@pytest.mark.sampled(3)
-@every_link
-@given(data=st.data())
-@examples
-def test_the_clock_is_the_simulators(busy: str, data: st.DataObject) -> None:
-    case = data.draw(cases(9, "ABC", busy, alone=False))
-    problem = Problem(*case)
-    queues = data.draw(launches(case, data.draw(placements(case))))
-    found = solution_of(problem, queues)
-    schedule = derive(written(problem, found), case.graph)
-    pieces = {piece: s.index for s in schedule.segments for piece in s.pieces}
-    for launch in (launch for queue in queues for launch in queue):
-        tasks = [case.graph.whole_piece(case.graph.tasks[i]) for i in launch]
-        assert len({pieces[task] for task in tasks}) == 1
-    ours_s = Evaluator(problem).run(queues_of(problem, found)).total_s
-    assert ours_s == pytest.approx(simulated_s(problem, found))
-
-
 @given(data=st.data())
 @examples
 def test_fusing_and_annealing_never_lose(data: st.DataObject) -> None:
@@ -221,12 +187,6 @@ def test_starts_come_with_the_best_first() -> None:
     assert all(a <= b for a, b in pairwise(seconds)) and seconds[0] < seconds[-1]
 
 
-def test_anneal_is_no_worse_than_where_it_begins() -> None:
-    case = layered(18, 3, seed=3)
-    plans = {name: PLANNERS[name](*case) for name in ("dmdar", "heft", "hope_greedy", "mosaic")}
-    seconds = {n: simulate(derive(p, case.graph), *case[1:]).makespan_s for n, p in plans.items()}
-    plan = PLANNERS["anneal"](*case, steps=2000)
-    took_s = simulate(derive(plan, case.graph), *case[1:]).makespan_s
-    assert took_s <= min(seconds.values())
+def test_anneal_needs_a_step() -> None:
     with pytest.raises(UsageError, match="steps is 0, but planner anneal needs at least 1"):
-        PLANNERS["anneal"](*case, steps=0)
+        PLANNERS["anneal"](*layered(4, 2), steps=0)

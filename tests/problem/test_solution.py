@@ -4,8 +4,7 @@ import pytest
 
 from coexec.errors import PlanError, UsageError
 from coexec.pipeline.planners import PIPELINES
-from coexec.planners import PLANNERS, find_planner
-from coexec.problem.building import build_plan
+from coexec.planners import PLANNERS, build_plan, find_planner
 from coexec.problem.planner import Planner
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, best_of, simulated_s

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coexec.errors import DeviceError, UsageError
+from coexec.errors import DeviceError
 from coexec.graph.graph import Graph
 from coexec.graph.region import Region
 from coexec.hardware.hardware import Place, Power, System
@@ -19,7 +19,7 @@ from coexec.research import platforms
 from coexec.research.platforms.calibration import compare_operators
 from coexec.research.platforms.files import engines, figure, power, read
 from coexec.research.zoo import build
-from coexec.timing.energy import energy_j
+from coexec.timing.energy import device_energy_j
 from coexec.timing.simulate import simulate
 
 PHONES = ("snapdragon_855", "snapdragon_865", "snapdragon_888")
@@ -162,9 +162,9 @@ def test_watts_give_the_published_power_of_one_processor() -> None:
         own = platforms.load("snapdragon_855", [alone])
         plan = PLANNERS["single"](graph, own.cost, own.system)
         trace = simulate(derive(plan, graph), phone.cost, phone.system)
-        joules = energy_j(trace, phone.system)
+        joules = device_energy_j(trace, phone.system)
         assert joules is not None
-        assert joules / trace.makespan_s == pytest.approx(watts, rel=0.01)
+        assert math.fsum(joules.values()) / trace.makespan_s == pytest.approx(watts, rel=0.01)
 
 
 def test_power_was_published_for_one_phone() -> None:
@@ -184,26 +184,6 @@ def test_watts_of_a_file() -> None:
     assert power({"name": "gpu:0"}) is None
     found = power({"name": "gpu:0", "power": figures(busy_w=3, idle_w=0.5)})
     assert found == Power(3.0, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("table", "error", "message"),
-    [
-        (figures(busy_w=3, idle_w=-1), DeviceError, "draws -1 W idle and 3 W busy"),
-        (figures(busy_w=-3, idle_w=-4), DeviceError, "idle is at least 0 W"),
-        (figures(busy_w=1, idle_w=2), DeviceError, "busy at least idle"),
-        (figures(busy_w="3 W", idle_w=1), UsageError, "busy_w = '3 W' in a platform file is not"),
-        (figures(busy_w=True, idle_w=1), UsageError, "busy_w = True"),
-        (figures(busy_w=math.nan, idle_w=1), UsageError, "busy_w = nan"),
-        (figures(busy_w=math.inf, idle_w=1), UsageError, "busy_w = inf"),
-        (figures(busy_w=3), UsageError, "power of gpu:0 in a platform file has busy_w; it takes"),
-        (figures(busy_w=3, idle_w=1, sleep_w=0), UsageError, "has busy_w, idle_w, sleep_w"),
-        ({}, UsageError, "has nothing"),
-    ],
-)
-def test_bad_watts_are_refused(table: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        power({"name": "gpu:0", "power": table})
 
 
 def test_a_system_with_watts_is_written_and_read() -> None:

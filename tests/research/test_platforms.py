@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import onnx.parser
 import pytest
 
-from coexec.costs.platform import PlatformCosts
 from coexec.errors import DeviceError, UsageError
 from coexec.graph.graph import Graph
 from coexec.graph.region import Region
@@ -29,6 +28,7 @@ from coexec.research.platforms.calibration import (
     described_operator,
     described_s,
 )
+from coexec.research.platforms.costs import PlatformCosts
 from coexec.research.platforms.files import fitted_rates, read
 from coexec.research.zoo import build
 from coexec.timing.simulate import simulate

@@ -28,8 +28,7 @@ from coexec.model.model import Model
 from coexec.model.reference_session import plain_session
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance, verify_plan
-from coexec.research.zoo.builder import Builder
-from coexec.research.zoo.vgg16 import STAGES, stage
+from coexec.research.zoo.layers import Layers
 from coexec.runtime.compiled import load_compiled, save_compiled
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
@@ -346,10 +345,12 @@ def test_channels_of_vgg16_cross_as_they_lie(cache: Cache) -> None:
     """Split by channels, no operator between its convolutions joins, cuts or changes the layout."""
     devices = open_devices([f"cpu:{core}" for core in CORES])
     # At half of its channels and without the dense layers, which hold nearly all of its weights.
-    builder = Builder("vgg16", [1, 3, 32, 32])
+    builder = Layers("vgg16", [1, 3, 32, 32])
     value = builder.input
-    for number, (channels, depth) in enumerate(STAGES, start=1):
-        value = stage(builder, value, f"stage{number}", channels // 2, depth)
+    for number, (channels, depth) in enumerate([(32, 2), (64, 2), (128, 3), (256, 3), (256, 3)]):
+        for layer in range(depth):
+            value = builder.conv_relu(value, f"stage{number}/layer{layer}", channels, 3, pad=1)
+        value = builder.max_pool(value, f"stage{number}/pool", 2, stride=2)
     model = load(builder.finish(value, "features"))
     graph = model.graph
     names = [d.spec.name for d in devices]

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 
 from coexec.costs.estimated import work_of
-from coexec.costs.predictor import KernelUnits, to_json
 from coexec.costs.threads import on_cores
 from coexec.errors import DeviceError
 from coexec.graph.graph import Graph
@@ -16,6 +15,7 @@ from coexec.graph.signature import family_of
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.plan.derive import derive
 from coexec.profiling.store import Measurement, ProfileStore
+from coexec.research.predictor.latency import KernelUnits, to_json
 from coexec.selection.forecast import Forecasts, divisible, makespan_s
 from coexec.settings import Mode
 from coexec.timing.simulate import simulate
@@ -195,16 +195,18 @@ def test_in_throughput_the_rates_of_devices_add_up(tmp_path: Path) -> None:
 def test_a_trained_predictor_needs_no_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from coexec.costs.workloads import plain_workload
     from coexec.engines.null import NullEngine
     from coexec.engines.opened import OpenDevice
+    from coexec.research.predictor.latency import describe
 
     machine = Machine(tmp_path, GRAPH)
+    spec = device("cpu:0-3")
+    engine = NullEngine(spec, spec.engines[0])
     monkeypatch.setattr(
         "coexec.selection.forecast.open_device",
         lambda spec: OpenDevice.of(NullEngine(spec, spec.engines[0])),
     )
-    terms = tuple(plain_workload(GRAPH.tasks[0].operators, GRAPH.tensors).terms)
+    terms = tuple(describe(engine)(GRAPH.tasks[0].operators, GRAPH.tensors, "").terms)
     units: Mapping[str, KernelUnits] = {"Sum": KernelUnits({"launch": 5e-3}, terms, 0.1)}
     with ProfileStore(tmp_path) as store:
         store.write_predictor(device("cpu:0-3").key("onnxruntime"), to_json(units))

@@ -14,7 +14,7 @@ from coexec.costs.table import Basis, CostTable
 from coexec.errors import UsageError
 from coexec.graph.graph import Graph
 from coexec.hardware.hardware import Place
-from coexec.selection.learning import trained_on
+from coexec.research_loader import load_research
 from coexec.units import format_seconds
 
 __all__ = ["basis_counts", "cost_facts", "print_tasks", "train_predictors"]
@@ -60,7 +60,7 @@ def train_predictors(options: SettingOptions, samples: int, json: bool) -> None:
         raise UsageError(f"--samples {samples}: learn from 1 or more, {SAMPLES} are a good number")
     with progress("measuring made-up networks") as tell:
         config = options.settings(progress=tell)
-        units_by_place = trained_on(config, samples)
+        units_by_place = load_research("predictor.training").trained_on(config, samples)
     if json:
         learnt = {
             str(place): {

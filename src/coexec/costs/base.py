@@ -1,7 +1,7 @@
 """Interfaces of cost models, which give planners durations, and of predictors, which replace
 measurements in a profile."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,8 +18,8 @@ __all__ = [
     "Prediction",
     "Predictor",
     "Sample",
+    "TrainedPredictor",
     "Unmeasured",
-    "Workload",
 ]
 
 
@@ -123,16 +123,16 @@ class Prediction:
     uncertainty: float
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """The work of a task's kernel in countable units. Only the seconds of a unit are learned."""
-
-    kind: str
-    """Kind of kernel: "pointwise", "winograd 4". Each kind has unit times of its own."""
-    terms: Mapping[str, float]
-    """Number of units by name: blocks written out, bytes from a cache, launches. None is below 0;
-    all workloads of a kind have the same names."""
-
-
 Predictor = Callable[[Unmeasured], Prediction | None]
 """Predicts how long a task takes; None if the data do not suffice."""
+
+
+class TrainedPredictor(Protocol):
+    """A `Predictor` of one place that was trained there, and that predicts parts of tasks, too."""
+
+    def __call__(self, task: Unmeasured) -> Prediction | None: ...
+
+    def shares(self, parts: TaskParts) -> Callable[[Region], float | None]:
+        """Function from a region of a task's main output to its predicted share of the whole task's
+        seconds, at most 1; None if the part or the whole cannot be predicted."""
+        ...

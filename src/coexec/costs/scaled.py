@@ -14,10 +14,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coexec.costs.base import Prediction, Sample, Unmeasured
+from coexec.costs.base import Prediction, Predictor, Sample, Unmeasured
 from coexec.costs.estimated import Work, work_of
 
-__all__ = ["scaled", "scaled_by_work"]
+__all__ = ["scaled", "scaled_by_work", "surest"]
 
 _ONE_SIZE = 0.15
 _DOUBLING = 0.15
@@ -50,6 +50,16 @@ class _Line(NamedTuple):
 def scaled(task: Unmeasured) -> Prediction | None:
     """The seconds of ``task``; None if no equal operators were measured near its size."""
     return scaled_by_work(work_of(task.graph, task.task), task.samples, task.launch_s)
+
+
+def surest(*predictors: Predictor) -> Predictor:
+    """A predictor that returns the least uncertain prediction of several predictors."""
+
+    def predict(task: Unmeasured) -> Prediction | None:
+        predictions = [prediction for p in predictors if (prediction := p(task)) is not None]
+        return min(predictions, key=lambda prediction: prediction.uncertainty, default=None)
+
+    return predict
 
 
 def scaled_by_work(work: Work, samples: Sequence[Sample], launch_s: float) -> Prediction | None:

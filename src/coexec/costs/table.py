@@ -5,8 +5,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
-from coexec.costs.base import PartSeconds
-from coexec.costs.predictor import LatencyPredictor, PartShares
+from coexec.costs.base import PartSeconds, TrainedPredictor
 from coexec.errors import PlanError
 from coexec.graph.graph import Graph, Piece, Task
 from coexec.graph.region import Region
@@ -62,7 +61,7 @@ class CostTable:
     """Seconds for each byte of an output that is copied from parts to memory of the caller."""
     pieces_s: Mapping[Place, Mapping[Piece, float]] = field(default_factory=dict)
     """Seconds of the parts of tasks that were measured, by place, then by piece."""
-    predictors: Mapping[Place, LatencyPredictor] = field(default_factory=dict)
+    predictors: Mapping[Place, TrainedPredictor] = field(default_factory=dict)
     """Predictor by place, trained on a place of this kind."""
     layout_changes: Mapping[tuple[Place, Place], LayoutChange] = field(default_factory=dict)
     """By source and target place. Links between memories were measured with their layout changes
@@ -82,7 +81,7 @@ class CostTable:
     def parts_s(self, parts: TaskParts, place: Place) -> PartSeconds:
         size, launch_s = parts.whole.size, self.launches_s.get(place, 0.0)
         measured_s, predictor = self.pieces_s.get(place, {}), self.predictors.get(place)
-        shares = None if predictor is None else PartShares(predictor, parts)
+        share_of = None if predictor is None else predictor.shares(parts)
         reading = self.readings.get(place)
         all_bytes = None if reading is None else parts.read_bytes(parts.whole)
 
@@ -92,7 +91,7 @@ class CostTable:
                 return whole_s
             if (known_s := measured_s.get(Piece(task.name, region))) is not None:
                 return known_s
-            if shares is not None and (share := shares.of(region)) is not None:
+            if share_of is not None and (share := share_of(region)) is not None:
                 return whole_s * share
             least_s, share = min(launch_s, whole_s), region.size / max(1, size)
             if reading is None or not all_bytes:

@@ -31,8 +31,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 import numpy as np
 
 from coexec.arrays import Array, aligned_bytes, numpy_type
-from coexec.costs.base import Workload
-from coexec.costs.workloads import plain_workload
 from coexec.engines import detect
 from coexec.graph.graph import Operator, Task, Tensor
 from coexec.graph.region import Region
@@ -274,7 +272,6 @@ class OpenEngine(ABC):
       `Launchable` programs and a clock of its own (`Timed`)
     * run a whole model in a session of its own: `has_own_session`, `own_session`
     * record more details in another engine on the same device: `timed`
-    * count the work of its kernels for predictors: `workload`
     * run opaque tasks (`runs_opaque`), and programs in a forked process (`after_fork`)
     * release resources: `close`
     """
@@ -337,19 +334,6 @@ class OpenEngine(ABC):
     def why_not_operator(self, op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
         """As `why_not`, for one operator. For engines that decide operator by operator."""
         return None
-
-    def workload(
-        self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], compiled: str
-    ) -> Workload:
-        """Work of its kernels for a task or a part of one, in units whose seconds can be learnt.
-
-        Args:
-            operators: in order; the task computes the output of the last one.
-            tensors: by name, of the task's own size.
-            compiled: the types of the engine's operators that replace them, separated by spaces (as
-                in `Module.operators`); "" if they are not known.
-        """
-        return plain_workload(operators, tensors)
 
     def lower(self, model: Any, borders: Sequence[str], folder: Path) -> Path | None:
         """Rewrite a whole model into the engine's own operators and layouts, once.

@@ -11,8 +11,9 @@ families of assignments, with one strategy each:
 Where segments run in parallel, positions in time do not suffice: `share` works on a partial order.
 
 Source: Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference"
-(arXiv:2001.03288). The other strategies of the papers are in `research/memory`. For what a run
-shares, buffers by offset and images of one extent, none needs fewer bytes on a network of the zoo.
+(arXiv:2001.03288). The other strategies of the papers are in `research/memory_strategies.py`. For
+what a run shares, buffers by offset and images of one extent, none needs fewer bytes on a network
+of the zoo.
 """
 
 from bisect import insort

@@ -6,36 +6,34 @@ They are pure: equal input and equal options give equal plans.
     plan = PLANNERS["hope_greedy"](graph, cost, system, top_k=4)
 
 To add a planner, write one file that has the planner's name and a function ``solve``, and add one
-row here. Another package adds a planner by an entry point of the group ``coexec.planners``, whose
-name is the planner's and whose object is the function. Options are keyword-only, have defaults, and
-have their unit in the name.
+row here. Other planners are entry points of the group ``coexec.planners``, whose name is the
+planner's and whose object is the function: those of `coexec.research.planners`, and those of other
+packages. Options are keyword-only, have defaults, and have their unit in the name.
 """
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from coexec.costs.base import CostModel
 from coexec.errors import CoexecError, PlanError, UsageError, first_line, nearest
-from coexec.plan.plan import Plan, verify_plan
+from coexec.plan.plan import Plan, Provenance, verify_plan
 from coexec.planners import (
     anneal,
     codl,
-    cpsat,
     dmdar,
-    exhaustive,
     heft,
     hope_greedy,
-    hope_ilp,
     mosaic,
-    mulayer,
     single,
 )
-from coexec.planners.methods.search.starts import sorted_starts
-from coexec.problem.building import build_plan
+from coexec.planners.methods.listing import listed
+from coexec.problem.fusion import fused
 from coexec.problem.planner import FOREIGN, Planner, PlannerKind
 from coexec.problem.problem import Problem
-from coexec.problem.solution import Solution
+from coexec.problem.solution import Solution, simulated_s, written
+from coexec.problem.timeline import Timeline, makespan_s
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -47,48 +45,79 @@ _GROUP = "coexec.planners"
 
 MachinePlanner: TypeAlias = Planner[CostModel, Problem, Solution, Plan]
 
+_CAUTION = (1.0, 1.5, 2.0, 2.5)
+"""Factors by which list scheduling multiplies the latency of links, for plans to start from."""
+
+
+def build_plan(
+    problem: Problem, solution: Solution, planner: str, options: Mapping[str, Any]
+) -> Plan:
+    """The plan of a solution. If it divides no task, tasks are fused by `problem.fusion.fused`.
+
+    The bound is the problem's, unless the planner has a better one. The predicted makespan is from
+    the planners' model of time, in which every task is a launch of its own. A solution that divides
+    tasks has its predicted makespan from the simulator, and no bound: bounds for whole tasks do not
+    hold for it.
+    """
+    used, whole = dict(options), solution.undivided(problem)
+    if whole is None:
+        seconds = simulated_s(problem, solution)
+        return written(problem, solution, Provenance(planner, used, solution.status, seconds))
+    predicted_s = makespan_s(problem, whole.assignment, whole.sequence)
+    bound_s = problem.bound_s if whole.bound_s is None else whole.bound_s
+    provenance = Provenance(planner, used, whole.status, predicted_s, bound_s)
+    return written(problem, fused(problem, whole), provenance)
+
+
 _MACHINE = PlannerKind(Problem, Solution, build_plan, verify_plan)
 
 
 def search_starts(problem: Problem) -> list[Solution]:
-    """The plans of the fast planners, which searches start from, the shortest first.
+    """Plans that searches start from, with fused launches, the shortest in the simulator first.
 
-    One for a single device is not needed, as hope_greedy returns no slower plan.
+    They are those of the fast planners, so a search is never worse than these, whatever its limits
+    are. A plan for a single device is not needed, as hope_greedy returns no slower one. Further
+    plans come from list scheduling with link latencies that are larger than the real ones, because
+    list scheduling does not count the launches that a transfer causes at both ends, nor how often
+    two devices wait for each other.
     """
-    return sorted_starts(problem, (dmdar.solve, hope_greedy.solve, mosaic.solve), heft.solve)
+    solutions = [solve(problem) for solve in (dmdar.solve, hope_greedy.solve, mosaic.solve)]
+    for caution in _CAUTION:
+        system = replace(
+            problem.system,
+            links=tuple(
+                replace(x, sync_latency_s=caution * x.sync_latency_s) for x in problem.system.links
+            ),
+        )
+        cautious = Problem(problem.graph, problem.cost, system)
+        ranks_s = cautious.upward_rank_s
+        timeline, sequence = listed(cautious, cautious.tasks, Timeline(cautious), ranks_s)
+        solutions += [Solution(timeline.place, sequence), heft.solve(cautious)]
+    plain = (Solution(one.assignment, one.sequence) for one in solutions)
+    return sorted((fused(problem, one) for one in plain), key=lambda one: simulated_s(problem, one))
 
 
-def _search(solve: Callable[..., Solution]) -> Callable[..., Solution]:
-    """``solve`` of a search, with the plans of the fast planners to start from."""
-
-    @functools.wraps(solve)  # keeps its options
-    def started(problem: Problem, **options: Any) -> Solution:
-        return solve(problem, search_starts, **options)
-
-    return started
+@functools.wraps(anneal.solve)  # keeps its options
+def _anneal(problem: Problem, **options: Any) -> Solution:
+    return anneal.solve(problem, search_starts, **options)
 
 
 _SOLVE: Mapping[str, Callable[..., Solution]] = {
-    "anneal": _search(anneal.solve),
+    "anneal": _anneal,
     "codl": codl.solve,
-    "cpsat": _search(cpsat.solve),
     "dmdar": dmdar.solve,
-    "exhaustive": exhaustive.solve,
     "heft": heft.solve,
     "hope_greedy": hope_greedy.solve,
-    "hope_ilp": hope_ilp.solve,
     "mosaic": mosaic.solve,
-    "mulayer": mulayer.solve,
     "single": single.solve,
 }
 
 
 class Planners(Mapping[str, MachinePlanner]):
-    """The planners of coexec and of other packages, by name, sorted.
+    """The planners here and those that are entry points, by name, sorted.
 
-    Entry points are read if a name is not one of coexec's, and to list all names. A planner of
-    another package is imported when it is looked up. If two planners have the same name, coexec's
-    own is used.
+    Entry points are read if a name is not one of those here, and to list all names. Their planners
+    are imported when they are looked up. If two planners have the same name, the one here is used.
 
     ``PLANNERS[name]`` raises KeyError if there is no such planner, and UsageError if its package is
     broken.
@@ -132,7 +161,7 @@ def find_planner(name: str, *other_names: str) -> MachinePlanner:
 
 @functools.cache
 def _entries() -> "Mapping[str, EntryPoint]":
-    """Planners of other packages by name."""
+    """Planners that are entry points, by name."""
     from importlib.metadata import entry_points  # slow: it imports Python's e-mail parsers
 
     return {entry.name: entry for entry in entry_points(group=_GROUP)}

@@ -1,12 +1,17 @@
 """Simulated annealing, started from the best plan of the fast planners."""
 
+from collections.abc import Callable
+
 from coexec.errors import UsageError
-from coexec.planners.methods.search.annealing import annealed
-from coexec.planners.methods.search.starts import Starts
+from coexec.planners.methods.annealing import annealed
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
 
 __all__ = ["solve"]
+
+Starts = Callable[[Problem], list[Solution]]
+"""Makes plans to start from, the shortest first. It is an argument, because a planner imports no
+other planner."""
 
 
 def solve(problem: Problem, starts: Starts, *, steps: int = 30_000, seed: int = 0) -> Solution:
@@ -15,7 +20,7 @@ def solve(problem: Problem, starts: Starts, *, steps: int = 30_000, seed: int = 
     Promises that no plan of the fast planners (hope_greedy, heft, dmdar, mosaic, single) is shorter
     in the simulator. It is useful if tasks are so short that launches matter, because it takes the
     effect of each launch into account. O(steps |V|); some seconds for hundreds of tasks. See
-    `coexec.planners.methods.search.annealing` for the method.
+    `coexec.planners.methods.annealing` for the method.
 
     Args:
         starts: makes the plans of the fast planners, the shortest first.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from coexec.errors import UsageError
-from coexec.planners.methods.exact.listing import listed
+from coexec.planners.methods.listing import listed
 from coexec.planners.methods.splitting.branches import distributed, forks
 from coexec.planners.methods.splitting.climb import tried_cuts
 from coexec.planners.methods.splitting.placed import Sharing

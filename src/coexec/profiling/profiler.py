@@ -11,10 +11,9 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from coexec.costs.base import Predictor
+from coexec.costs.base import Predictor, TrainedPredictor
 from coexec.costs.estimated import estimated_s
-from coexec.costs.predictor import LatencyPredictor, surest
-from coexec.costs.scaled import scaled
+from coexec.costs.scaled import scaled, surest
 from coexec.costs.table import Basis, CostTable
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice, engine_at
@@ -102,7 +101,7 @@ class Profiler:
         self._purpose = purpose
         self._launches_apart = launches_apart
         self._predictor = predictor
-        self._trained: dict[str, LatencyPredictor | None] = {}
+        self._trained: dict[str, TrainedPredictor | None] = {}
         self._quiet = quiet
         self._devices = devices
         self._store = store
@@ -267,7 +266,7 @@ class Profiler:
     def _key(self, engine: OpenEngine) -> str:
         return f"{engine.device.key(engine.info.name)}{self._purpose}"
 
-    def _trained_on(self, engine: OpenEngine) -> LatencyPredictor | None:
+    def _trained_on(self, engine: OpenEngine) -> TrainedPredictor | None:
         key = self._key(engine)
         if key not in self._trained:
             self._trained[key] = trained_predictor(engine, self._store)

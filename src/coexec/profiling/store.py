@@ -55,7 +55,7 @@ CREATE TABLE IF NOT EXISTS measurement (
 CREATE TABLE IF NOT EXISTS predictor (
     device TEXT NOT NULL,      -- hardware.Device.key
     kind TEXT NOT NULL,        -- of kernel
-    numbers TEXT NOT NULL,     -- see coexec.costs.predictor
+    numbers TEXT NOT NULL,     -- see coexec.research.predictor.latency
     checksum TEXT NOT NULL,
     PRIMARY KEY (device, kind)
 ) WITHOUT ROWID

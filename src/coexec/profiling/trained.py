@@ -1,22 +1,23 @@
 """The latency predictor of a place, if one was trained on the same processor and engine."""
 
 from collections.abc import Iterable
-from contextlib import suppress
 
-from coexec.costs.predictor import LatencyPredictor, from_json
+from coexec.costs.base import TrainedPredictor
 from coexec.engines.base import OpenEngine
 from coexec.profiling.store import ProfileStore
+from coexec.research_loader import load_research
 
 __all__ = ["trained_predictor", "untrained"]
 
 
-def trained_predictor(engine: OpenEngine, store: ProfileStore) -> LatencyPredictor | None:
+def trained_predictor(engine: OpenEngine, store: ProfileStore) -> TrainedPredictor | None:
     """The trained predictor; None if there is none for this processor and version of the engine."""
     texts = store.read_predictor(engine.device.key(engine.info.name))
-    with suppress(ValueError):  # written by another version of coexec
-        kinds = from_json(texts)
-        return LatencyPredictor(kinds, engine.workload) if kinds else None
-    return None
+    if not texts:
+        return None
+    predictor: TrainedPredictor | None
+    predictor = load_research("predictor.latency").predictor_of(engine, texts)
+    return predictor
 
 
 def untrained(engines: Iterable[OpenEngine], store: ProfileStore) -> list[str]:

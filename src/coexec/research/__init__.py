@@ -1,1 +1,4 @@
-"""What reproduces the papers: networks, phones, memory strategies. No other room imports it."""
+"""What reproduces the papers: networks, phones, planners, the predictor, strategies for memory.
+
+No other room imports it.
+"""

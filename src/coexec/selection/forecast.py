@@ -14,8 +14,8 @@ from functools import cached_property
 from itertools import permutations
 from pathlib import Path
 
+from coexec.costs.base import TrainedPredictor
 from coexec.costs.estimated import estimated_s
-from coexec.costs.predictor import LatencyPredictor
 from coexec.costs.threads import on_cores
 from coexec.engines.registry import open_device
 from coexec.errors import DeviceError
@@ -225,7 +225,7 @@ def _key(device: Device) -> str:
     return device.key(device.engines[0].name)
 
 
-def _trained(device: Device, store: ProfileStore) -> LatencyPredictor | None:
+def _trained(device: Device, store: ProfileStore) -> TrainedPredictor | None:
     """The trained predictor of a device. Opens the engine only if there is one."""
     if not store.read_predictor(_key(device)):
         return None

@@ -1,12 +1,11 @@
 """Energy of a trace in joules, from the watts that each device draws when busy and when idle."""
 
-import math
 from collections.abc import Mapping
 
 from coexec.hardware.hardware import System
 from coexec.timing.trace import Trace
 
-__all__ = ["device_energy_j", "energy_j"]
+__all__ = ["device_energy_j"]
 
 
 def device_energy_j(trace: Trace, system: System) -> Mapping[str, float] | None:
@@ -27,9 +26,3 @@ def device_energy_j(trace: Trace, system: System) -> Mapping[str, float] | None:
         idle_s = max(0.0, trace.makespan_s - busy_s)
         joules[device.name] = busy_s * device.power.busy_w + idle_s * device.power.idle_w
     return joules
-
-
-def energy_j(trace: Trace, system: System) -> float | None:
-    """The sum of `device_energy_j`, or None if the watts of a device are unknown."""
-    joules = device_energy_j(trace, system)
-    return None if joules is None else math.fsum(joules.values())

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from coexec.arrays import Array, aligned
-from coexec.costs.workloads import beyond
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.kernels.conv_shape import ConvShape, packed_bias, tile_cycles
 from coexec.engines.kernels.conv_winograd_text import ROWS, Matrix, products_of, text
 from coexec.engines.kernels.epilogue import Epilogue
 
-__all__ = ["fits", "launches", "seconds", "steps"]
+__all__ = ["beyond", "fits", "launches", "seconds", "steps"]
 
 _FILTER: dict[int, Matrix] = {
     2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
@@ -139,6 +138,12 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     finish = [*applied, f"STORE_y(VEC_y({', '.join(position)}), {result});"]
     source.add(text(m, geometry.blocks, context.arch.vector, b, finish))
     return [*bias.launches, source.finish((geometry.items,), (1, 1, 1))]
+
+
+def beyond(size_bytes: float, cache_bytes: int) -> float:
+    """Share of ``size_bytes`` that does not stay in a cache: all of it from twice the cache's size
+    on."""
+    return min(1.0, max(0.0, size_bytes / cache_bytes - 1.0))
 
 
 def steps(arch: Architecture, shape: ConvShape, x: Value, y: Value, m: int) -> dict[str, float]:

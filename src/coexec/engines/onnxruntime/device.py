@@ -13,7 +13,6 @@ from typing import Any
 
 import onnxruntime as ort
 
-from coexec.costs.base import Workload
 from coexec.engines.base import OpenEngine
 from coexec.engines.detect import is_whole_machine
 from coexec.engines.onnxruntime.c_api import OrtApiError
@@ -24,9 +23,7 @@ from coexec.engines.onnxruntime.program import (
     session_entries,
     session_options,
 )
-from coexec.engines.onnxruntime.workloads import workload
 from coexec.errors import ExecutionError, ModelError, first_line
-from coexec.graph.graph import Operator, Tensor
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.lowering.dialect import Dialect
 from coexec.lowering.module import Module
@@ -64,11 +61,6 @@ class CpuCluster(OpenEngine):
         from coexec.engines.onnxruntime.dialect import dialect
 
         return dialect()
-
-    def workload(
-        self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], compiled: str
-    ) -> Workload:
-        return workload(operators, tensors, compiled, self.dialect.block)
 
     def compile(self, module: Module) -> OrtProgram | NativeSession:
         tensors = (*module.inputs, *module.outputs)

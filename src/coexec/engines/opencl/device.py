@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.costs.base import Workload
 from coexec.engines.base import AfterFork, BoxCopy, OpenEngine
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Chooser, Context, Grid, KernelLaunch
@@ -16,7 +15,6 @@ from coexec.engines.kernels.border import blocks_dialect
 from coexec.engines.kernels.building import build
 from coexec.engines.kernels.operators import why_not
 from coexec.engines.kernels.tuner import rule
-from coexec.engines.kernels.workloads import workload
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.copying import ArrayCopies, rectangles
 from coexec.engines.opencl.cpu_runtime import CoreBinding
@@ -95,11 +93,6 @@ class _Kernels(OpenEngine):
 
     def why_not_operator(self, op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
         return why_not(op, tensors, self.arch)
-
-    def workload(
-        self, operators: Sequence[Operator], tensors: Mapping[str, Tensor], compiled: str
-    ) -> Workload:
-        return workload(operators, tensors, self.arch)
 
     def compile(self, module: Module) -> OpenClProgram:
         try:

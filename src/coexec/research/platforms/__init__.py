@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coexec.costs.platform import PlatformCosts, Rates
 from coexec.errors import DeviceError
 from coexec.hardware.hardware import Device, EngineInfo, Link, Place, System
+from coexec.research.platforms.costs import PlatformCosts, Rates
 from coexec.research.platforms.files import (
     ENGINE,
     engines,

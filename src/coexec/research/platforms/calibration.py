@@ -5,9 +5,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from coexec.costs.platform import operator_s
 from coexec.errors import UsageError
 from coexec.graph.graph import Operator, Tensor
+from coexec.research.platforms.costs import operator_s
 from coexec.research.platforms.files import Rates, fitted_rates, read
 
 __all__ = ["Comparison", "compare_operators", "compare_transfers", "described_operator"]
