@@ -146,4 +146,4 @@ def test_the_guide_prints_the_text_of_a_kernel(capsys: pytest.CaptureFixture[str
     guide = (PAGE.parent / "guides" / "kernel.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     exec(code, {})
-    assert "__kernel void cumulative(" in capsys.readouterr().out
+    assert "__kernel void softmax(" in capsys.readouterr().out

@@ -27,6 +27,7 @@ _WITH_ALPHA = {
     "HardSigmoid": ((7, 22), {"alpha": (0.2, 0.5), "beta": (0.5, 0.0, 0.3)}),
     "ThresholdedRelu": ((10, 22), {"alpha": (1.0, 0.0, -0.5)}),
     "Shrink": ((9,), {"lambd": (0.5, 0.0, 1.5), "bias": (0.0, 0.5)}),
+    "Swish": ((24,), {"alpha": (0.5, 1.0, -1.0)}),
     "Gelu": ((20,), {"approximate": ("none", "tanh")}),
 }
 

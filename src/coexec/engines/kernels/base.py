@@ -14,7 +14,6 @@ import numpy as np
 
 from coexec.arrays import Array, aligned
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.kernels.index_check import IndexCheck
 from coexec.engines.kernels.kernel_launch import Argument, ConvTraits, Grid, KernelLaunch
 from coexec.engines.kernels.outlining import fixed_group, outlined
 from coexec.engines.kernels.parameter import Parameter
@@ -93,8 +92,6 @@ class Context:
     """Positions of the inputs that are computed in place, by result of a Concat."""
     chooser: "Chooser | None" = None
     """Picks one of several variants by measuring; None: the first variant is used."""
-    checks: dict[str, IndexCheck] = field(default_factory=dict)
-    """Checks of indices, by name of the number in which a kernel stores an index out of range."""
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
     """Counter for names of temporaries, shared with contexts that are derived from this one."""
 
@@ -126,12 +123,6 @@ class Context:
         if self.chooser is not None and len(variants) > 1:
             name = self.chooser(key, variants)
         return variants[name]()
-
-    def noted(self, check: IndexCheck) -> Value:
-        """The number in which a kernel stores an index that is out of range; 0 if there is none."""
-        name = f"index check {next(self._numbers)}"
-        self.checks[name] = check
-        return Value(name, (1,), "int64")
 
     def temporary(self, shape: Sequence[int], block: int = 0, half: bool = False) -> Value:
         """Memory for data between two launches of one node."""

@@ -1,7 +1,7 @@
 """Generates the launches of a module: read, clean up, alias, generate."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from coexec.cache import rest
 from coexec.engines.kernels.aliasing import Aliases, alias
@@ -9,7 +9,6 @@ from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Chooser, Context, Kernel, KernelLaunch, Value
 from coexec.engines.kernels.host_boundary import Ends
 from coexec.engines.kernels.images import Extent, stored_as_images
-from coexec.engines.kernels.index_check import IndexCheck
 from coexec.engines.kernels.module_reader import read_network
 from coexec.engines.kernels.network import DeviceGraph, clean_up
 from coexec.engines.kernels.operators import KERNELS
@@ -40,8 +39,6 @@ class Build:
     scratch: tuple[Scratch, ...]
     images: Mapping[str, Extent]
     """Tensors between launches that are stored as images and not in buffers."""
-    checks: Mapping[str, IndexCheck]
-    """Checks of indices, by name of the number in which a launch stores an index out of range."""
 
 
 def build(
@@ -86,14 +83,7 @@ def build(
     external = {*network.inputs, *network.outputs}
     launches, images = stored_as_images(launches, aliases, external, arch)
     scratch = _scratch(launches, aliases, network, context)
-    checks = {name: _outside(check, outer) for name, check in context.checks.items()}
-    return Build(tuple(launches), tuple(tasks), aliases, scratch, images, checks)
-
-
-def _outside(check: IndexCheck, outer: Mapping[str, str]) -> IndexCheck:
-    """The check with the tensor names of the module."""
-    result, tensor = (outer.get(name, name) for name in (check.result, check.tensor))
-    return replace(check, result=result, tensor=tensor)
+    return Build(tuple(launches), tuple(tasks), aliases, scratch, images)
 
 
 def _scratch(
@@ -108,7 +98,7 @@ def _scratch(
             if not isinstance(value, Value):
                 continue
             root = aliases.of(value.name).root
-            if root in external or root in context.checks:
+            if root in external:
                 continue
             first, _ = lifetimes.get(root, (index, index))
             lifetimes[root] = (first, index)

@@ -16,7 +16,7 @@ from coexec.engines.kernels import (
 )
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Value
-from coexec.engines.kernels.conv_shape import ConvShape
+from coexec.engines.kernels.conv_shape import ConvShape, computed_weights
 from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import windows
@@ -29,7 +29,7 @@ Variants = Mapping[str, Callable[[], list[KernelLaunch]]]
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     if windows(op, tensors, tensors[op.inputs[1]].shape[2:]) is None:
         return "the padding of Conv is negative or does not fit its output"
-    return None
+    return computed_weights(op, tensors)
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -48,7 +48,6 @@ def _variants(node: Node, context: Context) -> Variants:
     """Variants by name, the most promising one first."""
     op = node.operator
     x, y = context.value(op.inputs[0]), context.value(node.output)
-    constant = all(n in context.constants for n in op.inputs[1:] if n)
     on_cores = context.arch.family == "cpu"
     blocks = len(x.shape) == 4 and bool(y.block)
     if (
@@ -58,7 +57,7 @@ def _variants(node: Node, context: Context) -> Variants:
         and (not conv_few.fits(op, context))
     ):
         return {"images": lambda: conv_images.launches(node, context, launches)}
-    if not blocks or not (constant or on_cores) or op.inputs[0] in context.constants:
+    if not blocks or op.inputs[0] in context.constants:
         return {"any": lambda: conv_any.launches(node, context)}
     shape = ConvShape.of(op, context.tensors)
     if conv_depthwise.fits(shape, x):
@@ -98,9 +97,7 @@ def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
             for m in (2, 4)
         },
     }
-    computed = context.constant(node.operator.inputs[1]) is None
-    ranked = ["direct"] if computed else ranked_on_cores(shape, x, context.arch)
-    return {name: variants[name] for name in ranked}
+    return {name: variants[name] for name in ranked_on_cores(shape, x, context.arch)}
 
 
 def ranked_on_cores(shape: ConvShape, x: Value, arch: Architecture) -> list[str]:
@@ -113,6 +110,10 @@ def ranked_on_cores(shape: ConvShape, x: Value, arch: Architecture) -> list[str]
 
 KERNELS = {
     "Conv": Kernel(
-        launches, FLOAT32, why_not, "padding that does not fit the output", takes_epilogue=True
+        launches,
+        FLOAT32,
+        why_not,
+        "computed weights; padding that does not fit the output",
+        takes_epilogue=True,
     )
 }

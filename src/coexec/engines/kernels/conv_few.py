@@ -45,9 +45,8 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def _launch(node: Node, context: Context, x: Value, shape: ConvShape) -> KernelLaunch:
-    weights = context.constant(node.operator.inputs[1])
+    weights = context.constants[node.operator.inputs[1]]
     bias = context.constant(node.operator.inputs[2]) if node.operator.inputs[2:] else None
-    assert weights is not None
     channels = range(shape.out_channels)
     most = max(1, context.arch.registers // 2 // len(channels))
     pixels = range(min(most, 6, shape.out_w))

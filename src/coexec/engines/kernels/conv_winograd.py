@@ -103,8 +103,7 @@ def seconds(shape: ConvShape, m: int) -> float:
 def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[KernelLaunch]:
     """One kernel: a work item runs all three steps of a band."""
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
-    weights = context.constant(node.operator.inputs[1])
-    assert weights is not None
+    weights = context.constants[node.operator.inputs[1]]
     geometry = _geometry(context.arch, shape, m, x, y)
     b = context.arch.block
     positions = geometry.size**2
@@ -112,7 +111,7 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     source.read("x", x)
     source.constant("u", _packed(weights, geometry, b))
     bias = packed_bias(node, context, 0, geometry.groups * geometry.blocks)
-    bias.declare(source, "bias")
+    source.constant("bias", bias)
     epilogue = Epilogue(source, context, node, node.epilogue)
     v_items = positions * geometry.lines * geometry.in_vectors * b
     m_items = positions * geometry.lines * geometry.blocks * geometry.groups * b
@@ -138,7 +137,7 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     applied, result = epilogue.apply("a", node.operator.outputs[0], position)
     finish = [*applied, f"STORE_y(VEC_y({', '.join(position)}), {result});"]
     source.add(text(m, geometry.blocks, context.arch.vector, b, finish))
-    return [*bias.launches, source.finish((geometry.items,), (1, 1, 1))]
+    return [source.finish((geometry.items,), (1, 1, 1))]
 
 
 def steps(arch: Architecture, shape: ConvShape, x: Value, y: Value, m: int) -> dict[str, float]:

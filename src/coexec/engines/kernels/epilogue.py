@@ -22,8 +22,7 @@ from coexec.engines.kernels.base import (
     literal,
     row_major,
 )
-from coexec.engines.kernels.expressions import VECTOR_SAFE, expression, helpers
-from coexec.engines.kernels.patterns import Call
+from coexec.engines.kernels.expressions import VECTOR_SAFE, Call, expression
 from coexec.engines.kernels.positions import neighbours
 from coexec.graph.graph import Operator
 
@@ -74,9 +73,6 @@ class Epilogue:
             )
             for i, (name, value) in enumerate(values.items())
         }
-        functions = (helpers(op, context.tensors[op.outputs[0]].dtype) for op in operators)
-        for text in dict.fromkeys(functions):
-            source.define(text)
 
     def apply(
         self, start: str, start_name: str, position: Sequence[str], tag: str = ""
@@ -129,7 +125,7 @@ class Epilogue:
 
 def _read(op: Operator) -> tuple[str, ...]:
     """The operands that are read at run time; others were used when the kernel was generated."""
-    return op.inputs[:1] if op.op_type in ("CastLike", "Dropout") else op.inputs
+    return op.inputs[:1] if op.op_type == "Dropout" else op.inputs
 
 
 def _along_rows(

@@ -1,31 +1,11 @@
 """Folds of rows (sums, maxima and others), by vectors and by groups of work items."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coexec.engines.kernels.base import indented
 from coexec.engines.kernels.row_kernel import RowKernel
 from coexec.engines.kernels.rows import RowPart
 
-__all__ = ["MAXIMUM", "Fold", "across_lanes", "fold", "highest", "joined", "lowest", "total"]
-
-_LIMITS = {
-    "bool": ("0", "1"), "float32": ("-INFINITY", "INFINITY"), "float64": ("-INFINITY", "INFINITY"),
-    "int8": ("CHAR_MIN", "CHAR_MAX"), "int16": ("SHRT_MIN", "SHRT_MAX"),
-    "int32": ("INT_MIN", "INT_MAX"), "int64": ("LONG_MIN", "LONG_MAX"),
-    "uint8": ("0", "UCHAR_MAX"), "uint16": ("0", "USHRT_MAX"),
-    "uint32": ("0", "UINT_MAX"), "uint64": ("0", "ULONG_MAX"),
-}  # fmt: skip
-
-
-def lowest(dtype: str) -> str:
-    """The lowest number of a type, as text."""
-    return _LIMITS[dtype][0]
-
-
-def highest(dtype: str) -> str:
-    """The highest number of a type, as text."""
-    return _LIMITS[dtype][1]
+__all__ = ["MAXIMUM", "Fold", "across_lanes", "fold", "total"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +18,6 @@ class Fold:
     """Expression of an element ``v``."""
     merge: str
     """Expression of two partial results, ``{a}`` and ``{b}``."""
-    ctype: str = ""
-    """Type in which scalars are folded, if it is not their own."""
 
     def add(self, name: str, other: str) -> str:
         """The statement that merges ``other`` into ``name``."""
@@ -57,14 +35,14 @@ def total(term: str) -> Fold:
 
 def fold(rows: RowKernel, name: str, operation: Fold) -> list[str]:
     """Lines that declare ``name``, the result of ``operation`` over the row."""
-    ctype = operation.ctype or rows.ctype
+    ctype = rows.ctype
     if rows.layout.kind == "plain":
         add = [operation.add(name, f"({operation.term})")]
         lines = [f"{ctype} {name} = {operation.start};"]
         lines += rows.loop(rows.layout.rest(), lambda _: add)
     else:
         lines = _vectors(rows, name, operation)
-    return lines + joined(rows.sharing, {name: ctype}, [operation.add(name, f"{name}_other")])
+    return lines + _joined(rows.sharing, name, ctype, operation)
 
 
 def _vectors(rows: RowKernel, name: str, operation: Fold) -> list[str]:
@@ -111,29 +89,24 @@ def across_lanes(name: str, vector: str, operation: Fold, width: int) -> list[st
     return lines
 
 
-def joined(sharing: int, variables: Mapping[str, str], merge: Sequence[str]) -> list[str]:
-    """Lines that merge the results of all work items of a group; then all of them have the result.
+def _joined(sharing: int, name: str, ctype: str, operation: Fold) -> list[str]:
+    """Lines that merge ``name`` of all work items of a group; then all of them have the result.
 
-    Args:
-        sharing: number of work items, a power of two; ``item`` is the number of a work item.
-        variables: type by name.
-        merge: statements that merge NAME_other into NAME, for all names.
+    ``sharing``: number of work items, a power of two; ``item`` is the number of a work item.
     """
     if sharing == 1:
         return []
-    lines = []
-    for name, ctype in variables.items():
-        lines += [f"__local {ctype} {name}_all[{sharing}];", f"{name}_all[item] = {name};"]
-    loads = [f"const {c} {n}_other = {n}_all[item + span];" for n, c in variables.items()]
     return [
-        *lines,
+        f"__local {ctype} {name}_all[{sharing}];",
+        f"{name}_all[item] = {name};",
         f"for (int span = {sharing // 2}; span > 0; span /= 2) {{",
         "  barrier(CLK_LOCAL_MEM_FENCE);",
         "  if (item < span) {",
-        *indented((*loads, *merge), 2),
-        *(f"    {name}_all[item] = {name};" for name in variables),
+        f"    const {ctype} {name}_other = {name}_all[item + span];",
+        f"    {operation.add(name, f'{name}_other')}",
+        f"    {name}_all[item] = {name};",
         "  }",
         "}",
         "barrier(CLK_LOCAL_MEM_FENCE);",
-        *(f"{name} = {name}_all[0];" for name in variables),
+        f"{name} = {name}_all[0];",
     ]

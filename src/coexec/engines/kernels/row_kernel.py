@@ -10,7 +10,7 @@ from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import CTYPES, KernelLaunch, Source, Value, ceil_div, indented
 from coexec.engines.kernels.output import Output
 from coexec.engines.kernels.positions import neighbours, split
-from coexec.engines.kernels.rows import Access, IndexMap, RowLayout, RowPart
+from coexec.engines.kernels.rows import Access, RowLayout, RowPart
 
 __all__ = ["RowKernel", "sharing"]
 
@@ -34,29 +34,19 @@ class RowKernel:
         x: Value,
         along: Sequence[int],
         *,
-        sizes: Sequence[int] | None = None,
-        index_map: IndexMap | None = None,
         vectors: bool = True,
         columns: bool = False,
-        shared: bool = True,
     ) -> None:
-        """``shared``: whether work items may share a row. For the others see `RowLayout`."""
+        """For the arguments see `RowLayout`."""
         self._source = source
-        self.layout = RowLayout(
-            source.arch,
-            x,
-            along,
-            sizes or x.shape,
-            index_map,
-            vectors,
-            columns and source.arch.family == "cpu",
-        )
+        on_cores = source.arch.family == "cpu"
+        self.layout = RowLayout(source.arch, x, along, vectors, columns and on_cores)
         if self.layout.kind in ("contiguous", "columns"):
             source.define(neighbours("x", x.half, self.layout.block))
         self.ctype = source.arch.vector if self.layout.side_by_side else CTYPES[x.dtype]
         """Type of the result of a row."""
         self._steps = self.layout.vectors().count + self.layout.rest().count
-        self.sharing = self._sharing() if shared else 1
+        self.sharing = self._sharing()
         """Work items that share a row."""
 
     def _sharing(self) -> int:
