@@ -17,8 +17,8 @@ from coexec.engines.kernels.base import (
     indented,
 )
 from coexec.engines.kernels.conv_shape import ConvShape, padded_copy
-from coexec.engines.kernels.output import Output
-from coexec.engines.kernels.reductions import across_lanes, total
+from coexec.engines.kernels.epilogue import Output
+from coexec.engines.kernels.row_kernel import across_lanes, total
 from coexec.graph.graph import Operator
 
 __all__ = ["fits", "launches"]

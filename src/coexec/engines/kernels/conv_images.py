@@ -21,7 +21,7 @@ from coexec.engines.kernels.base import (
     in_half,
     indented,
 )
-from coexec.engines.kernels.output import Output
+from coexec.engines.kernels.epilogue import Output
 from coexec.graph.graph import Operator, Scalars, Tensor
 from coexec.graph.rules.windows import Window, windows
 

@@ -29,10 +29,10 @@ from coexec.engines.kernels.base import (
     indented,
 )
 from coexec.engines.kernels.conv_shape import ConvShape, computed_weights, padded_copy
-from coexec.engines.kernels.output import Output
+from coexec.engines.kernels.epilogue import Output
 from coexec.engines.kernels.per_channel import PerChannel
-from coexec.engines.kernels.positions import at
 from coexec.engines.kernels.unsupported import FLOAT32
+from coexec.engines.kernels.value import at
 from coexec.engines.kernels.window_loops import grid, output_coordinates
 from coexec.graph.graph import Operator, Tensor
 

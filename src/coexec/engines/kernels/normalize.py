@@ -17,14 +17,12 @@ from coexec.engines.kernels.base import (
     in_half,
     literal,
 )
-from coexec.engines.kernels.epilogue import Operand, operand_value
-from coexec.engines.kernels.output import Output
+from coexec.engines.kernels.epilogue import Operand, Output, operand_value
 from coexec.engines.kernels.per_channel import PerChannel
-from coexec.engines.kernels.positions import neighbours
-from coexec.engines.kernels.reductions import fold, total
-from coexec.engines.kernels.row_kernel import RowKernel
+from coexec.engines.kernels.row_kernel import RowKernel, fold, total
 from coexec.engines.kernels.rows import Access
 from coexec.engines.kernels.unsupported import FLOAT32
+from coexec.engines.kernels.value import neighbours
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["KERNELS"]

@@ -14,18 +14,15 @@ from coexec.engines.kernels import (
     conv_images,
     conv_transpose,
     elementwise,
-    gather,
     gemm,
+    movement,
     normalize,
     pad,
     pool,
     reduce,
-    repeat,
-    reshape,
     resize,
     slicing,
     softmax,
-    space_depth,
     transpose,
 )
 from coexec.engines.kernels.architecture import Architecture
@@ -36,8 +33,8 @@ from coexec.graph.graph import Operator, Tensor
 __all__ = ["KERNELS", "WITHOUT", "why_not"]
 
 _FILES = (
-    batch_norm, border, concat, conv, conv_transpose, elementwise, gather, gemm, normalize, pad,
-    pool, reduce, repeat, reshape, resize, slicing, softmax, space_depth, transpose,
+    batch_norm, border, concat, conv, conv_transpose, elementwise, gemm, movement, normalize, pad,
+    pool, reduce, resize, slicing, softmax, transpose,
 )  # fmt: skip
 
 KERNELS: Mapping[str, Kernel] = {name: row for file in _FILES for name, row in file.KERNELS.items()}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, literal
-from coexec.engines.kernels.gather_text import moved
+from coexec.engines.kernels.elements import moved
 from coexec.engines.kernels.unsupported import numbers
 from coexec.graph.graph import Operator, Tensor
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from coexec.arrays import Array
 from coexec.engines.kernels.base import Source, Value, ceil_div
-from coexec.engines.kernels.positions import at
+from coexec.engines.kernels.value import at
 
 __all__ = ["PerChannel"]
 

@@ -17,9 +17,9 @@ from coexec.engines.kernels.base import (
     ceil_div,
     indented,
 )
-from coexec.engines.kernels.output import Output
-from coexec.engines.kernels.positions import at
+from coexec.engines.kernels.epilogue import Output
 from coexec.engines.kernels.unsupported import FLOAT32
+from coexec.engines.kernels.value import at
 from coexec.engines.kernels.window_loops import (
     Size,
     grid,

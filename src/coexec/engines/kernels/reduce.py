@@ -7,11 +7,10 @@ adds them up as 64-bit floats, which GPUs may lack.
 from collections.abc import Collection, Mapping
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
-from coexec.engines.kernels.output import Output
-from coexec.engines.kernels.positions import at, neighbours
-from coexec.engines.kernels.reductions import MAXIMUM, Fold, fold, total
-from coexec.engines.kernels.row_kernel import RowKernel
+from coexec.engines.kernels.epilogue import Output
+from coexec.engines.kernels.row_kernel import MAXIMUM, Fold, RowKernel, fold, total
 from coexec.engines.kernels.unsupported import FLOAT32, FLOATS, computed
+from coexec.engines.kernels.value import at, neighbours
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["KERNELS"]

@@ -23,11 +23,10 @@ from coexec.engines.kernels.base import (
     Value,
     indented,
 )
-from coexec.engines.kernels.elements import each_scalar, each_vector
+from coexec.engines.kernels.elements import each_scalar, each_vector, moved
 from coexec.engines.kernels.expressions import is_float
-from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.positions import split
 from coexec.engines.kernels.unsupported import numbers
+from coexec.engines.kernels.value import split
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["KERNELS", "taps", "why_not"]

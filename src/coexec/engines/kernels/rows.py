@@ -17,7 +17,7 @@ from typing import Literal
 
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import CTYPES, Value, ceil_div
-from coexec.engines.kernels.positions import at, split, step
+from coexec.engines.kernels.value import at, split, step
 
 __all__ = ["Access", "RowLayout", "RowPart"]
 

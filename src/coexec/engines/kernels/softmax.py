@@ -1,9 +1,8 @@
 """Softmax and LogSoftmax; `rows` describes how a work item iterates over an axis."""
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
-from coexec.engines.kernels.output import Output
-from coexec.engines.kernels.reductions import MAXIMUM, fold, total
-from coexec.engines.kernels.row_kernel import RowKernel
+from coexec.engines.kernels.epilogue import Output
+from coexec.engines.kernels.row_kernel import MAXIMUM, RowKernel, fold, total
 from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.graph.graph import Operator
 
