@@ -22,9 +22,9 @@ FAMILIES = {
     for name, family in module.FAMILIES.items()
 }
 REFUSED = {
-    "AveragePool", "Clip", "Concat", "Gather", "GridSample", "Hardmax", "LogSoftmax",
-    "LpNormalization", "LpPool", "MaxPool", "MeanVarianceNormalization", "OneHot", "PRelu", "Pad",
-    "Resize", "ScatterElements", "ScatterND", "Slice", "Softmax", "Transpose", "Where",
+    "ArgMax", "AveragePool", "Clip", "Concat", "Conv", "CumSum", "GlobalLpPool", "Gather", "LRN",
+    "LogSoftmax", "LpNormalization", "LpPool", "MaxPool", "MeanVarianceNormalization", "PRelu",
+    "Pad", "Resize", "Slice", "Softmax", "Transpose", "Where",
 }  # fmt: skip
 """Operators with cases that have a reason: types, wrapping pads, several axes, ..."""
 
