@@ -19,10 +19,9 @@ __all__ = ["FAMILIES", "Example", "model_of"]
 
 @dataclass(frozen=True)
 class Example:
-    """A case, the number of its outputs or their shape, and what its inputs are."""
+    """A case, the shape of its output, and what its inputs are."""
 
     case: Case
-    outputs: int = 1
     shape: tuple[int, ...] | None = None
     """Where ONNX does not infer it."""
     positive: bool = False
@@ -182,12 +181,11 @@ def model_of(example: Example, after: str = "") -> Model:
             inputs.append(tensor(f"x{i}", item, case.dtypes.get(i, "float32")))
         elif item is not None:
             weights[f"x{i}"] = item
-    outputs = [f"y{i}" for i in range(example.outputs)]
-    node = helper.make_node(case.op_type, names, outputs, "node", **case.attributes)
+    node = helper.make_node(case.op_type, names, ["y0"], "node", **case.attributes)
     if example.shape:
         return direct([node], inputs, [tensor("y0", example.shape)], weights, case.opset)
-    plain = direct([node], inputs, outputs, weights, case.opset)
-    if not after or plain.graph.tensors["y0"].dtype != "float32" or len(outputs) > 1:
+    plain = direct([node], inputs, ["y0"], weights, case.opset)
+    if not after or plain.graph.tensors["y0"].dtype != "float32":
         return plain
     more = [tensor("more", plain.graph.tensors["y0"].shape)] if after == "Mul" else []
     behind = helper.make_node(after, ["y0", *(m.name for m in more)], ["z"], "behind")

@@ -2,7 +2,7 @@
 
 On CPU cores, if ``x`` and ``y`` have different neighbours in memory, squares of elements are
 transposed in registers: their rows are neighbours on one side, their columns on the other
-(`transposing`).
+(`reorder.transposed`).
 """
 
 import math
