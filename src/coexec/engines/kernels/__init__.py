@@ -3,8 +3,8 @@
 A kernel file has a function ``launches(node, context)`` and the rows that it adds to the registry,
 ``KERNELS``. The function builds a text with its arguments (`base.Source`):
 
-* ``source.read("x", context.operand(name))`` declares an input, `epilogue.Output` the result with the
-  element-wise operators that are fused behind. The text reaches elements by their coordinates
+* ``source.read("x", context.operand(name))`` declares an input, `epilogue.Output` the result with
+  the element-wise operators that are fused behind. The text reaches elements by coordinates
   (``AT_x``), so it is right for row-major tensors and for blocks of channels.
 * `elements` has the loops for a result that is computed element by element, `row_kernel` those for
   kernels that iterate over rows, `window_loops` those over sliding windows.
