@@ -44,7 +44,10 @@ KERNELS = dict.fromkeys(BORDERS, Kernel(launches))
 
 
 class Ends:
-    """The inputs and outputs with the layout of the model where the engine usually has blocks."""
+    """The inputs and outputs with the layout of the model where the engine usually has blocks.
+
+    They change their layout where a program that computes on host arrays begins and ends.
+    """
 
     def __init__(
         self, network: DeviceGraph, layouts: Mapping[str, Layout], arch: Architecture

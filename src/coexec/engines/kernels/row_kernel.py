@@ -8,18 +8,10 @@ local memory (on GPUs, where rows are long).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import CTYPES, KernelLaunch, Source, Value, ceil_div, indented
 from coexec.engines.kernels.epilogue import Output
 from coexec.engines.kernels.rows import Access, RowLayout, RowPart
 from coexec.engines.kernels.value import neighbours, split
-
-
-def sharing(arch: Architecture, steps: int, most: int = 256) -> int:
-    """Number of work items that should share ``steps``: a power of two; 1 on CPU cores."""
-    if arch.family == "cpu":
-        return 1
-    return 1 << (min(steps, most, arch.max_group).bit_length() - 1)
 
 
 class RowKernel:
@@ -50,10 +42,13 @@ class RowKernel:
         """Work items that share a row."""
 
     def _sharing(self) -> int:
-        """Work items that share a row: several if rows are long, and few or contiguous."""
+        """Work items that share a row, a power of two: several on a GPU, if rows are long, and few
+        or contiguous."""
         arch, layout = self._source.arch, self.layout
         few = layout.count < 64 * arch.compute_units or layout.kind == "contiguous"
-        return sharing(arch, self._steps) if few and self._steps >= 32 else 1
+        if arch.family == "cpu" or not few or self._steps < 32:
+            return 1
+        return 1 << (min(self._steps, 256, arch.max_group).bit_length() - 1)
 
     def loop(
         self, part: RowPart, body: Callable[[Access], Sequence[str]], first: int = 0
