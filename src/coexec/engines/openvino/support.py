@@ -36,14 +36,14 @@ _BETWEEN_TYPES = frozenset({
     "QuantizeLinear",
 })  # fmt: skip
 _COMPUTING = frozenset({
-    "AveragePool", "BatchNormalization", "Ceil", "Clip", "Conv", "ConvTranspose", "Cos", "Einsum",
-    "Elu", "Erf", "Exp", "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool",
-    "GroupNormalization", "HardSigmoid", "HardSwish", "InstanceNormalization",
-    "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "MatMul", "MaxPool", "Mean", "Mish",
-    "PRelu", "Pow", "RMSNormalization", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum",
-    "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Resize", "Round", "Selu",
-    "Sigmoid", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Sum", "Swish", "Tanh",
-    "Upsample",
+    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "BatchNormalization", "Ceil",
+    "Clip", "Conv", "ConvTranspose", "Cos", "Cosh", "CumSum", "Einsum", "Elu", "Erf", "Exp",
+    "Floor", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
+    "HardSigmoid", "HardSwish", "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log",
+    "LogSoftmax", "MatMul", "MaxPool", "Mean", "Mish", "PRelu", "Pow", "RMSNormalization",
+    "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceMean", "ReduceProd", "ReduceSum",
+    "ReduceSumSquare", "Relu", "Resize", "Round", "Selu", "Sigmoid", "Sin", "Sinh", "Softmax",
+    "Softplus", "Softsign", "Sqrt", "Sum", "Swish", "Tan", "Tanh", "Upsample",
 })  # fmt: skip
 
 _TYPES: Mapping[str, frozenset[str]] = {
