@@ -78,7 +78,7 @@ long: $(READY)
 
 # Rooms that depend on the width of OpenCL's blocks of channels. `make test` runs them with the
 # width of this processor's vectors.
-BLOCKS := tests/engines/opencl tests/engines/test_devices.py tests/lowering \
+BLOCKS := tests/engines/opencl tests/engines/test_operators.py tests/engines/test_devices.py tests/lowering \
 	tests/runtime/test_split_plans.py tests/runtime/test_launching.py tests/session/test_copies.py \
 	tests/session/test_values.py tests/session/test_binding.py
 

@@ -225,5 +225,5 @@ def test_the_example_of_the_kernel_guide_is_the_kernel() -> None:
     guide = (ROOT / "docs" / "guides" / "kernel.md").read_text(encoding="utf-8")
     shown = guide.partition("without its docstrings:")[2].partition("\n1. ")[0]
     lines = [line.removeprefix("    ") for line in shown.splitlines() if line.strip()]
-    kernel = ROOT / "src" / "coexec" / "engines" / "kernels" / "onehot.py"
+    kernel = ROOT / "src" / "coexec" / "engines" / "kernels" / "softmax.py"
     assert set(lines) <= set(kernel.read_text(encoding="utf-8").splitlines())

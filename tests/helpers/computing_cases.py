@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.helpers.operator_cases import Case, Draw, dims, ints, random
+from tests.helpers.operator_cases import CHANNELS, Case, Draw, dims, images, ints, random, shapes
 
 
 def _window(
@@ -35,7 +35,8 @@ def _window(
 @st.composite
 def conv(draw: Draw) -> Case:
     rank = draw(st.sampled_from([1, 2, 2, 2, 3]))
-    groups, inner, outer = (draw(st.integers(1, 3)) for _ in range(3))
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    inner, outer = (draw(CHANNELS if groups < 3 else st.integers(1, 3)) for _ in range(2))
     sizes = dims(draw, rank, 3, 8 if rank < 3 else 5)
     window = _window(draw, sizes, pool=False)
     weight = random((groups * outer, inner, *window["kernel_shape"]))
@@ -48,7 +49,7 @@ def conv(draw: Draw) -> Case:
 @st.composite
 def conv_transpose(draw: Draw) -> Case:
     rank = draw(st.sampled_from([1, 2]))
-    groups, inner, outer = (draw(st.integers(1, 3)) for _ in range(3))
+    groups, inner, outer = draw(st.integers(1, 3)), draw(CHANNELS), draw(CHANNELS)
     sizes = dims(draw, rank, 1, 6)
     kernel, strides = dims(draw, rank, 1, 4), dims(draw, rank, 1, 4)
     attributes = {
@@ -78,7 +79,7 @@ def pool(draw: Draw) -> Case:
         attributes["ceil_mode"] = draw(st.integers(0, 1))
     if kind == "AveragePool":
         attributes["count_include_pad"] = draw(st.integers(0, 1))
-    return Case(kind, ((*dims(draw, 2, 1, 3), *sizes),), attributes, opset)
+    return Case(kind, ((draw(st.integers(1, 2)), draw(CHANNELS), *sizes),), attributes, opset)
 
 
 _UNARY = ["Relu", "Sigmoid", "HardSwish", "LeakyRelu", "Elu", "Tanh", "Erf", "Sqrt", "Identity"]
@@ -86,15 +87,15 @@ _UNARY = ["Relu", "Sigmoid", "HardSwish", "LeakyRelu", "Elu", "Tanh", "Erf", "Sq
 
 @st.composite
 def elementwise(draw: Draw) -> Case:
-    shape = dims(draw, draw(st.integers(1, 4)))
+    shape = shapes(draw)
     axes = tuple(range(len(shape)))
     return Case(draw(st.sampled_from(_UNARY)), (shape,), axes=axes)
 
 
 @st.composite
 def broadcast(draw: Draw) -> Case:
-    kind = draw(st.sampled_from(["Add", "Mul", "Sub", "Pow", "Sum", "Max", "Where", "PRelu"]))
-    shape = dims(draw, draw(st.integers(1, 4)))
+    kind = draw(st.sampled_from(["Add", "Mul", "Div", "Pow", "Sum", "Max", "Where", "PRelu"]))
+    shape = shapes(draw)
     axes = tuple(range(len(shape)))
 
     def other() -> tuple[int, ...]:
@@ -104,6 +105,11 @@ def broadcast(draw: Draw) -> Case:
     if kind == "Where":
         return Case(kind, (other(), shape, other()), dtypes={0: "bool"}, axes=axes)
     second = other()
+    if kind == "Pow":  # of positive numbers, or by a whole number
+        exponents = st.sampled_from([np.array(2), np.full(second, 3), np.float32(0.5)])
+        exponent = draw(exponents)
+        base = abs(random(shape)) if exponent.dtype == np.float32 else shape
+        return Case(kind, (base, exponent), axes=axes)
     constant = draw(st.booleans())
     return Case(kind, (shape, random(second) if constant else second), axes=axes)
 
@@ -112,38 +118,53 @@ def broadcast(draw: Draw) -> Case:
 def clip(draw: Draw) -> Case:
     low, high = (np.array(v, np.float32) for v in (-0.5, 0.5))
     bounds = draw(st.sampled_from([(low,), (low, high), (None, high)]))
-    return Case("Clip", (dims(draw, 3), *bounds), axes=(0, 1, 2))
+    shape = shapes(draw)
+    return Case("Clip", (shape, *bounds), axes=tuple(range(len(shape))))
 
 
 @st.composite
 def channel_norm(draw: Draw) -> Case:
-    shape = (*dims(draw, 2, 1, 5), *dims(draw, draw(st.integers(1, 2)), 2, 6))
-    vector = abs(random((shape[1],))) + 0.5
+    sizes = dims(draw, draw(st.integers(1, 2)), 2, 6)
+    shape = (draw(st.integers(1, 2)), draw(CHANNELS), *sizes)
+    computed = draw(st.booleans())  # parameters
+    vector: Any = shape[1:2] if computed else abs(random(shape[1:2])) + 0.5
     if draw(st.booleans()):
         every = tuple(range(len(shape)))
         return Case("BatchNormalization", (shape, *[vector] * 4), axes=every)
     return Case("InstanceNormalization", (shape, vector, vector), axes=(0, 1))
 
 
+_AXIS_NORMS = ("LayerNormalization", "RMSNormalization")
+
+
 @st.composite
 def axis_norm(draw: Draw) -> Case:
-    shape = dims(draw, draw(st.integers(2, 4)))
+    shape = shapes(draw, 2)
     axis = draw(st.integers(0, len(shape) - 1))
-    kind = draw(st.sampled_from(["Softmax", "LogSoftmax", "LayerNormalization", "LRN"]))
+    kind = draw(st.sampled_from(["Softmax", "LogSoftmax", *_AXIS_NORMS, "LRN"]))
     attributes = {"axis": draw(st.sampled_from([axis, axis - len(shape)]))}
     before = tuple(range(axis))
     if kind == "LRN":
         return Case(kind, ((*shape[:2], 4, 5),), {"size": 3}, axes=(0, 2, 3))
-    if kind == "LayerNormalization":
-        scale = random(shape[axis:])
+    if kind in _AXIS_NORMS:
+        thin = shape[axis:] if draw(st.booleans()) else shape[-1:]
+        scale = draw(st.sampled_from([random(thin), thin]))
+        if kind == "RMSNormalization":
+            return Case(kind, (shape, scale), attributes, 23, axes=before, shape=shape)
         return Case(kind, (shape, scale, scale), attributes, axes=before)
     return Case(kind, (shape,), attributes, draw(st.sampled_from([11, 17])), axes=before)
 
 
+_REDUCTIONS = [
+    "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
+    "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
+]  # fmt: skip
+
+
 @st.composite
 def reduction(draw: Draw) -> Case:
-    shape = dims(draw, draw(st.integers(2, 4)))
-    kind = draw(st.sampled_from(["ReduceMean", "ReduceSum", "ReduceMax", "ArgMax", "CumSum"]))
+    shape = shapes(draw, 2)
+    kind = draw(st.sampled_from([*_REDUCTIONS, *["ArgMax", "CumSum"] * 2]))
     axis = draw(st.integers(-len(shape), len(shape) - 1))
     keep = {"keepdims": draw(st.integers(0, 1))}
     if kind == "ArgMax":
@@ -151,15 +172,16 @@ def reduction(draw: Draw) -> Case:
     if kind == "CumSum":
         other_axes = tuple(i for i in range(len(shape)) if i != axis % len(shape))
         return Case(kind, (shape, np.array(axis)), {"reverse": 1}, axes=other_axes)
-    if kind == "ReduceSum":
-        return Case(kind, (shape, ints(axis)), keep)
-    return Case(kind, (shape,), {"axes": [axis], **keep})
+    axes = sorted(draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
+    if kind == "ReduceSum" or draw(st.booleans()):
+        return Case(kind, (shape, ints(*axes)), keep, 18)
+    return Case(kind, (shape,), {"axes": axes, **keep})
 
 
 @st.composite
 def global_pool(draw: Draw) -> Case:
     kind = draw(st.sampled_from(["GlobalAveragePool", "GlobalMaxPool"]))
-    return Case(kind, (dims(draw, 4),), axes=(0, 1))
+    return Case(kind, (images(draw),), axes=(0, 1))
 
 
 @st.composite

@@ -1,23 +1,27 @@
 """Random operators that move elements: Concat, Slice, Pad, Resize, Reshape and similar ones."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.helpers.operator_cases import Case, Draw, dims, ints
+from tests.helpers.operator_cases import CHANNELS, Case, Draw, dims, images, ints, random, shapes
 
 
 @st.composite
 def concat(draw: Draw) -> Case:
-    shape = dims(draw, draw(st.integers(1, 4)))
+    shape = shapes(draw)
     axis = draw(st.integers(0, len(shape) - 1))
-    sizes = dims(draw, draw(st.integers(1, 4)))
-    inputs = tuple((*shape[:axis], s, *shape[axis + 1 :]) for s in sizes)
-    return Case("Concat", inputs, {"axis": axis}, axes=tuple(range(len(shape))))
+    sizes = [draw(CHANNELS) for _ in range(draw(st.integers(1, 4)))]
+    inputs: list[Any] = [(*shape[:axis], s, *shape[axis + 1 :]) for s in sizes]
+    if len(sizes) > 1 and draw(st.booleans()):
+        inputs[-1] = random(inputs[-1])
+    return Case("Concat", tuple(inputs), {"axis": axis}, axes=tuple(range(len(shape))))
 
 
 @st.composite
 def slice_(draw: Draw) -> Case:
-    shape = dims(draw, draw(st.integers(1, 4)), 2, 8)
+    shape = shapes(draw)
     picked = draw(st.permutations(range(len(shape))))[: draw(st.integers(1, len(shape)))]
     starts, ends, steps = [], [], []
     for axis in picked:
@@ -37,10 +41,10 @@ def slice_(draw: Draw) -> Case:
 
 @st.composite
 def pad(draw: Draw) -> Case:
-    shape = dims(draw, draw(st.integers(1, 4)), 2, 6)
+    shape = shapes(draw)
     mode = draw(st.sampled_from(["constant", "reflect", "edge"]))
     low = -1 if mode == "constant" else 0
-    pads = [draw(st.integers(low, s - 1 if mode == "reflect" else 4)) for s in shape * 2]
+    pads = [draw(st.integers(low, min(s - 1, 3) if mode == "reflect" else 2)) for s in shape * 2]
     sizes = [s + a + b for s, a, b in zip(shape, pads, pads[len(shape) :], strict=False)]
     pads = pads if min(sizes) > 0 else [abs(p) for p in pads]
     value = (np.array(2.5, np.float32),) if mode == "constant" and draw(st.booleans()) else ()
@@ -49,10 +53,11 @@ def pad(draw: Draw) -> Case:
 
 @st.composite
 def resize(draw: Draw) -> Case:
-    shape = (*dims(draw, 2, 1, 3), *dims(draw, 2, 1, 5))
-    scale = (1, 1, *dims(draw, 2, 1, 4))
+    shape = images(draw)
+    parts = st.sampled_from([(0.7, 1.4), (1.8, 0.9)])
+    scale = (1, 1, *(draw(parts) if draw(st.booleans()) else dims(draw, 2, 1, 4)))
     attributes = {
-        "mode": draw(st.sampled_from(["nearest", "linear"])),
+        "mode": draw(st.sampled_from(["nearest", "linear", "cubic"])),
         "coordinate_transformation_mode": draw(
             st.sampled_from(["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"])
         ),
@@ -61,14 +66,14 @@ def resize(draw: Draw) -> Case:
         ),
     }
     if draw(st.booleans()):
-        sizes = [s * f for s, f in zip(shape, scale, strict=True)]
+        sizes = [int(s * f) for s, f in zip(shape, scale, strict=True)]
         return Case("Resize", (shape, None, None, ints(*sizes)), attributes)
     return Case("Resize", (shape, None, np.array(scale, np.float32)), attributes)
 
 
 @st.composite
 def old_upsample(draw: Draw) -> Case:
-    shape = (*dims(draw, 2, 1, 3), *dims(draw, 2, 1, 5))
+    shape = images(draw)
     scale = np.array((1, 1, *dims(draw, 2, 1, 3)), np.float32)
     mode = {"mode": draw(st.sampled_from(["nearest", "linear"]))}
     kind, opset = draw(st.sampled_from([("Upsample", 9), ("Resize", 10)]))
@@ -77,7 +82,7 @@ def old_upsample(draw: Draw) -> Case:
 
 @st.composite
 def transpose(draw: Draw) -> Case:
-    shape = dims(draw, draw(st.integers(1, 4)))
+    shape = shapes(draw)
     perm = draw(st.permutations(range(len(shape))))
     attributes = {"perm": perm} if draw(st.booleans()) else {}
     return Case("Transpose", (shape,), attributes, axes=tuple(range(len(shape))))
@@ -114,10 +119,14 @@ def squeeze(draw: Draw) -> Case:
 
 @st.composite
 def repeat(draw: Draw) -> Case:
-    shape = dims(draw, 3, 1, 3)
-    counts = tuple(draw(st.sampled_from([1, 1, 2])) for _ in shape)
     if draw(st.booleans()):
-        return Case("Tile", (shape, ints(*counts)))
+        shape = images(draw)
+        counts = tuple(draw(st.sampled_from([1, 1, 2])) for _ in shape)
+        if draw(st.booleans()):
+            return Case("Tile", (shape, ints(*counts)))
+        thin = tuple(draw(st.sampled_from([1, d])) for d in shape)
+        return Case("Expand", (thin[draw(st.integers(0, 2)) :], ints(*shape)))
+    shape = dims(draw, 3, 1, 3)
     target = tuple(draw(st.sampled_from([1, d])) if d > 1 else 3 for d in (*shape, 1))
     return Case("Expand", ((*shape, 1), ints(2, *target)), axes=(0, 1, 2, 3, 4))
 
@@ -125,7 +134,7 @@ def repeat(draw: Draw) -> Case:
 @st.composite
 def space_depth(draw: Draw) -> Case:
     size = draw(st.integers(1, 3))
-    batch, channels, height, width = dims(draw, 4, 1, 3)
+    batch, channels, height, width = images(draw)
     if draw(st.booleans()):
         shape = (batch, channels, height * size, width * size)
         return Case("SpaceToDepth", (shape,), {"blocksize": size}, axes=(0, 2, 3))

@@ -46,7 +46,8 @@ def proto_of(case: Case) -> onnx.ModelProto:
         elif value is not None:
             weights[f"x{i}"] = value
     node = helper.make_node(case.op_type, names, ["y"], name="node", **case.attributes)
-    return _proto([node], inputs, ["y"], weights, case.opset)
+    output = tensor("y", case.shape) if case.shape else "y"
+    return _proto([node], inputs, [output], weights, case.opset)
 
 
 def direct(

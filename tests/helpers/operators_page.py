@@ -9,8 +9,8 @@ page with them (`tests/engines/kernels/test_operators.py`).
 from pathlib import Path
 
 from coexec.engines.kernels.border import BORDERS
-from coexec.engines.kernels.operators import KERNELS
-from coexec.engines.kernels.unsupported import ALL, type_names
+from coexec.engines.kernels.operators import KERNELS, WITHOUT
+from coexec.engines.kernels.unsupported import ALL
 from coexec.graph.rules import RULES
 
 __all__ = ["PAGE", "page"]
@@ -23,11 +23,11 @@ What coexec knows of an operator beside its ONNX definition. This page is writte
 `python tests/helpers/operators_page.py`, and a test compares it with the code.
 
 * **OpenCL kernel**: the types of its first input that kernels compute. "all": float32, float64,
-  bool and the integers of 8 to 64 bits; "numbers": all but bool. Operators without a kernel run on
-  other engines.
-* **Refused**: the operators of these types that kernels do not compute. Kernels also refuse empty
-  tensors, tensors of 2^31 bytes and more, and on CPU cores operators that take many times ONNX
-  Runtime's time there (`coexec.engines.kernels.slow`).
+  bool and the integers of 8 to 64 bits. Operators without a kernel are rare or small: ONNX Runtime
+  computes them on cores.
+* **Refused**: the operators of these types that kernels do not compute, or why there is no kernel.
+  Kernels also refuse empty tensors, tensors of 2^31 bytes and more, and on CPU cores operators that
+  take many times ONNX Runtime's time there (`coexec.engines.kernels.operators`).
 * **Can be cut along**: the axes of the output along which several devices can share it, on any
   engine (`coexec.graph.rules`). Parameters such as axes, pads and sizes have to be constant.
   Operators that are not in this table are computed whole, and have no kernel; `coexec inspect
@@ -41,7 +41,7 @@ What coexec knows of an operator beside its ONNX definition. This page is writte
 def page() -> str:
     """The text of the page; operators with equal facts share a row."""
     names_by_facts: dict[tuple[str, str, str], list[str]] = {}
-    for name in sorted((KERNELS.keys() | RULES.keys()) - set(BORDERS)):
+    for name in sorted((KERNELS.keys() | WITHOUT.keys() | RULES.keys()) - set(BORDERS)):
         names_by_facts.setdefault(_facts(name), []).append(name)
     rows = (f"| {', '.join(names)} | {' | '.join(f)} |" for f, names in names_by_facts.items())
     return _HEAD + "\n".join(rows) + "\n"
@@ -49,9 +49,11 @@ def page() -> str:
 
 def _facts(name: str) -> tuple[str, str, str]:
     kernel, rule = KERNELS.get(name), RULES.get(name)
-    types = "none" if kernel is None else "all" if kernel.types == ALL else type_names(kernel.types)
     along = "" if rule is None else rule.along or f"none: {rule.why_whole}"
-    return types, kernel.refuses if kernel else "", along
+    if kernel is None:
+        return "none", WITHOUT.get(name, ""), along
+    types = "all" if kernel.types == ALL else " and ".join(sorted(kernel.types))
+    return types, kernel.refuses, along
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from coexec.engines.kernels.building import build
 from coexec.engines.kernels.operators import KERNELS, why_not
 from coexec.graph.graph import Graph
 from coexec.graph.rules import RULES
-from tests.helpers import computing_cases, kernel_cases, layout_cases, movement_cases
+from tests.helpers import computing_cases, layout_cases
 from tests.helpers.campaign.operators import probe
 from tests.helpers.gpu_networks import module_of
 from tests.helpers.onnx_models import direct, model_of, tensor
@@ -44,25 +44,14 @@ def graphs() -> Graphs:
     """Graphs of one operator, by its type, of the random cases that are compared with ONNX
     Runtime."""
     graphs_by_type: dict[str, list[Graph]] = defaultdict(list)
-    for module in (computing_cases, layout_cases, movement_cases):
-        for family in module.FAMILIES.values():
-
-            @few
-            @given(family)
-            def add(case: Case) -> None:
-                if case.op_type != "Split":  # which has more than the one output of `model_of`
-                    graphs_by_type[case.op_type].append(model_of(case).graph)
-
-            add()
-    for family in kernel_cases.FAMILIES.values():
+    for family in (computing_cases.FAMILIES | layout_cases.FAMILIES).values():
 
         @few
         @given(family)
-        def add_example(example: kernel_cases.Example) -> None:
-            graph = kernel_cases.model_of(example).graph
-            graphs_by_type[example.case.op_type].append(graph)
+        def add(case: Case) -> None:
+            graphs_by_type[case.op_type].append(model_of(case).graph)
 
-        add_example()
+        add()
     return graphs_by_type
 
 
@@ -98,6 +87,25 @@ def test_kernels_compute_a_random_case_of_each_operator(graphs: Graphs) -> None:
         if name in KERNELS and not any(map(computed, examples))
     ]
     assert refused == []
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (
+            Case("ReduceSum", ((2, 3), (1,)), {}, 17, {1: "int64"}, shape=(1, 3)),
+            "axes of ReduceSum is computed",
+        ),
+        (Case("Gather", ((2, 3), (1,)), {}, 17, {1: "int64"}), "indices of Gather are computed"),
+        (Case("Conv", ((1, 2, 3, 3), (2, 2, 1, 1))), "weights of Conv are computed"),
+        (Case("ReduceMean", ((2, 3),), {"axes": [1]}, 13, {0: "int64"}), "ReduceMean of int64"),
+        (Case("LogSoftmax", ((2, 3),), {}, 17, {0: "float64"}), "LogSoftmax of float64"),
+        (Case("LRN", ((1, 2, 3, 3),), {"size": 3}), "no kernel for LRN: only networks of before"),
+    ],
+)
+def test_what_no_kernel_computes_is_refused_with_the_reason(case: Case, reason: str) -> None:
+    graph = model_of(case).graph
+    assert reason in (why_not(graph.tasks[0].operators[0], graph.tensors) or "")
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -146,4 +154,4 @@ def test_the_guide_prints_the_text_of_a_kernel(capsys: pytest.CaptureFixture[str
     guide = (PAGE.parent / "guides" / "kernel.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     exec(code, {})
-    assert "__kernel void cumulative(" in capsys.readouterr().out
+    assert "__kernel void softmax(" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Kernels that move elements, and where tensors lie: against ONNX Runtime, on PoCL.
+"""Where tensors lie that are parts, views and joins of others: against ONNX Runtime, on PoCL.
 
 Every kernel takes a moment to compile, so examples are few.
 """
@@ -18,9 +18,8 @@ from coexec.engines.kernels.building import build
 from coexec.lowering.module import Module
 from coexec.model.model import Model
 from tests.helpers.examples import scaled
-from tests.helpers.movement_cases import FAMILIES
 from tests.helpers.onnx_models import direct, random_feeds, run, tensor
-from tests.helpers.operator_cases import Case, Draw, ints
+from tests.helpers.operator_cases import Draw, ints
 
 pytest.importorskip("pyopencl")
 
@@ -46,49 +45,12 @@ def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return on_cpu(tmp_path_factory.mktemp("binaries"), as_gpu=request.param == "gpu")
 
 
-def model_around(case: Case) -> Model:
-    """The operator between others, so that what it reads and makes is inside of the program.
-
-    These are Neg, whose kernels make and take whole vectors of channels.
-    """
-    inputs, weights, nodes, names = [], {}, [], []
-    for i, item in enumerate(case.inputs):
-        names.append("" if item is None else f"x{i}")
-        if isinstance(item, tuple):
-            dtype = case.dtypes.get(i, "float32")
-            inputs.append(tensor(f"x{i}", item, dtype))
-            if dtype == "float32":
-                nodes.append(helper.make_node("Neg", [f"x{i}"], [f"n{i}"], f"before {i}"))
-                names[-1] = f"n{i}"
-        elif item is not None:
-            weights[f"x{i}"] = item
-    count = len(case.inputs[1]) if case.op_type == "Split" else 1
-    results = [f"r{i}" for i in range(count)]
-    nodes.append(helper.make_node(case.op_type, names, results, "node", **case.attributes))
-    if case.dtypes:
-        return direct(nodes, inputs, results, weights, case.opset)
-    after = [helper.make_node("Neg", [r], [f"y{i}"], r) for i, r in enumerate(results)]
-    outputs = [f"y{i}" for i in range(count)]
-    return direct([*nodes, *after], inputs, outputs, weights, case.opset)
-
-
 def same(device: OpenEngine, model: Model) -> None:
     feeds = random_feeds(model)
     for found, expected in zip(
         compute(device, model, feeds), run(model.source, feeds), strict=True
     ):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, strict=True)
-
-
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_an_operator_computes_what_onnx_runtime_does(device: OpenEngine, family: str) -> None:
-    @few(device)
-    @given(FAMILIES[family])
-    def check(case: Case) -> None:
-        same(device, model_around(case))
-
-    check()
 
 
 @st.composite

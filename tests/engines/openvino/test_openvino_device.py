@@ -106,11 +106,11 @@ def test_constants_scalars_integers_and_unread_inputs(device: OpenVinoDevice) ->
         tensor("unread", (4,)),
         tensor("x", (2, 3)),
         tensor("z", ()),
-        tensor("i", (2,), "int64"),
     ]
     outputs = ["constant", "scalar", "places", "mask", "rows"]
-    model = direct(nodes, inputs, outputs, {"c": np.arange(4, dtype=np.float32)})
-    feeds = random_feeds(model) | {"i": np.array([1, -2]), "unread": np.zeros(4, np.float32)}
+    weights = {"c": np.arange(4, dtype=np.float32), "i": np.array([1, -2])}
+    model = direct(nodes, inputs, outputs, weights)
+    feeds = random_feeds(model) | {"unread": np.zeros(4, np.float32)}
     found = compute(device, module_around(model), feeds)
     for name, expected in zip(outputs, run(model.source, feeds), strict=True):
         np.testing.assert_allclose(found[name], expected, rtol=1e-6, strict=True)

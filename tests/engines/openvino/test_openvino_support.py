@@ -56,48 +56,32 @@ IMAGE = (1, 3, 8, 8)
         (reason("Identity", [(2,)], dtypes=("str", "str")), "str"),
         (reason("Concat", [(0, 3), (2, 3)]), "empty tensor, 'x0'"),
         (reason("Softmax", [(2, 3, 4)], version=11, axis=1), "opset 11 over several axes"),
-        (reason("Pad", [(2, 3)], mode="wrap"), "that wraps"),
+        (reason("Pad", [(2, 3)], mode="wrap"), "mode=wrap"),
         (reason("Pad", [(2, 3), (4,), ()], constants={1: (0, 0, 1, 1)}), "is computed"),
         (reason("Resize", [IMAGE], antialias=1), "antialias"),
-        (reason("Resize", [IMAGE], keep_aspect_ratio_policy="not_larger"), "aspect ratio"),
+        (reason("Resize", [IMAGE], keep_aspect_ratio_policy="not_larger"), "keep_aspect"),
         (
             reason(
                 "Upsample", [(1, 1, 2, 2)], (1, 1, 3, 3), version=7, scales=(1.0, 1.0, 1.5, 1.6)
             ),
             "whole sizes",
         ),
-        (reason("GatherElements", [(2, 3), (2, 2)], constants={1: (0, 0, 0, 0)}), "other axes"),
-        (reason("Conv", [(1, 1, 8, 6), (1, 1, 1, 1)], pads=(1, 1, 0, 2)), "uneven padding"),
+        (reason("Conv", [(1, 1, 8, 6), (1, 1, 1, 1)], pads=(1, 1, 0, 2)), "uneven border"),
         (reason("HardSigmoid", [(2, 3)], beta=0.0), "beta=0"),
-        (reason("LSTM", [(1, 2, 3), (1, 8, 3), (1, 8, 2)], layout=1), "layout=1"),
         (reason("TopK", [(2, 3)], outputs=2), "not known to compute TopK"),
-        (reason("MaxPool", [IMAGE], outputs=2, kernel_shape=(2, 2)), "places of the maxima"),
+        (reason("MaxPool", [IMAGE], outputs=2, kernel_shape=(2, 2)), "more than one output"),
         (reason("PRelu", [(2, 3, 4, 3), (3,)]), "channels"),
         (reason("Mod", [(2, 3)] * 2, fmod=1), "not known to compute Mod"),
-        (reason("GridSample", [(1, 2, 3, 4, 5), (1, 2, 2, 2, 3)]), "volumes"),
         (reason("Clip", [(2, 3)], dtypes=("float16", "float16")), "one limit"),
         (reason("BatchNormalization", [IMAGE], training_mode=1), "training"),
-        (reason("RoiAlign", [IMAGE, (1, 4), (1,)], constants={2: (0,)}, mode="max"), "maxima"),
-        (reason("RoiAlign", [IMAGE, (1, 4), (1,)], constants={2: (0,)}), "sampling_ratio"),
-        (reason("GatherND", [(2, 3), (1, 1)]), "indices that are computed"),
-        (reason("ScatterND", [(2, 3), (1, 1), (1, 3)]), "indices that are computed"),
         (reason("Less", [(2, 3)] * 2, dtypes=("int32", "bool")), "int32: not known"),
-        (reason("LRN", [IMAGE], bias=1.5), "bias"),
-        (reason("LayerNormalization", [(2, 3), (3,)], outputs=3), "InvStdDev"),
-        (reason("InstanceNormalization", [(2, 3), (3,), (3,)]), "rank 2"),
+        (reason("LayerNormalization", [(2, 3), (3,)], outputs=3), "more than one output"),
         (reason("ConvTranspose", [IMAGE, (3, 1, 1, 1)], output_shape=(9, 9)), "output_shape"),
-        (
-            reason("Conv", [IMAGE, (1, 3, 2, 2)], auto_pad="SAME_UPPER", dilations=(2, 1)),
-            "dilations",
-        ),
-        (
-            reason(
-                "AveragePool", [IMAGE], auto_pad="SAME_LOWER", strides=(2, 2), kernel_shape=(1, 1)
-            ),
-            "skip elements",
-        ),
-        (reason("SpaceToDepth", [IMAGE], mode="CRD"), "CRD"),
-        (reason("QuantizeLinear", [(2, 3), (), ()], constants={1: (0.1,)}), "may be odd"),
+        (reason("AveragePool", [IMAGE], kernel_shape=(2, 2), ceil_mode=1), "ceil_mode=1"),
+        (reason("Gather", [(5, 3), (2,)]), "indices that are computed"),
+        (reason("LSTM", [(1, 2, 3), (1, 8, 3), (1, 8, 2)]), "not known to compute LSTM"),
+        (reason("SpaceToDepth", [IMAGE], mode="CRD"), "mode=CRD"),
+        (reason("QuantizeLinear", [(2, 3), (), ()], constants={1: (0.1,)}), "is computed"),
     ],
 )
 def test_what_it_would_compute_otherwise_is_refused(found: str | None, expected: str) -> None:
@@ -114,14 +98,6 @@ def test_a_last_window_in_the_padding_is_refused_and_no_other() -> None:
     window = {"kernel_shape": (1, 1), "strides": (2, 2), "ceil_mode": 1}
     assert reason("MaxPool", [(1, 1, 2, 2)], (1, 1, 1, 1), **window) is not None
     assert reason("MaxPool", [(1, 1, 3, 3)], (1, 1, 2, 2), **window) is None
-
-
-def test_an_average_of_elements_behind_the_padding_is_refused_and_no_other() -> None:
-    window = {"kernel_shape": (2,), "strides": (3,), "ceil_mode": 1, "pads": (1, 0)}
-    assert reason("AveragePool", [(1, 1, 3)], (1, 1, 2), **window) is None
-    refusal = reason("AveragePool", [(1, 1, 3)], (1, 1, 2), count_include_pad=1, **window)
-    assert refusal is not None and "behind the padding" in refusal
-    assert reason("AveragePool", [(1, 1, 4)], (1, 1, 2), count_include_pad=1, **window) is None
 
 
 @pytest.mark.parametrize("mode", ["half_pixel", "asymmetric", "align_corners"])
@@ -146,13 +122,11 @@ def test_scales_that_give_no_whole_sizes_are_refused(mode: str) -> None:
     [
         reason("Softmax", [(2, 3, 4)], axis=1),
         reason("Softmax", [(2, 3, 1)], version=11, axis=1),
-        reason("ArgMax", [(2, 3)], dtypes=("float32", "int64")),
         reason("Gather", [(5, 3), (2,)], constants={1: (0, 1)}),
-        reason("Gather", [(5, 3), (2,)], dtypes=("float32", "float32")),
-        reason("LRN", [IMAGE], bias=2.0),
         reason("Add", [(2, 3)] * 2, dtypes=("int32", "int32")),
         reason("Transpose", [(2, 3)], dtypes=("uint8", "uint8")),
-        reason("PRelu", [(2, 3, 4, 5), (5,)]),
+        reason("PRelu", [(2, 3, 4, 5), (3, 1, 1)]),
+        reason("Split", [(2, 3)], outputs=2),
     ],
 )
 def test_what_it_computes_right_has_no_reason(found: str | None) -> None:

@@ -8,7 +8,7 @@
   zero.
 * If ONNX Runtime's own output changes when its inputs change by a rounding error, for example for
   sin(1e30), an engine may differ by as much. This rule is for operators that round, and not for
-  operators that choose (`Round`, `Max`, `ArgMax` and so on).
+  operators that choose (`Round`, `Max`, `Relu` and so on).
 * `_QUANTIZING`: by the same rule, a number may be rounded to the other neighbour if ONNX's
   reference does so when the scale changes by a rounding error. OpenVINO adds the zero point before
   it rounds, so with an odd one it rounds numbers halfway between two steps in the other direction.
@@ -33,9 +33,9 @@ __all__ = ["Case", "Run", "difference"]
 
 _SHARE = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
 _CHOOSING = frozenset({
-    "Abs", "ArgMax", "ArgMin", "Ceil", "Clip", "Equal", "Floor", "Greater", "GreaterOrEqual",
-    "Hardmax", "IsInf", "IsNaN", "Less", "LessOrEqual", "Max", "MaxPool", "Min", "Neg",
-    "ReduceMax", "ReduceMin", "Relu", "Round", "Sign", "TopK", "Where", "GlobalMaxPool",
+    "Abs", "Ceil", "Clip", "Equal", "Floor", "GlobalMaxPool", "Greater", "GreaterOrEqual", "IsNaN",
+    "Less", "LessOrEqual", "Max", "MaxPool", "Min", "Neg", "ReduceMax", "ReduceMin", "Relu",
+    "Round", "Sign", "Where",
 })  # fmt: skip
 _GATED = frozenset({"Gelu", "Mish", "Swish"})
 _BY_REFERENCE = frozenset({"ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"})

@@ -7,11 +7,10 @@ import numpy as np
 
 from tests.helpers.campaign.probe import Array, Given
 
-__all__ = ["FLOATS", "INTS", "Draws"]
+__all__ = ["FLOATS", "Draws"]
 
 _T = TypeVar("_T")
 FLOATS = ("float32", "float32", "float32", "float32", "float16", "float64")
-INTS = ("int32", "int64", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
 
 _LARGE = {"float16": 3e4, "float32": 6e4, "float64": 6e4}
 _SUMMED = {"float16": 60.0, "float32": 6e4, "float64": 6e4}

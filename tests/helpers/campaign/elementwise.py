@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.helpers.campaign.draws import FLOATS, INTS, Draws
+from tests.helpers.campaign.draws import FLOATS, Draws
 from tests.helpers.campaign.probe import Given, Probe
 
 __all__ = ["FAMILIES"]
@@ -27,6 +27,7 @@ _WITH_ALPHA = {
     "HardSigmoid": ((7, 22), {"alpha": (0.2, 0.5), "beta": (0.5, 0.0, 0.3)}),
     "ThresholdedRelu": ((10, 22), {"alpha": (1.0, 0.0, -0.5)}),
     "Shrink": ((9,), {"lambd": (0.5, 0.0, 1.5), "bias": (0.0, 0.5)}),
+    "Swish": ((24,), {"alpha": (0.5, 1.0, -1.0)}),
     "Gelu": ((20,), {"approximate": ("none", "tanh")}),
 }
 
@@ -46,12 +47,6 @@ def with_alpha(d: Draws) -> Probe:
     opsets, choices = _WITH_ALPHA[kind]
     attributes = {k: d.pick(v) for k, v in choices.items() if d.chance(0.7)}
     return Probe(kind, (d.data(d.shape(), d.floats()),), attributes, d.pick(opsets))
-
-
-def is_inf(d: Draws) -> Probe:
-    attributes = {"detect_negative": d.number(0, 1), "detect_positive": d.number(0, 1)}
-    x = d.data(d.shape(), d.pick(("float32", "float64")))
-    return Probe("IsInf", (x,), attributes, d.opset(10, 20))
 
 
 def _two(d: Draws, dtype: str) -> tuple[Given, Given]:
@@ -108,16 +103,6 @@ def logic(d: Draws) -> Probe:
     kind = d.pick(("And", "Or", "Xor", "Not"))
     inputs: tuple[Given, ...] = _two(d, "bool")
     return Probe(kind, inputs[:1] if kind == "Not" else inputs, {}, d.opset(7, 13))
-
-
-def bits(d: Draws) -> Probe:
-    kind = d.pick(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift"))
-    if kind == "BitShift":
-        a, b = _two(d, d.pick(("uint8", "uint32", "uint64")))
-        b = Given(tuple((x % 8).astype(x.dtype) for x in b.sets), b.constant)
-        return Probe(kind, (a, b), {"direction": d.pick(("LEFT", "RIGHT"))}, 11)
-    inputs: tuple[Given, ...] = _two(d, d.pick(INTS))
-    return Probe(kind, inputs[:1] if kind == "BitwiseNot" else inputs, {}, 18)
 
 
 def where(d: Draws) -> Probe:
@@ -208,6 +193,6 @@ def dropout(d: Draws) -> Probe:
 
 
 FAMILIES = {
-    unary: 9, with_alpha: 4, is_inf: 1, arithmetic: 7, several: 5, comparison: 3, logic: 2,
-    bits: 2, where: 3, clip: 4, prelu: 2, cast: 4, dropout: 1,
+    unary: 9, with_alpha: 4, arithmetic: 7, several: 5, comparison: 3, logic: 2, where: 3,
+    clip: 4, prelu: 2, cast: 4, dropout: 1,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Random operators that move elements, and operators that compute shapes."""
+"""Random operators that move elements."""
 
 from typing import Any
 
@@ -177,67 +177,8 @@ def gather(d: Draws) -> Probe:
     size = shape[axis] if -rank <= axis < rank else 1
     dtype = d.pick(_ANY)
     x = d.either(shape, dtype)
-    if d.chance(0.6):
-        places = d.indices(d.shape(0, 2), size)
-        return Probe("Gather", (x, places), {"axis": axis}, d.opset(11, 13))
-    counts = [d.number(1, max(1, s)) for s in shape]
-    counts[axis if -rank <= axis < rank else 0] = d.number(1, 4)
-    places = d.indices(counts, size)
-    return Probe("GatherElements", (x, places), {"axis": axis}, d.opset(11, 13))
-
-
-def gather_nd(d: Draws) -> Probe:
-    shape = _small(d, 1, 4)
-    batch = d.number(0, 1) if len(shape) > 1 else 0
-    last = d.number(1, len(shape) - batch)
-    outer = (*shape[:batch], *d.shape(0, 2))
-    places = d.indices((*outer, last), min(shape[batch : batch + last]))
-    places = Given(tuple(a.astype(np.int64) for a in places.sets), places.constant)
-    opset = d.opset(11, 12, 13) if not batch else d.opset(12, 13)
-    attributes = {"batch_dims": batch} if batch else {}
-    return Probe("GatherND", (d.data(shape, d.pick(_ANY)), places), attributes, opset)
-
-
-def scatter(d: Draws) -> Probe:
-    """Scatter with different indices."""
-    shape = _small(d, 1, 4)
-    opset = d.opset(11, 13, 16, 18)
-    reductions = {16: ("none", "add", "mul"), 18: ("none", "add", "mul", "max", "min")}
-    reduction = d.pick(reductions.get(opset, ("none",)))
-    dtype = d.pick(FLOATS if reduction != "none" else _ANY)
-    attributes: dict[str, Any] = {"reduction": reduction} if opset >= 16 else {}
-    if d.chance(0.5):
-        rank = len(shape)
-        axis = d.axis(rank, 0.0)
-        size = shape[axis]
-        counts = [d.number(min(1, s), s) for s in shape]
-        row = d.rng.permutation(size)[: counts[axis]] - (size if d.chance(0.3) else 0)
-        row = row.reshape([-1 if a == axis % rank else 1 for a in range(rank)])
-        places = _with_bad(d, np.broadcast_to(row, counts).copy(), size)
-        kind = "ScatterElements" if opset > 11 or d.chance(0.7) else "Scatter"
-        if kind == "Scatter":
-            opset = 9
-        inputs = (d.data(shape, dtype), places, d.data(counts, dtype))
-        return Probe(kind, inputs, {**attributes, "axis": axis}, opset)
-    last = d.number(1, len(shape))
-    count = min(3, min(shape[:last]))
-    columns = [d.rng.permutation(s)[:count] for s in shape[:last]]
-    places = _with_bad(d, np.stack(columns, -1), min(shape[:last]))
-    inputs = (d.data(shape, dtype), places, d.data((count, *shape[last:]), dtype))
-    return Probe("ScatterND", inputs, attributes, opset)
-
-
-def _with_bad(d: Draws, good: Any, size: int) -> Given:
-    good = good.astype(np.int64)
-    if d.chance(0.4):
-        return Given((good,), constant=True)
-    if not good.size or d.chance(0.7):
-        return Given((good,))
-    bad = good.copy()
-    bad.flat[d.number(0, bad.size - 1)] = d.pick(
-        (size + 20, -size - 20, 2**31 - 1, 2**32, -(2**63))
-    )
-    return Given((good, bad))
+    places = d.indices(d.shape(0, 2), size)
+    return Probe("Gather", (x, places), {"axis": axis}, d.opset(11, 13))
 
 
 def space_depth(d: Draws) -> Probe:
@@ -252,78 +193,7 @@ def space_depth(d: Draws) -> Probe:
     return Probe("DepthToSpace", (x,), attributes, d.opset(11, 13))
 
 
-def by_place(d: Draws) -> Probe:
-    kind = d.pick(("Trilu", "ReverseSequence", "OneHot", "EyeLike", "CenterCropPad"))
-    if kind == "Trilu":
-        more = [d.constant(d.number(-3, 3))] if d.chance(0.6) else []
-        x = d.data(_small(d, 2, 4), d.pick(("float32", "float64", "int64")))
-        return Probe(kind, (x, *more), {"upper": d.number(0, 1)}, 14)
-    if kind == "ReverseSequence":
-        shape = (d.number(1, 5), d.number(1, 4), *d.shape(0, 2))
-        turned = d.number(0, 1)
-        lengths = d.rng.integers(1, shape[turned] + 1, shape[1 - turned])
-        attributes = {"time_axis": turned, "batch_axis": 1 - turned}
-        lengths_input = Given((lengths,), constant=d.chance(0.6))
-        return Probe(kind, (d.data(shape), lengths_input), attributes, 10)
-    if kind == "OneHot":
-        depth = d.number(1, 6)
-        indices = d.rng.integers(-depth - 1, depth + 2, d.shape(1, 3))
-        values = d.constant([d.pick((0.0, -1.0)), d.pick((1.0, 5.0))], "float32")
-        return Probe(
-            kind,
-            (Given((indices,)), d.constant(depth), values),
-            {"axis": d.pick((-1, 0, 1))},
-            d.opset(9, 11),
-        )
-    if kind == "EyeLike":
-        return Probe(kind, (d.data(_small(d, 2, 2)),), {"k": d.number(-2, 2)}, d.opset(9, 22))
-    shape = _small(d, 1, 4)
-    target = [d.number(1, 9) for _ in shape]
-    return Probe(kind, (d.data(shape), d.constant(target)), {}, 18)
-
-
-def of_shapes(d: Draws) -> Probe:
-    kind = d.pick(("Shape", "Size", "ConstantOfShape", "Range"))
-    if kind == "Size":
-        return Probe(kind, (d.data(d.shape(), d.pick(_ANY)),), {}, d.opset(7, 13, 19))
-    if kind == "Shape":
-        opset = d.opset(7, 13, 15, 19)
-        attributes = {}
-        if opset >= 15 and d.chance(0.6):
-            attributes = {"start": d.number(-3, 3), "end": d.number(-3, 3)}
-        return Probe(kind, (d.data(d.shape(), d.pick(_ANY)),), attributes, opset)
-    if kind == "ConstantOfShape":
-        return Probe(kind, (d.parameter(list(d.shape())),), {}, d.opset(9, 20, 21))
-    start, step = d.number(-3, 3), d.pick((1, 2, -1, 3))
-    limit = start + step * d.number(0, 6) + d.pick((0, 1))
-    dtype = d.pick(("int64", "int32", "float32", "float64"))
-    return Probe(kind, tuple(d.parameter(v, dtype) for v in (start, limit, step)), {}, 11)
-
-
-def by_values(d: Draws) -> Probe:
-    """Operators whose result shape depends on values."""
-    kind = d.pick(("NonZero", "Compress", "Unique", "NonMaxSuppression"))
-    if kind == "NonZero":
-        return Probe(
-            kind,
-            (d.data(_small(d, 1, 3), d.pick(("float32", "int64", "bool"))),),
-            {},
-            d.opset(9, 13),
-        )
-    if kind == "Compress":
-        shape = _small(d)
-        axis = d.axis(len(shape), 0.0)
-        return Probe(kind, (d.data(shape), d.data((shape[axis],), "bool")), {"axis": axis}, 11)
-    if kind == "Unique":
-        x = Given((d.rng.integers(0, 4, d.shape(1, 1)).astype(np.float32),))
-        return Probe(kind, (x,), {"sorted": d.number(0, 1)}, 11, d.number(1, 4))
-    boxes = Given((d.rng.random((1, 6, 4)).astype(np.float32),))
-    inputs = (boxes, d.data((1, 2, 6)), d.constant([3]), d.constant([0.5], "float32"))
-    return Probe(kind, inputs, {"center_point_box": d.number(0, 1)}, d.opset(10, 11))
-
-
 FAMILIES = {
     reshape: 4, flatten: 1, squeeze: 2, unsqueeze: 2, transpose: 3, concat: 4, split: 3,
-    slice_: 5, pad: 5, expand: 2, tile: 2, gather: 5, gather_nd: 2, scatter: 4, space_depth: 2,
-    by_place: 3, of_shapes: 3, by_values: 2,
+    slice_: 5, pad: 5, expand: 2, tile: 2, gather: 3, space_depth: 2,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Random operators over axes: reductions, norms, products, recurrences, quantized numbers."""
+"""Random operators over axes: reductions, norms, products, quantized numbers."""
 
 from typing import Any
 
@@ -42,41 +42,11 @@ def reduction(d: Draws) -> Probe:
     return Probe(kind, (x,) if axes_input is None else (x, axes_input), attributes, opset)
 
 
-def arg(d: Draws) -> Probe:
-    shape = d.shape(1)
-    attributes: dict[str, Any] = {"axis": d.axis(len(shape)), "keepdims": d.number(0, 1)}
-    opset = d.opset(11, 12, 13)
-    if opset >= 12 and d.chance(0.4):
-        attributes["select_last_index"] = 1
-    dtype = d.pick(("float32", "float32", "float32", "float64", "int32", "int8", "uint8"))
-    return Probe(d.pick(("ArgMax", "ArgMin")), (d.data(shape, dtype),), attributes, opset)
-
-
-def cumsum(d: Draws) -> Probe:
-    shape = d.shape(1)
-    x = d.data(shape, d.pick(("float32", "float32", "float64", "int32", "int64")), summed=True)
-    attributes = {"exclusive": d.number(0, 1), "reverse": d.number(0, 1)}
-    return Probe("CumSum", (x, d.parameter(d.axis(len(shape)))), attributes, d.opset(11, 14))
-
-
 def soft(d: Draws) -> Probe:
-    kind = d.pick(("Softmax", "Softmax", "LogSoftmax", "Hardmax"))
+    kind = d.pick(("Softmax", "Softmax", "LogSoftmax"))
     shape = d.shape(1)
     attributes = {"axis": d.axis(len(shape))} if d.chance(0.8) else {}
     return Probe(kind, (d.data(shape, d.floats()),), attributes, d.opset(7, 11, 13))
-
-
-def top_k(d: Draws) -> Probe:
-    shape = d.shape(1, 4)
-    axis = d.axis(len(shape), 0.0)
-    count = d.number(min(1, shape[axis]), shape[axis]) if d.chance(0.95) else shape[axis] + 1
-    dtype = d.pick(("float32", "float32", "float32", "float64", "int32", "int64"))
-    attributes: dict[str, Any] = {"axis": axis}
-    if d.chance(0.3):
-        return Probe("TopK", (d.data(shape, dtype), d.parameter([count])), attributes, 10, 2)
-    attributes |= {"largest": d.number(0, 1), "sorted": 1}
-    x = d.data(shape, dtype)
-    return Probe("TopK", (x, d.parameter([count])), attributes, d.opset(11, 17), 2)
 
 
 def channel_norm(d: Draws) -> Probe:
@@ -98,21 +68,7 @@ def channel_norm(d: Draws) -> Probe:
 
 def layer_norm(d: Draws) -> Probe:
     shape = d.shape(1, 4)
-    kind = d.pick(
-        ("LayerNormalization", "LayerNormalization", "LpNormalization", "MeanVarianceNormalization")
-    )
     axis = d.axis(len(shape), 0.0)
-    if kind == "LpNormalization":
-        x = d.data(shape, summed=True)
-        return Probe(kind, (x,), {"axis": axis, "p": d.number(1, 2)}, d.opset(7, 22))
-    if kind == "MeanVarianceNormalization":
-        x = d.data(shape, summed=True)
-        return Probe(
-            kind,
-            (x,),
-            {"axes": sorted({a % len(shape) for a in d.axes(len(shape))})},
-            d.opset(9, 13),
-        )
     end = shape[axis % len(shape) :]
     dtype = d.pick(("float32", "float32", "float32", "float16", "float64"))
     bias = [d.weights(end, dtype)] if d.chance(0.6) else []
@@ -161,38 +117,6 @@ def einsum(d: Draws) -> Probe:
     dtype = d.pick(("float32", "float32", "float64", "int32"))
     inputs = tuple(d.data(s, dtype, summed=True) for s in shapes)
     return Probe("Einsum", inputs, {"equation": equation}, 12)
-
-
-def recurrent(d: Draws) -> Probe:
-    kind = d.pick(("LSTM", "GRU", "RNN"))
-    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
-    # With a sequence of length 0, ONNX Runtime 1.32 crashes in a GRU, and leaves the last states of
-    # an LSTM uninitialized.
-    length, batch, wide, hidden = (
-        d.pick((0, 1, 2, 4, 7) if kind == "RNN" else (1, 2, 4, 7)),
-        d.number(1, 3),
-        d.number(1, 5),
-        d.number(1, 5),
-    )
-    direction = d.pick(("forward", "reverse", "bidirectional"))
-    directions = 2 if direction == "bidirectional" else 1
-    x = d.data((length, batch, wide), summed=True)
-    w = d.weights((directions, gates * hidden, wide))
-    r = d.weights((directions, gates * hidden, hidden))
-    inputs: list[Given | None] = [x, w, r]
-    if d.chance(0.6):
-        inputs.append(d.weights((directions, 2 * gates * hidden)))
-    if len(inputs) == 4 and d.chance(0.4):
-        counts = d.rng.integers(0, length + 1, batch).astype(np.int32)
-        inputs.append(Given((counts,)) if d.chance(0.5) else None)
-        inputs.append(d.data((directions, batch, hidden), summed=True))
-    attributes: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
-    if kind == "GRU" and d.chance(0.5):
-        attributes["linear_before_reset"] = 1
-    if d.chance(0.2):
-        attributes["clip"] = 0.7
-    outputs = 3 if kind == "LSTM" else 2
-    return Probe(kind, tuple(inputs), attributes, d.opset(7, 14, 22), d.number(1, outputs))
 
 
 def quantized(d: Draws) -> Probe:
@@ -280,14 +204,7 @@ def _integer_conv(d: Draws, kind: str) -> Probe:
     return Probe(kind, inputs, attributes, 10)
 
 
-def det(d: Draws) -> Probe:
-    size = d.number(1, 4)
-    return Probe(
-        "Det", (Given(d.data((*d.shape(0, 1), size, size)).sets[:1]),), {}, d.opset(11, 22)
-    )
-
-
 FAMILIES = {
-    reduction: 8, arg: 3, cumsum: 2, soft: 4, top_k: 3, channel_norm: 4, layer_norm: 4, matmul: 4,
-    gemm: 4, einsum: 2, recurrent: 4, quantized: 6, det: 1,
+    reduction: 8, soft: 4, channel_norm: 4, layer_norm: 4, matmul: 4, gemm: 4, einsum: 2,
+    quantized: 6,
 }  # fmt: skip

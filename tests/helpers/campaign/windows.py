@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from tests.helpers.campaign.draws import Draws
 from tests.helpers.campaign.probe import Given, Probe
 
@@ -82,17 +80,15 @@ def conv_transpose(d: Draws) -> Probe:
 
 
 def pool(d: Draws) -> Probe:
-    kind = d.pick(("MaxPool", "MaxPool", "AveragePool", "LpPool"))
+    kind = d.pick(("MaxPool", "MaxPool", "AveragePool"))
     rank = d.pick((1, 2, 2, 2, 3))
     opset = d.opset(7, 10, 11, 17, 19, 22)
-    dilated = {"MaxPool": 10, "AveragePool": 19, "LpPool": 18}[kind] <= opset
+    dilated = {"MaxPool": 10, "AveragePool": 19}[kind] <= opset
     attributes = _window(d, rank, pool=True, dilated=dilated)
-    if opset >= {"MaxPool": 10, "AveragePool": 10, "LpPool": 18}[kind] and d.chance(0.5):
+    if opset >= 10 and d.chance(0.5):
         attributes["ceil_mode"] = d.number(0, 1)
     if kind == "AveragePool":
         attributes["count_include_pad"] = d.number(0, 1)
-    if kind == "LpPool":
-        attributes["p"] = d.pick((1, 2, 2, 3))
     outputs = 2 if kind == "MaxPool" and opset >= 8 and d.chance(0.2) else 1
     if outputs == 2 and d.chance(0.3):
         attributes["storage_order"] = 1
@@ -103,16 +99,9 @@ def pool(d: Draws) -> Probe:
 
 
 def global_pool(d: Draws) -> Probe:
-    kind = d.pick(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"))
-    attributes = {"p": d.pick((1, 2, 3))} if kind == "GlobalLpPool" else {}
+    kind = d.pick(("GlobalAveragePool", "GlobalMaxPool"))
     shape = (d.size(), d.size(), *_sizes(d, d.number(1, 3)))
-    return Probe(kind, (d.data(shape, d.floats(), summed=True),), attributes, d.opset(7, 17, 22))
-
-
-def lrn(d: Draws) -> Probe:
-    attributes = {"size": d.pick((1, 2, 3, 5)), "alpha": d.pick((1e-4, 0.5)), "bias": 1.5}
-    x = d.data((1, d.pick((1, 3, 8, 17)), *_sizes(d, 2)), summed=True)
-    return Probe("LRN", (x,), attributes, d.opset(7, 13, 17))
+    return Probe(kind, (d.data(shape, d.floats(), summed=True),), {}, d.opset(7, 17, 22))
 
 
 _SCALES = (0.3, 0.5, 0.7, 0.9, 1.0, 1.4, 1.5, 1.8, 2.0, 2.0, 2.5, 3.0)
@@ -185,51 +174,7 @@ def upsample(d: Draws) -> Probe:
     return Probe("Upsample", (x, d.constant(scales, "float32")), {"mode": mode}, 9)
 
 
-def roi_align(d: Draws) -> Probe:
-    x = d.data((2, d.pick((1, 3, 8)), *d.ints(2, 2, 9)), summed=True)
-    count = d.number(1, 4)
-    corners = np.sort(d.rng.random((count, 2, 2)) * 9, axis=1).reshape(count, 4)
-    rois = Given((corners.astype(np.float32),), constant=d.chance(0.3))
-    attributes = {
-        "mode": d.pick(("avg", "avg", "max")),
-        "output_height": d.number(1, 3),
-        "output_width": d.number(1, 3),
-        "sampling_ratio": d.number(0, 2),
-        "spatial_scale": d.pick((1.0, 0.5)),
-    }
-    opset = d.opset(10, 16)
-    if opset == 16 and d.chance(0.5):
-        attributes["coordinate_transformation_mode"] = d.pick(("half_pixel", "output_half_pixel"))
-    numbers = Given((d.rng.integers(0, 2, count),), constant=d.chance(0.3))
-    return Probe("RoiAlign", (x, rois, numbers), attributes, opset)
-
-
-def grid_sample(d: Draws) -> Probe:
-    opset = d.opset(16, 20)
-    rank = 2 if opset == 16 else d.pick((2, 2, 3))
-    batch = d.number(1, 2)
-    x = d.data((batch, d.pick((1, 3)), *d.ints(rank, 1, 6)), summed=True)
-    places = d.rng.random((batch, *d.ints(rank, 1, 4), rank)) * 3 - 1.5
-    modes = ("bilinear", "nearest", "bicubic") if opset == 16 else ("linear", "nearest", "cubic")
-    attributes = {
-        "mode": d.pick(modes if rank == 2 else modes[:2]),
-        "padding_mode": d.pick(("zeros", "border", "reflection")),
-        "align_corners": d.number(0, 1),
-    }
-    grid = Given((places.astype(np.float32),), constant=d.chance(0.3))
-    return Probe("GridSample", (x, grid), attributes, opset)
-
-
-def col2im(d: Draws) -> Probe:
-    image, block = d.ints(2, 2, 6), d.ints(2, 1, 2)
-    counts = [i - b + 1 for i, b in zip(image, block, strict=True)]
-    shape = (d.number(1, 2), d.pick((1, 3)) * block[0] * block[1], counts[0] * counts[1])
-    inputs = (d.data(shape, summed=True), d.constant(image), d.constant(block))
-    return Probe("Col2Im", inputs, {}, 18)
-
-
 FAMILIES = {
-    conv: 8, conv_transpose: 4, pool: 7, global_pool: 2, lrn: 1, resize: 7, upsample: 2,
-    roi_align: 1, grid_sample: 1, col2im: 1,
+    conv: 8, conv_transpose: 4, pool: 7, global_pool: 2, resize: 7, upsample: 2,
 }  # fmt: skip
 """Generators, each with its relative frequency."""

@@ -5,6 +5,7 @@ which grid, with which tensors. Compiling, allocating and timing are done elsewh
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -14,9 +15,6 @@ import numpy as np
 
 from coexec.arrays import Array, aligned
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.kernels.index_check import IndexCheck
-from coexec.engines.kernels.kernel_launch import Argument, ConvTraits, Grid, KernelLaunch
-from coexec.engines.kernels.outlining import fixed_group, outlined
 from coexec.engines.kernels.parameter import Parameter
 from coexec.engines.kernels.unsupported import ALL
 from coexec.engines.kernels.value import CTYPES, Value, ceil_div, literal, row_major
@@ -41,6 +39,42 @@ __all__ = [
     "row_major",
     "usual_block",
 ]
+
+Grid = tuple[int, int, int]
+
+Argument = Value | Array | int
+"""Argument of a kernel: a tensor and its offset, a constant array, or a 32-bit integer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvTraits:
+    """Properties of a convolution for the rules of work groups."""
+
+    kind: Literal["convolution", "depthwise"]
+    edge: int
+    """Edge of a square kernel; 0 if it is not square."""
+    stride: int
+
+
+@dataclass(frozen=True, eq=False)
+class KernelLaunch:
+    """One kernel with its arguments."""
+
+    name: str
+    source: str
+    """Complete OpenCL C text. Launches that differ in their arguments only have the same text."""
+    arguments: tuple["Argument", ...]
+    written: frozenset[str]
+    """Names of the tensors that the kernel writes."""
+    grid: Grid
+    """Work items that are needed."""
+    group: Grid | None
+    """Work group that the kernel needs; None: any group is right, see `tuner`."""
+    convolution: ConvTraits | None = None
+    may_be_images: frozenset[str] = frozenset()
+    """Tensors that the kernel uses by whole vectors at coordinates only, so they may be images."""
+    with_images: Callable[[frozenset[str]], str] = field(default=lambda names: "")
+    """The source for these tensors stored as images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +127,6 @@ class Context:
     """Positions of the inputs that are computed in place, by result of a Concat."""
     chooser: "Chooser | None" = None
     """Picks one of several variants by measuring; None: the first variant is used."""
-    checks: dict[str, IndexCheck] = field(default_factory=dict)
-    """Checks of indices, by name of the number in which a kernel stores an index out of range."""
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
     """Counter for names of temporaries, shared with contexts that are derived from this one."""
 
@@ -126,12 +158,6 @@ class Context:
         if self.chooser is not None and len(variants) > 1:
             name = self.chooser(key, variants)
         return variants[name]()
-
-    def noted(self, check: IndexCheck) -> Value:
-        """The number in which a kernel stores an index that is out of range; 0 if there is none."""
-        name = f"index check {next(self._numbers)}"
-        self.checks[name] = check
-        return Value(name, (1,), "int64")
 
     def temporary(self, shape: Sequence[int], block: int = 0, half: bool = False) -> Value:
         """Memory for data between two launches of one node."""
@@ -320,7 +346,7 @@ class Source:
         prelude, body = "".join(p.prelude for p in parameters), "\n".join(self._body) + "\n"
         if self._alone:
             form = (self.name, self.arch.vector, declared, tuple(self._sizes))
-            return f"{macros}\n{outlined(*form, prelude + body)}"
+            return f"{macros}\n{_outlined(*form, prelude + body)}"
         declared += [f"int {name}" for name in self._sizes]
         guard = (
             ""
@@ -330,8 +356,37 @@ class Source:
                 f" || get_global_id(2) >= {grid[2]}) return;\n"
             )
         )
-        fixed = f"{fixed_group(group)}\n" if group else ""
+        fixed = f"{_fixed_group(group)}\n" if group else ""
         return (
             f"{macros}\n{fixed}__kernel void {self.name}({', '.join(declared)})\n"
             f"{{\n{prelude}{guard}{body}}}\n"
         )
+
+
+def _fixed_group(group: Grid) -> str:
+    """The attribute of a kernel that runs in groups of this size only."""
+    return f"__attribute__((reqd_work_group_size({', '.join(map(str, group))})))"
+
+
+def _outlined(
+    name: str, vector: str, declared: Sequence[str], sizes: Sequence[str], body: str
+) -> str:
+    """A kernel for groups of one work item, and the function that it calls to do all its work.
+
+    PoCL compiles the code of a kernel three times, of which one copy runs, but the function once.
+    The function takes a vector, ``zero``: LLVM would otherwise split vectors of 512 bits in it.
+
+    Args:
+        declared: parameters, one or more in each text.
+        sizes: names of the integers in the array that is the last parameter, if there are any.
+        body: uses ``item_0``, ``item_1``, ``item_2`` as the position of the work item.
+    """
+    parameters = ", ".join([*declared, *(["__global const int* restrict sizes"] if sizes else [])])
+    size_lines = "".join(f"  const int {text} = sizes[{i}];\n" for i, text in enumerate(sizes))
+    values = [*re.findall(r"(\w+)(?:,|$)", parameters), *(f"get_global_id({i})" for i in range(3))]
+    return (
+        f"__attribute__((noinline)) static void {name}_item({parameters}, "
+        f"int item_0, int item_1, int item_2, {vector} zero)\n{{\n{size_lines}{body}}}\n"
+        f"{_fixed_group((1, 1, 1))}\n__kernel void {name}({parameters})\n{{\n"
+        f"  {name}_item({', '.join(values)}, ({vector})(0.0f));\n}}\n"
+    )

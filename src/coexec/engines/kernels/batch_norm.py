@@ -7,10 +7,10 @@ import numpy as np
 
 from coexec.arrays import Array
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value, literal
-from coexec.engines.kernels.output import Output
+from coexec.engines.kernels.epilogue import Output
 from coexec.engines.kernels.per_channel import PerChannel
-from coexec.engines.kernels.positions import at, split
 from coexec.engines.kernels.unsupported import FLOAT32
+from coexec.engines.kernels.value import at, split
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["KERNELS"]

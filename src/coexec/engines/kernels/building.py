@@ -1,21 +1,26 @@
-"""Generates the launches of a module: read, clean up, alias, generate."""
+"""Generates the launches of a module: read, clean up, alias, generate.
+
+The only kernel file that imports onnx.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import onnx
+import onnx_ir as ir
+
+from coexec.arrays import Array
 from coexec.cache import rest
 from coexec.engines.kernels.aliasing import Aliases, alias
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.kernels.base import Chooser, Context, Kernel, KernelLaunch, Value
-from coexec.engines.kernels.host_boundary import Ends
+from coexec.engines.kernels.base import Chooser, Context, Kernel, KernelLaunch, Node, Value
+from coexec.engines.kernels.border import Ends
 from coexec.engines.kernels.images import Extent, stored_as_images
-from coexec.engines.kernels.index_check import IndexCheck
-from coexec.engines.kernels.module_reader import read_network
 from coexec.engines.kernels.network import DeviceGraph, clean_up
 from coexec.engines.kernels.operators import KERNELS
+from coexec.graph.graph import Tensor
 from coexec.lowering.module import Module
-
-__all__ = ["Build", "Scratch", "build"]
+from coexec.model.operators import operator_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +45,6 @@ class Build:
     scratch: tuple[Scratch, ...]
     images: Mapping[str, Extent]
     """Tensors between launches that are stored as images and not in buffers."""
-    checks: Mapping[str, IndexCheck]
-    """Checks of indices, by name of the number in which a launch stores an index out of range."""
 
 
 def build(
@@ -86,14 +89,7 @@ def build(
     external = {*network.inputs, *network.outputs}
     launches, images = stored_as_images(launches, aliases, external, arch)
     scratch = _scratch(launches, aliases, network, context)
-    checks = {name: _outside(check, outer) for name, check in context.checks.items()}
-    return Build(tuple(launches), tuple(tasks), aliases, scratch, images, checks)
-
-
-def _outside(check: IndexCheck, outer: Mapping[str, str]) -> IndexCheck:
-    """The check with the tensor names of the module."""
-    result, tensor = (outer.get(name, name) for name in (check.result, check.tensor))
-    return replace(check, result=result, tensor=tensor)
+    return Build(tuple(launches), tuple(tasks), aliases, scratch, images)
 
 
 def _scratch(
@@ -108,10 +104,38 @@ def _scratch(
             if not isinstance(value, Value):
                 continue
             root = aliases.of(value.name).root
-            if root in external or root in context.checks:
+            if root in external:
                 continue
             first, _ = lifetimes.get(root, (index, index))
             lifetimes[root] = (first, index)
             items = value.items if value.name not in network.tensors else aliases.items(root)
             sizes[root] = max(sizes.get(root, 0), items * value.size_bytes // max(value.items, 1))
     return tuple(Scratch(n, sizes[n], first, last) for n, (first, last) in lifetimes.items())
+
+
+def read_network(module: Module) -> DeviceGraph:
+    """The operators of a module, one node each."""
+    model = ir.serde.deserialize_model(onnx.load_model_from_string(module.proto))
+    graph = model.graph
+    constants: dict[str, Array] = dict(module.weights)
+    tensors = {t.name: t for t in (*module.inputs, *module.outputs)}
+    for name, value in graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        if name not in constants:
+            constants[name] = tensor.numpy()
+        tensors[name] = Tensor(name, tuple(tensor.shape.numpy()), tensor.dtype.numpy().name, True)
+    for node in graph:
+        for value in node.outputs:
+            shape, dtype = value.shape, value.dtype
+            if value.name and value.name not in tensors and shape is not None and dtype is not None:
+                size = tuple(shape.numpy())
+                tensors[value.name] = Tensor(value.name, size, dtype.numpy().name)
+    return DeviceGraph(
+        tuple(Node(operator_of(node)) for node in graph),
+        tensors,
+        constants,
+        tuple(t.name for t in module.inputs),
+        tuple(t.name for t in module.outputs),
+    )

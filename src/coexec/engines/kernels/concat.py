@@ -4,9 +4,8 @@ import math
 from collections.abc import Sequence
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value, ceil_div
-from coexec.engines.kernels.elements import vectors
-from coexec.engines.kernels.gather_text import shifted
-from coexec.engines.kernels.positions import split_lines
+from coexec.engines.kernels.elements import shifted, vectors
+from coexec.engines.kernels.value import split_lines
 
 __all__ = ["KERNELS"]
 

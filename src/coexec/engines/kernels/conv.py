@@ -1,10 +1,10 @@
 """Conv: selects the variant for this processor."""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from coexec.engines.kernels import (
-    conv_any,
     conv_cpu,
     conv_depthwise,
     conv_direct,
@@ -15,9 +15,12 @@ from coexec.engines.kernels import (
     conv_winograd,
 )
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Value
-from coexec.engines.kernels.conv_shape import ConvShape
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value
+from coexec.engines.kernels.conv_shape import ConvShape, computed_weights
+from coexec.engines.kernels.epilogue import Output
 from coexec.engines.kernels.unsupported import FLOAT32
+from coexec.engines.kernels.value import at
+from coexec.engines.kernels.window_loops import grid, output_coordinates, over_taps
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import windows
 
@@ -29,7 +32,7 @@ Variants = Mapping[str, Callable[[], list[KernelLaunch]]]
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     if windows(op, tensors, tensors[op.inputs[1]].shape[2:]) is None:
         return "the padding of Conv is negative or does not fit its output"
-    return None
+    return computed_weights(op, tensors)
 
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
@@ -48,7 +51,6 @@ def _variants(node: Node, context: Context) -> Variants:
     """Variants by name, the most promising one first."""
     op = node.operator
     x, y = context.value(op.inputs[0]), context.value(node.output)
-    constant = all(n in context.constants for n in op.inputs[1:] if n)
     on_cores = context.arch.family == "cpu"
     blocks = len(x.shape) == 4 and bool(y.block)
     if (
@@ -58,15 +60,15 @@ def _variants(node: Node, context: Context) -> Variants:
         and (not conv_few.fits(op, context))
     ):
         return {"images": lambda: conv_images.launches(node, context, launches)}
-    if not blocks or not (constant or on_cores) or op.inputs[0] in context.constants:
-        return {"any": lambda: conv_any.launches(node, context)}
+    if not blocks or op.inputs[0] in context.constants:
+        return {"any": lambda: _any(node, context)}
     shape = ConvShape.of(op, context.tensors)
     if conv_depthwise.fits(shape, x):
         return {"depthwise": lambda: conv_depthwise.launches(node, context, shape)}
     if on_cores:
         return _on_cores(node, context, shape)
     if shape.groups > 1 or not conv_tiled.fits(shape, x):
-        return {"any": lambda: conv_any.launches(node, context)}
+        return {"any": lambda: _any(node, context)}
     return _on_gpu(node, context, shape)
 
 
@@ -98,9 +100,7 @@ def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
             for m in (2, 4)
         },
     }
-    computed = context.constant(node.operator.inputs[1]) is None
-    ranked = ["direct"] if computed else ranked_on_cores(shape, x, context.arch)
-    return {name: variants[name] for name in ranked}
+    return {name: variants[name] for name in ranked_on_cores(shape, x, context.arch)}
 
 
 def ranked_on_cores(shape: ConvShape, x: Value, arch: Architecture) -> list[str]:
@@ -111,8 +111,45 @@ def ranked_on_cores(shape: ConvShape, x: Value, arch: Architecture) -> list[str]
     return sorted(seconds, key=seconds.__getitem__)
 
 
-KERNELS = {
-    "Conv": Kernel(
-        launches, FLOAT32, why_not, "padding that does not fit the output", takes_epilogue=True
-    )
-}
+def _any(node: Node, context: Context) -> list[KernelLaunch]:
+    """The general variant: a work item computes one scalar. Neighbours are neighbours along the
+    last axis, and share weights.
+
+    It is for what the others do not support: on GPUs one or three spatial axes, and groups that are
+    not whole blocks of channels.
+    """
+    op = node.operator
+    if conv_few.fits(op, context):
+        return conv_few.launches(node, context)
+    weight = context.tensors[op.inputs[1]].shape
+    slides = windows(op, context.tensors, weight[2:])
+    assert slides is not None
+    source = Source("conv_any", context.arch)
+    for argument, name in zip(("x", "w", "bias"), op.inputs, strict=False):
+        if name:
+            source.read(argument, context.operand(name))
+    output = Output(source, context, node, scalar=True)
+    shape = output.value.shape
+    per_group = weight[0] // op.int("group", 1)
+    lines, (n, c) = output_coordinates(shape[2:], shape[:2])
+    start = "GET_bias(AT_bias(channel))" if op.inputs[2:] and op.inputs[2] else "0.0f"
+    axes = range(len(slides))
+    element = at("x", [n, f"channel / {per_group} * {weight[1]} + c", *(f"i{a}" for a in axes)])
+    factor = at("w", ["channel", "c", *(f"k{a}" for a in axes)])
+    dilations = op.ints("dilations", (1,) * len(slides))
+    take = f"acc += GET_x({element}) * GET_w({factor});"
+    bounds, loops = over_taps(slides, dilations, [take])
+    lines += [
+        f"const int channel = {c};",
+        f"float acc = {start};",
+        *bounds,
+        f"for (int c = 0; c < {weight[1]}; c++)",
+        *loops,
+    ]
+    lines += output.store("acc", [n, "channel", *(f"o{a}" for a in axes)])
+    source.lines(lines)
+    return [source.finish(grid(shape[2:], math.prod(shape[:2])))]
+
+
+_REFUSED = "computed weights; padding that does not fit the output"
+KERNELS = {"Conv": Kernel(launches, FLOAT32, why_not, _REFUSED, takes_epilogue=True)}

@@ -30,7 +30,6 @@ from coexec.engines.kernels.conv_shape import (
     without_columns,
 )
 from coexec.engines.kernels.epilogue import Epilogue
-from coexec.engines.kernels.packing import Packed
 
 __all__ = ["launches", "seconds", "steps"]
 
@@ -55,7 +54,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
         copy, x, shape = padded_copy(context, x, shape, rows=False)
         kernels.append(copy)
     for part in _parts(context.arch, shape):
-        kernels += _DirectConv(node, context, shape, unpadded, x, *part).launches()
+        kernels.append(_DirectConv(node, context, shape, unpadded, x, *part).launch())
     return kernels
 
 
@@ -276,16 +275,15 @@ class _DirectConv:
         self._row = _RowTiles.of(self._arch, shape, size)
         self._chunks = _Chunks.of(self._arch, shape, x, size)
 
-    def launches(self) -> list[KernelLaunch]:
+    def launch(self) -> KernelLaunch:
         shape = self._shape
         split = _Split.of(self._arch, shape, self._x, self._groups, self._size)
         source = Source("conv_cpu", self._arch, sized=True, alone=True)
         source.read("x", self._x)
-        weights = Packed(self._context, self._node.operator.inputs[1], self._pack)
-        weights.declare(source, "w")
+        weights = self._context.constants[self._node.operator.inputs[1]]
+        source.constant("w", self._pack(weights))
         blocks = self._groups * self._size
-        bias = packed_bias(self._node, self._context, self._first, blocks)
-        bias.declare(source, "bias")
+        source.constant("bias", packed_bias(self._node, self._context, self._first, blocks))
         epilogue = Epilogue(source, self._context, self._node, self._node.epilogue)
         source.write("y", self._context.value(self._node.output))
         form = self._form()
@@ -300,7 +298,7 @@ class _DirectConv:
         head = self._node.operator.outputs[0]
         source.lines(text(form, partial(_finish, epilogue, head)))
         grid = (ceil_div(self._groups, split.groups), split.bands, shape.batch)
-        return [*weights.launches, *bias.launches, source.finish(grid, (1, 1, 1))]
+        return source.finish(grid, (1, 1, 1))
 
     def _form(self) -> Form:
         """The form of the kernel. A step has all channels of a few planes, or two channels if their

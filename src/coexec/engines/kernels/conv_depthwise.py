@@ -21,7 +21,6 @@ from coexec.engines.kernels.base import (
 )
 from coexec.engines.kernels.conv_shape import ConvShape, packed_bias
 from coexec.engines.kernels.epilogue import Epilogue
-from coexec.engines.kernels.packing import Packed
 
 __all__ = ["fits", "launches", "steps"]
 
@@ -33,13 +32,11 @@ def fits(shape: ConvShape, x: Value) -> bool:
 
 def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
-    weights = Packed(context, node.operator.inputs[1], lambda array: _packed(array, y))
-    bias = packed_bias(node, context, 0, y.slices)
     on_cores = context.arch.family == "cpu"
     source = Source("conv_depthwise", context.arch, sized=on_cores, alone=on_cores)
     source.read("x", x)
-    weights.declare(source, "w")
-    bias.declare(source, "bias")
+    source.constant("w", _packed(context.constants[node.operator.inputs[1]], y))
+    source.constant("bias", packed_bias(node, context, 0, y.slices))
     epilogue = Epilogue(source, context, node, node.epilogue)
     source.write("y", y)
     lines = _Lines(node, context, shape, epilogue, source)
@@ -47,7 +44,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
         rows = max(1, ceil_div(shape.out_h, 4 * context.arch.compute_units))
         source.add(lines.rows(rows))
         grid = (ceil_div(shape.out_h, rows), y.slices, shape.batch)
-        return [*weights.launches, *bias.launches, source.finish(grid, (1, 1, 1))]
+        return [source.finish(grid, (1, 1, 1))]
     source.add(
         f"  const int ox = get_global_id(0), row = get_global_id(1);\n"
         f"  const int s = get_global_id(2) % {y.slices}, n = get_global_id(2) / {y.slices};"
@@ -55,7 +52,7 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     source.add(lines.pixel())
     grid = (shape.out_w, shape.out_h, y.slices * shape.batch)
     launch = source.finish(grid, convolution=shape.traits("depthwise"))
-    return [*weights.launches, *bias.launches, launch]
+    return [launch]
 
 
 def steps(arch: Architecture, shape: ConvShape, y: Value) -> dict[str, float]:

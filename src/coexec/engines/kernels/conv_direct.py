@@ -34,13 +34,12 @@ _GROUP = 128
 
 def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
-    weights = context.constant(node.operator.inputs[1])
-    assert weights is not None
+    weights = context.constants[node.operator.inputs[1]]
     pairs = _pairs(shape)
     source = Source("conv_direct", context.arch)
     source.read("x", x)
     source.constant("w", _packed(weights, x, pairs))
-    packed_bias(node, context, 0, pairs * _BLOCKS).declare(source, "bias")
+    source.constant("bias", packed_bias(node, context, 0, pairs * _BLOCKS))
     epilogue = Epilogue(source, context, node, node.epilogue)
     source.write("y", y)
     pixels, blocks = range(_PIXELS), range(_BLOCKS)

@@ -17,8 +17,8 @@ from coexec.engines.kernels.base import (
     indented,
 )
 from coexec.engines.kernels.conv_shape import ConvShape, padded_copy
-from coexec.engines.kernels.output import Output
-from coexec.engines.kernels.reductions import across_lanes, total
+from coexec.engines.kernels.epilogue import Output
+from coexec.engines.kernels.row_kernel import across_lanes, total
 from coexec.graph.graph import Operator
 
 __all__ = ["fits", "launches"]
@@ -45,9 +45,8 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def _launch(node: Node, context: Context, x: Value, shape: ConvShape) -> KernelLaunch:
-    weights = context.constant(node.operator.inputs[1])
+    weights = context.constants[node.operator.inputs[1]]
     bias = context.constant(node.operator.inputs[2]) if node.operator.inputs[2:] else None
-    assert weights is not None
     channels = range(shape.out_channels)
     most = max(1, context.arch.registers // 2 // len(channels))
     pixels = range(min(most, 6, shape.out_w))

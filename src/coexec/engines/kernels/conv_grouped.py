@@ -26,7 +26,6 @@ from coexec.engines.kernels.base import (
 )
 from coexec.engines.kernels.conv_shape import ConvShape, packed_bias, padded_copy
 from coexec.engines.kernels.epilogue import Epilogue
-from coexec.engines.kernels.packing import Packed
 
 __all__ = ["launches", "steps"]
 
@@ -58,16 +57,14 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     op = node.operator
     x, y = context.value(op.inputs[0]), context.value(node.output)
     reads = _Reads.of(shape, context.arch.block)
-    weights = Packed(context, op.inputs[1], lambda array: _packed(array, reads, y, shape))
-    bias = packed_bias(node, context, 0, y.slices)
-    kernels = [*weights.launches, *bias.launches]
+    kernels: list[KernelLaunch] = []
     if shape.left or shape.right > 0:
         copy, x, shape = padded_copy(context, x, shape, rows=False)
         kernels.append(copy)
     source = Source("conv_grouped", context.arch, sized=True, alone=True)
     source.read("x", x)
-    weights.declare(source, "w")
-    bias.declare(source, "bias")
+    source.constant("w", _packed(context.constants[op.inputs[1]], reads, y, shape))
+    source.constant("bias", packed_bias(node, context, 0, y.slices))
     source.constant("reads", np.array(_table(reads, shape), np.int32), vector=1)
     shared = any(each.count > shape.in_channels for each in reads)
     if shared:

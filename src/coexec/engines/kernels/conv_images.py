@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coexec.arrays import Array
 from coexec.engines.kernels.base import (
     Context,
     KernelLaunch,
@@ -22,7 +21,7 @@ from coexec.engines.kernels.base import (
     in_half,
     indented,
 )
-from coexec.engines.kernels.output import Output
+from coexec.engines.kernels.epilogue import Output
 from coexec.graph.graph import Operator, Scalars, Tensor
 from coexec.graph.rules.windows import Window, windows
 
@@ -77,11 +76,9 @@ def _behind(slide: Window) -> int:
 
 
 def fits(op: Operator, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether there are one to three spatial axes. Weights of several depths must be constant."""
-    filters = tensors[op.inputs[1]]
-    depths = filters.shape[2] if len(filters.shape) == 5 else 1
-    packable = depths == 1 or filters.constant
-    return packable and 3 <= len(filters.shape) <= 5 and not tensors[op.inputs[0]].constant
+    """Whether there are one to three spatial axes."""
+    x = tensors[op.inputs[0]]
+    return 3 <= len(x.shape) <= 5 and not x.constant
 
 
 def launches(node: Node, context: Context, inner: Launches) -> list[KernelLaunch]:
@@ -119,14 +116,13 @@ def transposed(node: Node, context: Context, inner: Launches) -> list[KernelLaun
         return (*shape[:2], 1, shape[2]) if flat else tuple(shape)
 
     out = _blocks(context, image(y.shape))
-    tensors, constants = dict(context.tensors), dict(context.constants)
+    tensors = dict(context.tensors)
     for tensor in (x, filters):
         tensors[tensor.name] = replace(tensor, shape=image(tensor.shape))
     tensors[out.name] = Tensor(out.name, out.shape, "float32")
-    array = context.constant(filters.name)
-    if array is not None:
-        constants[filters.name] = array.reshape(image(array.shape))
-    blocks = {n: context.value(n).block for n in (x.name, filters.name)} | {out.name: out.block}
+    array = context.constants[filters.name]
+    constants = {**context.constants, filters.name: array.reshape(image(array.shape))}
+    blocks = {x.name: context.value(x.name).block, out.name: out.block}
     inside = replace(
         context, tensors=tensors, constants=constants, blocks={**context.blocks, **blocks}
     )
@@ -158,13 +154,8 @@ def _over_images(
     tensors = {v.name: Tensor(v.name, v.shape, "float32") for v in (images, made)}
     tensors[name] = replace(filters, shape=(outputs, depths * channels, *plane))
     blocks = {images.name: images.block, made.name: made.block}
-    constants = dict(context.constants)
-    array: Array | None = context.constant(name)
-    if array is not None:
-        split = array.reshape(outputs, channels, depths, -1).swapaxes(1, 2)
-        constants[name] = split.reshape(tensors[name].shape)
-    else:
-        blocks[name] = context.value(name).block
+    split = context.constants[name].reshape(outputs, channels, depths, -1).swapaxes(1, 2)
+    constants = {**context.constants, name: split.reshape(tensors[name].shape)}
     inside = replace(
         context,
         tensors={**context.tensors, **tensors},

@@ -17,11 +17,18 @@ from coexec.engines.kernels.base import (
     Value,
     ceil_div,
 )
-from coexec.engines.kernels.packing import Packed
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import windows
 
-__all__ = ["ConvShape", "in_turns", "packed_bias", "padded_copy", "tile_cycles", "without_columns"]
+__all__ = [
+    "ConvShape",
+    "computed_weights",
+    "in_turns",
+    "packed_bias",
+    "padded_copy",
+    "tile_cycles",
+    "without_columns",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +199,18 @@ def without_columns(shape: ConvShape) -> ConvShape:
     return replace(shape, in_w=shape.in_w + shape.left + max(shape.right, 0), left=0, right=0)
 
 
-def packed_bias(node: Node, context: Context, first: int, blocks: int) -> Packed:
+def computed_weights(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    """The reason if weights or bias are computed, or None: kernels read them packed."""
+    if all(tensors[name].constant for name in op.inputs[1:] if name):
+        return None
+    return f"the weights of {op.op_type} are computed, not constant"
+
+
+def packed_bias(node: Node, context: Context, first: int, blocks: int) -> Array:
     """The bias of ``blocks`` blocks of channels from block ``first`` on; zeros if there is none."""
-    b = context.arch.block
-
-    def pack(values: Array) -> Array:
-        bias = np.zeros(blocks * b, values.dtype)
-        part = values[first * b : (first + blocks) * b]
+    b, name = context.arch.block, "".join(node.operator.inputs[2:])
+    bias = np.zeros(blocks * b, np.float32)
+    if name:
+        part = context.constants[name][first * b : (first + blocks) * b]
         bias[: part.size] = part
-        return bias
-
-    inputs = node.operator.inputs
-    return Packed(context, inputs[2] if len(inputs) > 2 else "", pack)
+    return bias

@@ -26,7 +26,6 @@ from coexec.engines.kernels.base import (
 )
 from coexec.engines.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.kernels.epilogue import Epilogue
-from coexec.engines.kernels.packing import Packed
 
 __all__ = ["TileShape", "fits", "launches", "steps", "tile_shapes"]
 
@@ -131,8 +130,7 @@ def launches(
     node: Node, context: Context, shape: ConvShape, tile_shape: TileShape
 ) -> list[KernelLaunch]:
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
-    weights = context.constant(node.operator.inputs[1])
-    assert weights is not None
+    weights = context.constants[node.operator.inputs[1]]
     tile = _TiledConv(shape, tile_shape, x, y)
     bias = packed_bias(node, context, 0, y.slices)
     source = Source("conv_tiled", context.arch)
@@ -140,7 +138,7 @@ def launches(
     source.constant("w", _packed(weights, tile))
     kernels: list[KernelLaunch] = []
     if tile_shape.splits == 1:
-        bias.declare(source, "bias")
+        source.constant("bias", bias)
         epilogue = Epilogue(source, context, node, node.epilogue)
         source.write("y", y)
         position = ["n", "block", "oy", "ox"]
@@ -168,13 +166,13 @@ def _sum_launch(
     shape: ConvShape,
     partial: Value,
     y: Value,
-    bias: Packed,
+    bias: Array,
     splits: int,
 ) -> KernelLaunch:
     """The kernel that adds the sums of the splits and the bias, and applies the epilogue."""
     source = Source("conv_sum", context.arch)
     source.read("p", partial)
-    bias.declare(source, "bias")
+    source.constant("bias", bias)
     epilogue = Epilogue(source, context, node, node.epilogue)
     source.write("y", y)
     plane = shape.out_h * shape.out_w

@@ -28,12 +28,11 @@ from coexec.engines.kernels.base import (
     ceil_div,
     indented,
 )
-from coexec.engines.kernels.conv_shape import ConvShape, padded_copy
-from coexec.engines.kernels.output import Output
-from coexec.engines.kernels.packing import Packed
+from coexec.engines.kernels.conv_shape import ConvShape, computed_weights, padded_copy
+from coexec.engines.kernels.epilogue import Output
 from coexec.engines.kernels.per_channel import PerChannel
-from coexec.engines.kernels.positions import at
 from coexec.engines.kernels.unsupported import FLOAT32
+from coexec.engines.kernels.value import at
 from coexec.engines.kernels.window_loops import grid, output_coordinates
 from coexec.graph.graph import Operator, Tensor
 
@@ -74,7 +73,7 @@ def by_scalars(op: Operator, context: Context) -> bool:
     if axes > 2 or context.tensors[op.inputs[0]].constant:
         return True
     blocks = axes == 2 and bool(context.value(op.outputs[0]).block)
-    if context.arch.family != "cpu" and not (blocks and context.tensors[op.inputs[1]].constant):
+    if context.arch.family != "cpu" and not blocks:
         return True
     return not (_in_blocks(op, context) or (blocks and _is_depthwise(op, context)))
 
@@ -173,34 +172,31 @@ def _tiled(
     """The launches where work items compute vectors of output channels.
 
     On CPU cores the input is copied first, with zeros left and right, so that taps need no test
-    whether they are inside. This is not done for computed weights: times zero, they might be NaN.
+    whether they are inside.
     """
     op, arch = node.operator, context.arch
     on_cores = arch.family == "cpu"
-    filled = on_cores and context.constant(op.inputs[1]) is not None
     source = Source("conv_transpose", arch)
     x = context.value(op.inputs[0])
     groups = op.int("group", 1)
-    weights = Packed(
-        context,
-        op.inputs[1],
-        lambda array: (
-            _packed_lanes(array, arch.block) if depthwise else _packed(array, groups, arch.block)
-        ),
-    )
-    kernels, columns = list(weights.launches), axes[1]
+    weights = context.constants[op.inputs[1]]
+    kernels: list[KernelLaunch] = []
+    columns = axes[1]
     _, _, height, width = context.value(node.output).shape
-    most = min(_MOST_PIXELS, arch.registers - 3) if filled else _PIXELS
+    most = min(_MOST_PIXELS, arch.registers - 3) if on_cores else _PIXELS
     room = ceil_div(width, columns.stride)
-    pixels = ceil_div(room, ceil_div(room, most)) if filled else min(most, room)
+    pixels = ceil_div(room, ceil_div(room, most)) if on_cores else min(most, room)
     tiles = ceil_div(room, pixels)
-    if filled:
+    if on_cores:
         copy, x, columns = _with_zeros(context, x, columns, tiles * pixels)
         kernels += copy
         source.read("x", x)
     else:
         x = source.read("x", context.operand(op.inputs[0]))
-    weights.declare(source, "w")
+    packed = (
+        _packed_lanes(weights, arch.block) if depthwise else _packed(weights, groups, arch.block)
+    )
+    source.constant("w", packed)
     bias = (
         PerChannel(source, "bias", context.operand(op.inputs[2]))
         if op.inputs[2:] and op.inputs[2]
@@ -210,7 +206,7 @@ def _tiled(
     slices, stride = output.value.slices, columns.stride
     inner = x.shape[1] // groups
     start = bias.vector("slice") if bias else f"({arch.vector})(0.0f)"
-    tap = _Tap(x, axes[0], columns, inner, pixels, depthwise, checked=not filled).lines()
+    tap = _Tap(x, axes[0], columns, inner, pixels, depthwise, checked=not on_cores).lines()
     lines = [
         f"const int o0 = get_global_id(1), slice = get_global_id(2) % {slices};",
         f"const int n = get_global_id(2) / {slices}, tile = get_global_id(0) / {stride};",
@@ -330,4 +326,8 @@ def _packed_lanes(weights: Array, block: int) -> Array:
     return aligned(blocks.transpose(0, 2, 3, 1))
 
 
-KERNELS = {"ConvTranspose": Kernel(launches, FLOAT32, takes_epilogue=True)}
+KERNELS = {
+    "ConvTranspose": Kernel(
+        launches, FLOAT32, computed_weights, "computed weights", takes_epilogue=True
+    )
+}

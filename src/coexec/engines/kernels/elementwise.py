@@ -24,10 +24,8 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
         return f"Shrink of {used[0].dtype}: ONNX Runtime computes it in float32"
     if kind == "Dropout":
         return _training(op, tensors)
-    if kind == "BitCast" and tensors[op.outputs[0]].item_bytes != used[0].item_bytes:
-        return f"BitCast of {used[0].dtype} to elements of another size"
     target = tensors[op.outputs[0]].shape
-    if kind != "CastLike" and any(broadcast_axes(t.shape, target) is None for t in used):
+    if any(broadcast_axes(t.shape, target) is None for t in used):
         shapes = " and ".join(str(t.shape) for t in used)
         return f"{kind} of {shapes} to {target}: not a broadcast from the last axis on"
     if 0 < op.version < _RIGHT_ALIGNED and "axis" in op.attributes:
@@ -63,8 +61,8 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def _kernel(kind: str) -> Kernel:
-    special = {"BitCast": "elements of another size", "Dropout": "training; a mask that is read"}
-    refuses = special.get(kind, "alignment of axes other than numpy's")
+    dropout, others = "training; a mask that is read", "alignment of axes other than numpy's"
+    refuses = dropout if kind == "Dropout" else others
     types = FLOATS if kind in FLOAT_ONLY else ALL
     joins: Literal["scalars", "vectors"] = "vectors" if kind in VECTOR_SAFE else "scalars"
     return Kernel(launches, types, why_not, refuses, takes_epilogue=True, joins=joins)

@@ -6,12 +6,12 @@ ONNX.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from coexec.arrays import Array
-from coexec.engines.kernels.axis_merge import merged
 from coexec.engines.kernels.base import (
     CTYPES,
     Context,
@@ -22,12 +22,37 @@ from coexec.engines.kernels.base import (
     literal,
     row_major,
 )
-from coexec.engines.kernels.expressions import VECTOR_SAFE, expression, helpers
-from coexec.engines.kernels.patterns import Call
-from coexec.engines.kernels.positions import neighbours
+from coexec.engines.kernels.expressions import VECTOR_SAFE, Call, expression
+from coexec.engines.kernels.value import at, neighbours
 from coexec.graph.graph import Operator
 
-__all__ = ["Epilogue", "Operand", "operand_value"]
+
+def merged(out: Value, operands: Collection[Value]) -> Callable[[Value], Value]:
+    """The function that merges axes of ``out`` and of the operands, which are broadcast to it.
+
+    Neighbouring axes become one if each operand has the size of ``out``, or size 1, on all of them.
+    Tensors in blocks keep their axes.
+    """
+    if any(value.block for value in (out, *operands)):
+        return lambda value: value
+    rank = len(out.shape)
+    shapes = [(1,) * (rank - len(v.shape)) + v.shape for v in operands]
+    groups: list[list[int]] = []
+    kinds: list[tuple[bool, ...] | None] = []
+    for axis, size in enumerate(out.shape):
+        kind = tuple(shape[axis] == size for shape in shapes) if size > 1 else None
+        if groups and (kind is None or kinds[-1] in (None, kind)):
+            groups[-1].append(axis)
+            kinds[-1] = kind or kinds[-1]
+        else:
+            groups.append([axis])
+            kinds.append(kind)
+
+    def view(value: Value) -> Value:
+        shape = (1,) * (rank - len(value.shape)) + value.shape
+        return replace(value, shape=tuple(math.prod(shape[a] for a in group) for group in groups))
+
+    return view
 
 
 class Epilogue:
@@ -74,9 +99,6 @@ class Epilogue:
             )
             for i, (name, value) in enumerate(values.items())
         }
-        functions = (helpers(op, context.tensors[op.outputs[0]].dtype) for op in operators)
-        for text in dict.fromkeys(functions):
-            source.define(text)
 
     def apply(
         self, start: str, start_name: str, position: Sequence[str], tag: str = ""
@@ -129,7 +151,7 @@ class Epilogue:
 
 def _read(op: Operator) -> tuple[str, ...]:
     """The operands that are read at run time; others were used when the kernel was generated."""
-    return op.inputs[:1] if op.op_type in ("CastLike", "Dropout") else op.inputs
+    return op.inputs[:1] if op.op_type == "Dropout" else op.inputs
 
 
 def _along_rows(
@@ -243,3 +265,36 @@ def _packed(array: Array, out: Value) -> Array:
     packed = np.zeros(out.slices * out.block, np.float32)
     packed[: array.size] = array.reshape(-1)
     return packed
+
+
+class Output:
+    """Declares the result of a node as ``y``, and the operands of its epilogue."""
+
+    def __init__(self, source: Source, context: Context, node: Node, scalar: bool = False) -> None:
+        """``scalar``: the kernel computes one scalar at a time, in any layout."""
+        self._epilogue = Epilogue(source, context, node, node.epilogue, scalar)
+        self._head = node.operator.outputs[0]
+        self._ctype = CTYPES[context.tensors[self._head].dtype]
+        self.has_epilogue = bool(node.epilogue)
+        self.value = self._epilogue.out
+        self.vector = self._epilogue.vector
+        """Whether `store` takes vectors of channels."""
+        if self.vector:
+            self._ctype = context.arch.vector
+        source.write("y", self.value)
+
+    def store(self, value: str, coordinates: Sequence[str], tag: str = "") -> list[str]:
+        """Lines that apply the epilogue to ``value`` and store the result.
+
+        Args:
+            value: an expression of a vector at (n, slice, y, x), or of a scalar.
+            coordinates: all coordinates of the target.
+            tag: makes names of variables distinct where this is called several times.
+        """
+        variable = f"made{tag}"
+        lines, result = self._epilogue.apply(variable, self._head, coordinates, tag)
+        lines.insert(0, f"const {self._ctype} {variable} = {value};")
+        if self.vector:
+            return [*lines, f"STORE_y(VEC_y({', '.join(coordinates)}), {result});"]
+        ctype = CTYPES[self.value.dtype]
+        return [*lines, f"PUT_y({at('y', coordinates)}, ({ctype})({result}));"]

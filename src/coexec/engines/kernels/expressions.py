@@ -1,27 +1,81 @@
-"""Element-wise ONNX operators as OpenCL C expressions.
+"""Element-wise ONNX operators as OpenCL C expressions, and the patterns that become their text.
 
 The same text works on scalars and on vectors of floats: comparisons of vectors give masks, and
 ``mask ? a : b`` selects lane by lane. Limits are comparisons and not fmin and fmax: NaN stays NaN,
 as in ONNX, and PoCL needs fewer instructions for them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from coexec.engines.kernels.base import CTYPES
-from coexec.engines.kernels.patterns import (
-    Call,
-    Text,
-    binary,
-    filled,
-    folded,
-    is_float,
-    unary,
-)
+from coexec.engines.kernels.base import CTYPES, literal
 from coexec.graph.graph import Operator
 
-__all__ = ["FLOAT_ONLY", "OPERATORS", "VECTOR_SAFE", "expression", "helpers", "limited"]
+__all__ = ["FLOAT_ONLY", "OPERATORS", "VECTOR_SAFE", "Call", "expression", "is_float"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator and the text of its operands, which should be plain names."""
+
+    op: Operator
+    arguments: Sequence[str]
+    """Text of the operands; "" where an optional one is absent."""
+    dtypes: Sequence[str]
+    """Types of the operands."""
+    dtype: str
+    """Type of the result, which is assigned to a variable of this type."""
+
+    def number(self, value: float) -> str:
+        """A constant of the operands' type."""
+        return literal(value, self.dtypes[0])
+
+    def attribute(self, name: str, default: float) -> str:
+        """A number from the attributes, as a constant."""
+        return self.number(self.op.number(name, default))
+
+
+Text = Callable[[Call], str]
+
+
+def is_float(dtype: str) -> bool:
+    """Whether functions of real numbers are defined for the type."""
+    return dtype in ("float32", "float64")
+
+
+def unary(pattern: str) -> Text:
+    """Text from a pattern of the only operand ``a``, and of ``zero`` of its type."""
+    return lambda call: pattern.format(a=call.arguments[0], zero=call.number(0))
+
+
+def binary(pattern: str) -> Text:
+    """Text from a pattern of the operands ``a`` and ``b``."""
+    return lambda call: pattern.format(a=call.arguments[0], b=call.arguments[1])
+
+
+def folded(pattern: str) -> Text:
+    """Text from a pattern of two operands, applied to any number of operands from the left."""
+
+    def text(call: Call) -> str:
+        result, *operands = call.arguments
+        for operand in operands:
+            result = pattern.format(a=result, b=operand)
+        return result
+
+    return text
+
+
+def filled(pattern: str, constants: Mapping[str, float] | None = None, **defaults: float) -> Text:
+    """Text from a pattern of the input, attributes with these defaults, and further constants."""
+
+    def text(call: Call) -> str:
+        values = {k: call.attribute(k, v) for k, v in defaults.items()}
+        values |= {k: call.number(v) for k, v in (constants or {}).items()}
+        return pattern.format(a=call.arguments[0], **values)
+
+    return text
 
 
 def limited(value: str, low: str, high: str) -> str:
@@ -71,6 +125,13 @@ def _unless_tiny(function: str, series: str) -> str:
     return f"(fabs({{a}}) < 0.015625f ? {series} : {function}({{a}}))"
 
 
+def _pow(call: Call) -> str:
+    """A power; the exponent may be of another type."""
+    a, b = call.arguments
+    same = call.dtypes[1] == call.dtype
+    return f"pow({a}, {b})" if same else f"pow({a}, ({CTYPES[call.dtype]}){b})"
+
+
 _UNIT = {"zero": 0.0, "one": 1.0}
 
 FLOAT_ONLY: Mapping[str, Text] = {
@@ -100,70 +161,10 @@ FLOAT_ONLY: Mapping[str, Text] = {
     "Floor": unary("floor({a})"), "Ceil": unary("ceil({a})"), "Round": unary("rint({a})"),
     "Sin": unary(_unless_tiny("sin", "{a} * (1.0f - {a} * {a} / 6.0f)")),
     "Cos": unary(_unless_tiny("cos", "1.0f - {a} * {a} / 2.0f")),
-    "Tan": unary(_unless_tiny("tan", "{a} * (1.0f + {a} * {a} / 3.0f)")),
-    "Asin": unary("asin({a})"), "Acos": unary("acos({a})"), "Atan": unary("atan({a})"),
-    "Sinh": unary("sinh({a})"), "Cosh": unary("cosh({a})"),
-    "Asinh": unary("asinh({a})"), "Acosh": unary("acosh({a})"), "Atanh": unary("atanh({a})"),
+    "Div": binary("({a} / {b})"), "Pow": _pow,
     "Mean": lambda c: f"(({' + '.join(c.arguments)}) * {c.number(1 / len(c.arguments))})",
 }  # fmt: skip
 """Operators that are defined here for floats only."""
-
-
-def _div(call: Call) -> str:
-    """A division, truncated for integers. An integer divided by 0 is 0, so that it does not stop
-    the process."""
-    a, b = call.arguments
-    if is_float(call.dtype):
-        return f"({a} / {b})"
-    return f"({b} == 0 ? 0 : {_unless_minus_one(call, f'-{a}', f'{a} / {b}')})"
-
-
-def _mod(call: Call) -> str:
-    """The remainder with the sign of the divisor; with ``fmod``, with the sign of the dividend."""
-    a, b = call.arguments
-    if is_float(call.dtype):
-        remainder, none = f"fmod({a}, {b})", "0.0f"
-    else:
-        remainder, none = f"({b} == 0 ? 0 : {_unless_minus_one(call, '0', f'{a} % {b}')})", "0"
-    if call.op.int("fmod", 0) or call.dtype.startswith("uint"):
-        return remainder
-    turned = f"{remainder} != {none} && ({remainder} < {none}) != ({b} < {none})"
-    return f"({remainder} + ({turned} ? {b} : {none}))"
-
-
-def _unless_minus_one(call: Call, then: str, otherwise: str) -> str:
-    """``then`` if the divisor is -1: smallest integer / -1 traps, as a division by 0 does."""
-    if call.dtype.startswith("uint"):
-        return f"({otherwise})"
-    return f"({call.arguments[1]} == -1 ? {then} : {otherwise})"
-
-
-def _pow(call: Call) -> str:
-    a, b = call.arguments
-    if is_float(call.dtype):
-        same = call.dtypes[1] == call.dtype
-        return f"pow({a}, {b})" if same else f"pow({a}, ({CTYPES[call.dtype]}){b})"
-    power = f"power_of({a}, (double){b})"
-    if call.dtype.endswith("64"):
-        return power
-    limits = np.iinfo(call.dtype)  # a result out of range is the lowest number, as on x86
-    low, high = limits.min, limits.max
-    return f"({power} < {low}L || {power} > {high}L ? {low}L : {power})"
-
-
-def _shift(call: Call) -> str:
-    """A shift. If it is out of range, only copies of the sign remain."""
-    a, b = call.arguments
-    bits = np.iinfo(call.dtype).bits
-    left = call.op.text("direction", "") == "LEFT"
-    sign = "0" if left or call.dtype.startswith("uint") else f"({a} < 0 ? -1 : 0)"
-    return f"({b} < 0 || {b} >= {bits} ? {sign} : {a} {'<<' if left else '>>'} {b})"
-
-
-def _is_infinite(call: Call) -> str:
-    infinities = {"detect_positive": "INFINITY", "detect_negative": "-INFINITY"}
-    terms = [f"{call.arguments[0]} == {v}" for k, v in infinities.items() if call.op.int(k, 1)]
-    return f"({' || '.join(terms) or '0'})"
 
 
 def _cast(call: Call) -> str:
@@ -184,8 +185,7 @@ OPERATORS: Mapping[str, Text] = {
     "Clip": _clip,
     "PRelu": binary("({a} < 0 ? {a} * {b} : {a})"),
     "Add": binary("({a} + {b})"), "Sub": binary("({a} - {b})"),
-    "Mul": binary("({a} * {b})"), "Div": _div, "Mod": _mod, "Pow": _pow,
-    "Sum": folded("({a} + {b})"),
+    "Mul": binary("({a} * {b})"), "Sum": folded("({a} + {b})"),
     "Max": folded("((({a} > {b}) | ({a} != {a})) ? {a} : {b})"),  # {a} != {a}: NaN
     "Min": folded("((({a} < {b}) | ({a} != {a})) ? {a} : {b})"),
     "Neg": unary("(-{a})"),
@@ -203,46 +203,16 @@ OPERATORS: Mapping[str, Text] = {
     "LessOrEqual": binary("({a} <= {b})"),
     "And": binary("({a} && {b})"), "Or": binary("({a} || {b})"),
     "Xor": binary("(({a} != 0) != ({b} != 0))"), "Not": unary("(!{a})"),
-    "BitwiseAnd": binary("({a} & {b})"), "BitwiseOr": binary("({a} | {b})"),
-    "BitwiseXor": binary("({a} ^ {b})"), "BitwiseNot": unary("(~{a})"), "BitShift": _shift,
-    "IsNaN": unary("({a} != {a})"), "IsInf": _is_infinite,
     "Where": lambda call: "({} != 0 ? {} : {})".format(*call.arguments),
-    "Cast": _cast, "CastLike": _cast,
-    "BitCast": lambda call: f"as_{CTYPES[call.dtype]}({call.arguments[0]})",
-    "Identity": unary("{a}"),
-    "Dropout": unary("{a}"),
+    "Cast": _cast, "Identity": unary("{a}"), "Dropout": unary("{a}"),
 }  # fmt: skip
 """All element-wise operators."""
 
 VECTOR_SAFE = frozenset(
-    {*FLOAT_ONLY, "Relu", "Clip", "PRelu", "Add", "Sub", "Mul", "Div", "Pow", "Sum", "Max", "Min",
+    {*FLOAT_ONLY, "Relu", "Clip", "PRelu", "Add", "Sub", "Mul", "Sum", "Max", "Min",
      "Neg", "Abs", "Sign", "Where", "Identity", "Dropout"}
 )  # fmt: skip
 """Operators that may run on vectors of floats, if the result is float32."""
-
-_POWERS = """
-long power_of(long base, double exponent)
-{
-  const double real = pow((double)base, exponent);
-  if (!(fabs(real) < 9.2233720335e18)) return LONG_MIN;
-  if (exponent != rint(exponent)) {
-    const double whole = rint(real);  // pow is not exact
-    return (long)(fabs(real - whole) < 1e-12 * fabs(real) ? whole : real);
-  }
-  if (exponent < 0) return base == 1 ? 1 : base == -1 ? (fmod(exponent, 2.0) != 0 ? -1 : 1) : 0;
-  long power = 1;
-  if (base != 0 && base != 1 && base != -1) {
-    for (int k = 0; k < (int)exponent; k++) power *= base;
-  } else if (exponent != 0) power = base == -1 && fmod(exponent, 2.0) == 0 ? 1 : base;
-  return (long)(double)power;
-}
-"""
-"""Computed as a 64-bit float, as in ONNX Runtime, and exact where that is exact."""
-
-
-def helpers(op: Operator, dtype: str) -> str:
-    """Functions that the expression of ``op`` calls, or nothing."""
-    return _POWERS if op.op_type == "Pow" and not is_float(dtype) else ""
 
 
 def expression(call: Call) -> str:

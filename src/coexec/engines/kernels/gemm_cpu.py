@@ -24,8 +24,8 @@ from coexec.engines.kernels.base import (
     ceil_div,
     indented,
 )
-from coexec.engines.kernels.positions import at, neighbours, split
 from coexec.engines.kernels.product import Operands, Product
+from coexec.engines.kernels.value import at, neighbours, split
 
 __all__ = ["launches", "steps"]
 

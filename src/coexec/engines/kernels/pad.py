@@ -1,15 +1,15 @@
-"""Pad and CenterCropPad: elements of the input, or border elements as the mode defines them."""
+"""Pad: elements of the input, or border elements as the mode defines them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, literal
-from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.parameters import numbers
+from coexec.engines.kernels.elements import moved
+from coexec.engines.kernels.unsupported import numbers
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["KERNELS"]
 
-_MODES = ("constant", "edge", "reflect", "wrap")
+_MODES = ("constant", "edge", "reflect")
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
@@ -35,24 +35,13 @@ def _borders(op: Operator, rank: int) -> dict[int, tuple[int, int]]:
     return {a: (int(b), int(e)) for a, (b, e) in zip(order, pairs, strict=True) if b or e}
 
 
-def _centered(source: Sequence[int], target: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """As `_borders`, with half of the difference of sizes on either side."""
-    borders = {}
-    for axis, (size, length) in enumerate(zip(source, target, strict=True)):
-        begin = (length - size) // 2 if length > size else -((size - length) // 2)
-        if length != size:
-            borders[axis] = (begin, length - size - begin)
-    return borders
-
-
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("pad", context.arch)
     x = source.read("x", context.operand(op.inputs[0]))
     y = context.value(node.output)
     mode = op.text("mode", "constant")
-    centered = op.op_type == "CenterCropPad"
-    borders = _centered(x.shape, y.shape) if centered else _borders(op, len(y.shape))
+    borders = _borders(op, len(y.shape))
     lines, inside = [], []
     for axis, (begin, _) in borders.items():
         size = x.shape[axis]
@@ -83,8 +72,6 @@ def _mirrored(mode: str, q: str, size: int) -> str:
     """The statement that maps ``q`` to a position inside of the axis."""
     if mode == "edge" or size == 1:
         return f"{q} = clamp({q}, 0, {size - 1});"
-    if mode == "wrap":
-        return f"{q} = ({q} % {size} + {size}) % {size};"
     period = 2 * (size - 1)
     return f"{q} = ({q} % {period} + {period}) % {period}; {q} = min({q}, {period} - {q});"
 
@@ -97,7 +84,4 @@ def _outside(source: Source, context: Context, op: Operator) -> str:
     return literal(op.number("value", 0.0), context.tensors[op.inputs[0]].dtype)
 
 
-KERNELS = {
-    "CenterCropPad": Kernel(launches),
-    "Pad": Kernel(launches, why_not=why_not, refuses="unknown modes; computed pads or axes"),
-}
+KERNELS = {"Pad": Kernel(launches, why_not=why_not, refuses="the mode wrap; computed pads or axes")}

@@ -4,7 +4,7 @@ import numpy as np
 
 from coexec.arrays import Array
 from coexec.engines.kernels.base import Source, Value, ceil_div
-from coexec.engines.kernels.positions import at
+from coexec.engines.kernels.value import at
 
 __all__ = ["PerChannel"]
 
@@ -12,27 +12,23 @@ __all__ = ["PerChannel"]
 class PerChannel:
     """A parameter with one number for each channel: scale or bias of a norm."""
 
-    def __init__(
-        self, source: Source, argument: str, numbers: Array | Value, repeat: int = 1
-    ) -> None:
-        """``repeat`` channels in a row share a number."""
+    def __init__(self, source: Source, argument: str, numbers: Array | Value) -> None:
         self._argument = argument
         self._block = source.arch.block
-        self._repeat = repeat
-        self._channels = numbers.shape[0] * repeat
+        self._channels = numbers.shape[0]
         self._packed = not isinstance(numbers, Value)
         if isinstance(numbers, Value):
             source.read(argument, numbers)
             return
         full = np.zeros(ceil_div(self._channels, self._block) * self._block, np.float32)
-        full[: self._channels] = np.repeat(numbers, repeat)
+        full[: self._channels] = numbers
         source.constant(argument, full)
 
     def scalar(self, channel: str) -> str:
         """The number of a channel."""
         if self._packed:
             return f"GET_{self._argument}({channel})"
-        return f"GET_{self._argument}({at(self._argument, [f'({channel}) / {self._repeat}'])})"
+        return f"GET_{self._argument}({at(self._argument, [channel])})"
 
     def vector(self, slice_: str) -> str:
         """The numbers of a block of channels; lanes past the last channel have other numbers."""

@@ -1,4 +1,4 @@
-"""MaxPool, AveragePool and LpPool over any number of axes.
+"""MaxPool and AveragePool over any number of axes.
 
 A work item computes a vector of channels of one output pixel, or a scalar in other layouts. On CPU
 cores it computes such vectors of whole rows.
@@ -17,10 +17,9 @@ from coexec.engines.kernels.base import (
     ceil_div,
     indented,
 )
-from coexec.engines.kernels.output import Output
-from coexec.engines.kernels.positions import at
-from coexec.engines.kernels.reductions import lowest
-from coexec.engines.kernels.unsupported import FLOAT32, NUMBERS
+from coexec.engines.kernels.epilogue import Output
+from coexec.engines.kernels.unsupported import FLOAT32
+from coexec.engines.kernels.value import at
 from coexec.engines.kernels.window_loops import (
     Size,
     grid,
@@ -36,6 +35,8 @@ __all__ = ["KERNELS"]
 
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    if any(name in tensors for name in op.outputs[1:]):
+        return "MaxPool whose indices are read"
     if windows(op, tensors, op.ints("kernel_shape", ())) is None:
         return f"the padding of {op.op_type} is negative or does not fit its output"
     return None
@@ -46,9 +47,8 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     slides = windows(op, context.tensors, op.ints("kernel_shape", ()))
     assert slides is not None
     dilations = op.ints("dilations", (1,) * len(slides))
-    indices = op.outputs[1] if len(op.outputs) > 1 and op.outputs[1] in context.tensors else ""
     block = context.value(node.output).block
-    scalar = context.value(op.inputs[0]).block != block or bool(indices)
+    scalar = context.value(op.inputs[0]).block != block
     in_rows = context.arch.family == "cpu" and bool(block) and not scalar
     source = Source("pool", context.arch, sized=in_rows, alone=in_rows)
     x = source.read("x", context.operand(op.inputs[0]))
@@ -62,19 +62,16 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         kind, load = context.arch.vector, f"LOAD_x(VEC_x({', '.join([n, c, *spatial])}))"
     else:
         kind, load = CTYPES[x.dtype], f"GET_x({at('x', [n, c, *spatial])})"
-    start, step, result = _steps(op, x.dtype, kind, _count(op, slides, dilations, source.size))
-    if indices:
-        source.write("indices", context.value(indices))
-        index = _index(op, x.shape, n, c)
-        step = f"if (best < 0 || v > acc) {{ acc = v; best = {index}; }}"
-        lines.append("long best = -1;")
+    # PoCL calls a function for max and for fmax.
+    start, step, result = "-INFINITY", "acc = acc > v ? acc : v;", "acc"
+    if op.op_type == "AveragePool":
+        count = _count(op, slides, dilations, source.size)
+        start, step, result = "0.0f", "acc += v;", f"acc * (1.0f / ({count}))"
     lines.append(f"{kind} acc = ({kind})({start});")
     take = [f"const {kind} v = {load};", step]
     bounds, loops = over_taps(slides, dilations, take, source.size, in_rows)
     lines += [*bounds, *loops]
     where = [n, c, *(f"o{axis}" for axis in range(len(slides)))]
-    if indices:
-        lines.append(f"PUT_indices({at('indices', where)}, best);")
     lines += [f"const {kind} pooled = {result};", *output.store("pooled", where)]
     sizes = grid(y.shape[2:], math.prod(outer))
     if in_rows:
@@ -103,33 +100,6 @@ def _of_rows(source: Source, lines: Sequence[str], sizes: tuple[int, int, int]) 
         )
     )
     return source.finish((bands, items), (1, 1, 1))
-
-
-def _steps(op: Operator, dtype: str, kind: str, count: str) -> tuple[str, str, str]:
-    """First value of ``acc``, the statement for an element ``v``, and the expression of the
-    result."""
-    if op.op_type == "MaxPool":
-        # PoCL calls a function for max and for fmax.
-        return lowest(dtype), "acc = acc > v ? acc : v;", "acc"
-    if op.op_type == "AveragePool":
-        return "0.0f", "acc += v;", f"acc * (1.0f / ({count}))"
-    p = op.int("p", 2)
-    powers = {1: ("fabs(v)", "acc"), 2: ("v * v", "sqrt(acc)")}
-    term, root = powers.get(
-        p, (f"pow(fabs(v), ({kind})({p}.0f))", f"pow(acc, ({kind})({1 / p!r}f))")
-    )
-    return "0.0f", f"acc += {term};", root
-
-
-def _index(op: Operator, shape: Sequence[int], n: str, c: str) -> str:
-    """Index of the element (i0, i1, ...) in the whole input, as MaxPool counts."""
-    axes = list(range(len(shape) - 2))
-    if op.int("storage_order", 0):
-        axes.reverse()
-    text = f"(long)({n}) * {shape[1]} + {c}"
-    for axis in axes:
-        text = f"({text}) * {shape[2 + axis]} + i{axis}"
-    return text
 
 
 def _count(op: Operator, slides: Sequence[Window], dilations: Sequence[int], size: Size) -> str:
@@ -164,10 +134,7 @@ def _counted(axis: int, window: Window, dilation: int, padding: bool, size: Size
     return f"({' + '.join(terms)})"
 
 
-_UNFIT = "padding that does not fit the output"
-KERNELS = {
-    "MaxPool": Kernel(launches, NUMBERS, why_not, _UNFIT, takes_epilogue=True),
-    **dict.fromkeys(
-        ("AveragePool", "LpPool"), Kernel(launches, FLOAT32, why_not, _UNFIT, takes_epilogue=True)
-    ),
-}
+_REFUSED = "indices that are read; padding that does not fit the output"
+KERNELS = dict.fromkeys(
+    ("AveragePool", "MaxPool"), Kernel(launches, FLOAT32, why_not, _REFUSED, takes_epilogue=True)
+)

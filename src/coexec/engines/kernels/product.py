@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from coexec.engines.kernels.base import Context, Node, Source, in_half, literal
 from coexec.engines.kernels.epilogue import Epilogue
-from coexec.engines.kernels.positions import at, neighbours
+from coexec.engines.kernels.value import at, neighbours
 from coexec.graph.graph import Operator
 
 __all__ = ["Operands", "Product"]

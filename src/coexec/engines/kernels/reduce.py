@@ -1,16 +1,19 @@
-"""ReduceSum and other reductions; `rows` describes how a work item iterates over the elements."""
+"""ReduceSum and other reductions, and pools over all spatial axes.
+
+`rows` describes how a work item iterates over the elements. Integers have no kernel: ONNX Runtime
+adds them up as 64-bit floats, which GPUs may lack.
+"""
 
 from collections.abc import Collection, Mapping
 
-from coexec.engines.kernels.base import CTYPES, Context, Kernel, KernelLaunch, Node, Source
-from coexec.engines.kernels.output import Output
-from coexec.engines.kernels.positions import at, neighbours
-from coexec.engines.kernels.reductions import MAXIMUM, Fold, fold, highest, lowest, total
-from coexec.engines.kernels.row_kernel import RowKernel
-from coexec.engines.kernels.unsupported import FLOATS, INTEGERS, NUMBERS, SHORT_NUMBERS, computed
+from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
+from coexec.engines.kernels.epilogue import Output
+from coexec.engines.kernels.row_kernel import MAXIMUM, Fold, RowKernel, fold, total
+from coexec.engines.kernels.unsupported import FLOAT32, FLOATS, computed
+from coexec.engines.kernels.value import at, neighbours
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["KERNELS", "reduction"]
+__all__ = ["KERNELS"]
 
 _NAN_OR = "((({{a}} {better} {{b}}) | ({{a}} != {{a}})) ? {{a}} : {{b}})"
 
@@ -38,7 +41,16 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     rank = len(context.tensors[op.inputs[0]].shape)
     kind = op.op_type.removeprefix("Reduce")
     keep = bool(op.int("keepdims", 1))
-    return [reduction(node, context, kind, _axes(op, rank), keep)]
+    return [_reduction(node, context, kind, _axes(op, rank), keep)]
+
+
+_GLOBAL = {"GlobalAveragePool": "Mean", "GlobalMaxPool": "Max"}
+
+
+def global_launches(node: Node, context: Context) -> list[KernelLaunch]:
+    rank = len(context.tensors[node.operator.inputs[0]].shape)
+    kind = _GLOBAL[node.operator.op_type]
+    return [_reduction(node, context, kind, range(2, rank), keep=True)]
 
 
 def _axes(op: Operator, rank: int) -> tuple[int, ...]:
@@ -49,7 +61,7 @@ def _axes(op: Operator, rank: int) -> tuple[int, ...]:
     return tuple(sorted({int(axis) % rank for axis in axes}))
 
 
-def reduction(
+def _reduction(
     node: Node, context: Context, kind: str, axes: Collection[int], keep: bool
 ) -> KernelLaunch:
     """The kernel for one ``kind`` over ``axes``, which stay as axes of size 1 if ``keep``."""
@@ -63,40 +75,16 @@ def reduction(
         source.define(neighbours("y", y.half, context.arch.block))
     length, side_by_side = rows.layout.length, rows.layout.side_by_side
     output = Output(source, context, node, scalar=not (side_by_side and blocked and keep))
-    operation, finish = _operation(kind, x.dtype)
+    operation, finish = _FOLDS[kind]
     lines = []
     if kind == "LogSumExp":
         lines += fold(rows, "top", MAXIMUM)
         zero = f"({rows.ctype})(0.0f)"  # infinity - infinity would be NaN
         lines.append(f"top = fabs(top) == ({rows.ctype})(INFINITY) ? {zero} : top;")
     lines += fold(rows, "all", operation)
-    result = finish.format(a="all", count=f"{length}" if x.dtype in INTEGERS else f"{length}.0f")
+    result = finish.format(a="all", count=f"{length}.0f")
     store = _store(rows, output, result, keep, len(x.shape), x.shape[1] if side_by_side else 1)
     return rows.finish([*lines, *store])
-
-
-def _operation(kind: str, dtype: str) -> tuple[Fold, str]:
-    operation, finish = _FOLDS[kind]
-    if dtype in FLOATS:
-        return operation, finish
-    if kind in ("Max", "Min"):
-        start = lowest(dtype) if kind == "Max" else highest(dtype)
-        return Fold(start, "v", f"{kind.lower()}({{a}}, {{b}})"), finish
-    return _long_sum(kind, dtype)
-
-
-_LONG_SUMS = {"Sum": "v", "Mean": "v", "L1": "(v < 0 ? -v : v)", "SumSquare": "v * v"}
-"""Term of each reduction in which ONNX Runtime adds up integers as 64-bit floats."""
-
-
-def _long_sum(kind: str, dtype: str) -> tuple[Fold, str]:
-    """A sum in 64-bit integers; the result is limited to the type's range.
-
-    The sum in 64-bit floats, which some GPUs lack, is equal for integers of up to 32 bits.
-    """
-    term = _LONG_SUMS[kind].replace("v", "(long)v")
-    mean = " / (long){count}" if kind == "Mean" else ""
-    return Fold("0", term, "add_sat({a}, {b})", "long"), f"convert_{CTYPES[dtype]}_sat({{a}}{mean})"
 
 
 def _store(
@@ -123,15 +111,10 @@ def _store(
     return ["if (item == 0) {", *lines, "}"] if rows.sharing > 1 else lines
 
 
-def _types(kind: str) -> frozenset[str]:
-    # ONNX Runtime computes with integers as 64-bit floats. They round products of integers and sums
-    # of 64-bit integers, so these results depend on the order.
-    if kind in ("L2", "LogSum", "LogSumExp", "Prod"):
-        return FLOATS
-    return SHORT_NUMBERS if kind in _LONG_SUMS else NUMBERS | {"bool"}
-
-
 KERNELS = {
-    f"Reduce{kind}": Kernel(launches, _types(kind), why_not, "computed axes", takes_epilogue=True)
-    for kind in _FOLDS
+    **{
+        f"Reduce{kind}": Kernel(launches, FLOATS, why_not, "computed axes", takes_epilogue=True)
+        for kind in _FOLDS
+    },
+    **dict.fromkeys(_GLOBAL, Kernel(global_launches, FLOAT32, takes_epilogue=True)),
 }

@@ -5,10 +5,31 @@ from collections.abc import Sequence
 
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import KernelLaunch, Source, Value, ceil_div, indented
-from coexec.engines.kernels.positions import neighbours, split_lines
-from coexec.engines.kernels.transposing import transposed
+from coexec.engines.kernels.value import neighbours, split_lines
 
-__all__ = ["reorder"]
+
+def transposed(names: Sequence[str], tag: str = "") -> tuple[list[str], list[str]]:
+    """Lines that transpose the square whose rows are the variables ``names``, and its new rows.
+
+    Each step interleaves the first half of the rows with the second half, scalar by scalar. After
+    log2(rows) steps, the square is transposed.
+    """
+    width, rows, lines, step = len(names), list(names), [], 0
+    while 1 << step < width:
+        new = []
+        for row in range(width):
+            upper, lower = rows[row // 2], rows[row // 2 + width // 2]
+            first = row % 2 * (width // 2)
+            lanes = [
+                f"{r}.s{lane:x}"
+                for lane in range(first, first + width // 2)
+                for r in (upper, lower)
+            ]
+            new.append(f"t{step}_{row}{tag}")
+            lines.append(f"const float{width} {new[-1]} = (float{width})({', '.join(lanes)});")
+        rows, step = new, step + 1
+    return lines, rows
+
 
 _RUN = 1024
 """Pixels of each channel of a block that a work item on a CPU core moves."""

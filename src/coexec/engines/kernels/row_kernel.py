@@ -1,25 +1,17 @@
-"""Kernels that iterate over rows of a tensor: loops over parts of a row, and their work items.
+"""Kernels that iterate over rows of a tensor: loops over parts of a row, folds of rows (sums,
+maxima and others), and their work items.
 
 A work item iterates over one row. Or a group of work items shares a row and merges its results in
 local memory (on GPUs, where rows are long).
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import CTYPES, KernelLaunch, Source, Value, ceil_div, indented
-from coexec.engines.kernels.output import Output
-from coexec.engines.kernels.positions import neighbours, split
-from coexec.engines.kernels.rows import Access, IndexMap, RowLayout, RowPart
-
-__all__ = ["RowKernel", "sharing"]
-
-
-def sharing(arch: Architecture, steps: int, most: int = 256) -> int:
-    """Number of work items that should share ``steps``: a power of two; 1 on CPU cores."""
-    if arch.family == "cpu":
-        return 1
-    return 1 << (min(steps, most, arch.max_group).bit_length() - 1)
+from coexec.engines.kernels.epilogue import Output
+from coexec.engines.kernels.rows import Access, RowLayout, RowPart
+from coexec.engines.kernels.value import neighbours, split
 
 
 class RowKernel:
@@ -34,36 +26,29 @@ class RowKernel:
         x: Value,
         along: Sequence[int],
         *,
-        sizes: Sequence[int] | None = None,
-        index_map: IndexMap | None = None,
         vectors: bool = True,
         columns: bool = False,
-        shared: bool = True,
     ) -> None:
-        """``shared``: whether work items may share a row. For the others see `RowLayout`."""
+        """For the arguments see `RowLayout`."""
         self._source = source
-        self.layout = RowLayout(
-            source.arch,
-            x,
-            along,
-            sizes or x.shape,
-            index_map,
-            vectors,
-            columns and source.arch.family == "cpu",
-        )
+        on_cores = source.arch.family == "cpu"
+        self.layout = RowLayout(source.arch, x, along, vectors, columns and on_cores)
         if self.layout.kind in ("contiguous", "columns"):
             source.define(neighbours("x", x.half, self.layout.block))
         self.ctype = source.arch.vector if self.layout.side_by_side else CTYPES[x.dtype]
         """Type of the result of a row."""
         self._steps = self.layout.vectors().count + self.layout.rest().count
-        self.sharing = self._sharing() if shared else 1
+        self.sharing = self._sharing()
         """Work items that share a row."""
 
     def _sharing(self) -> int:
-        """Work items that share a row: several if rows are long, and few or contiguous."""
+        """Work items that share a row, a power of two: several on a GPU, if rows are long, and few
+        or contiguous."""
         arch, layout = self._source.arch, self.layout
         few = layout.count < 64 * arch.compute_units or layout.kind == "contiguous"
-        return sharing(arch, self._steps) if few and self._steps >= 32 else 1
+        if arch.family == "cpu" or not few or self._steps < 32:
+            return 1
+        return 1 << (min(self._steps, 256, arch.max_group).bit_length() - 1)
 
     def loop(
         self, part: RowPart, body: Callable[[Access], Sequence[str]], first: int = 0
@@ -119,3 +104,107 @@ class RowKernel:
         if self._source.arch.family == "cpu":
             width = min(count, max(1, 4096 // self._steps))
         return width, ceil_div(count, width)
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """An associative operation. Its texts serve scalars and vectors alike."""
+
+    start: str
+    """Neutral element."""
+    term: str
+    """Expression of an element ``v``."""
+    merge: str
+    """Expression of two partial results, ``{a}`` and ``{b}``."""
+
+    def add(self, name: str, other: str) -> str:
+        """The statement that merges ``other`` into ``name``."""
+        return f"{name} = {self.merge.format(a=name, b=other)};"
+
+
+MAXIMUM = Fold("-INFINITY", "v", "fmax({a}, {b})")
+"""Maximum of floats."""
+
+
+def total(term: str) -> Fold:
+    """The sum of ``term`` over the elements ``v``."""
+    return Fold("0.0f", term, "({a} + {b})")
+
+
+def fold(rows: RowKernel, name: str, operation: Fold) -> list[str]:
+    """Lines that declare ``name``, the result of ``operation`` over the row."""
+    ctype = rows.ctype
+    if rows.layout.kind == "plain":
+        add = [operation.add(name, f"({operation.term})")]
+        lines = [f"{ctype} {name} = {operation.start};"]
+        lines += rows.loop(rows.layout.rest(), lambda _: add)
+    else:
+        lines = _vectors(rows, name, operation)
+    return lines + _joined(rows.sharing, name, ctype, operation)
+
+
+def _vectors(rows: RowKernel, name: str, operation: Fold) -> list[str]:
+    """Lines of a fold by vectors, into several independent partial results."""
+    layout = rows.layout
+    part, tail = layout.vectors(), layout.rest()
+    partials = 4 if part.count >= 16 and rows.sharing == 1 else 1
+    vector = part.ctype
+    names = [name if layout.side_by_side else f"{name}_lanes"]
+    names += [f"{name}_{way}" for way in range(1, partials)]
+    lines = [f"{vector} {n} = ({vector})({operation.start});" for n in names]
+    whole = part.count - part.count % partials if partials > 1 else 0
+    if whole:
+        lines.append(f"for (int k = 0; k < {whole}; k += {partials}) {{")
+        for way, n in enumerate(names):
+            load = part.load.format(part.access(f"(k + {way})").at)
+            lines.append(f"  {{ const {vector} v = {load}; {operation.add(n, operation.term)} }}")
+        lines.append("}")
+    lines += rows.loop(part, lambda _: [operation.add(names[0], operation.term)], whole)
+    lane_term = _chosen(operation, tail, layout.block)
+    lines += rows.loop(tail, lambda _: [operation.add(names[0], lane_term)])
+    lines += [operation.add(names[0], partial) for partial in names[1:]]
+    if layout.side_by_side:
+        return lines
+    return lines + across_lanes(name, names[0], operation, layout.block)
+
+
+def _chosen(operation: Fold, part: RowPart, width: int) -> str:
+    """The term in the lanes that count, and the neutral element in the other lanes."""
+    lanes = ", ".join("-1" if lane in (part.lanes or ()) else "0" for lane in range(width))
+    return f"((int{width})({lanes}) ? ({operation.term}) : (float{width})({operation.start}))"
+
+
+def across_lanes(name: str, vector: str, operation: Fold, width: int) -> list[str]:
+    """Lines that declare ``name``, the fold of all lanes of ``vector``."""
+    lines = []
+    while width > 1:
+        width //= 2
+        ctype = "float" if width == 1 else f"float{width}"
+        result = name if width == 1 else f"{name}_lanes{width}"
+        merged = operation.merge.format(a=f"{vector}.lo", b=f"{vector}.hi")
+        lines.append(f"{ctype} {result} = {merged};")
+        vector = result
+    return lines
+
+
+def _joined(sharing: int, name: str, ctype: str, operation: Fold) -> list[str]:
+    """Lines that merge ``name`` of all work items of a group; then all of them have the result.
+
+    ``sharing``: number of work items, a power of two; ``item`` is the number of a work item.
+    """
+    if sharing == 1:
+        return []
+    return [
+        f"__local {ctype} {name}_all[{sharing}];",
+        f"{name}_all[item] = {name};",
+        f"for (int span = {sharing // 2}; span > 0; span /= 2) {{",
+        "  barrier(CLK_LOCAL_MEM_FENCE);",
+        "  if (item < span) {",
+        f"    const {ctype} {name}_other = {name}_all[item + span];",
+        f"    {operation.add(name, f'{name}_other')}",
+        f"    {name}_all[item] = {name};",
+        "  }",
+        "}",
+        "barrier(CLK_LOCAL_MEM_FENCE);",
+        f"{name} = {name}_all[0];",
+    ]

@@ -17,12 +17,9 @@ from typing import Literal
 
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import CTYPES, Value, ceil_div
-from coexec.engines.kernels.positions import at, split, step
+from coexec.engines.kernels.value import at, split, step
 
-__all__ = ["Access", "IndexMap", "RowLayout", "RowPart"]
-
-IndexMap = Callable[[Sequence[str], int], list[str]]
-"""Maps the counted coordinates to those of the tensor. The number: channels in a step."""
+__all__ = ["Access", "RowLayout", "RowPart"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +60,17 @@ class RowLayout:
         arch: Architecture,
         x: Value,
         along: Sequence[int],
-        sizes: Sequence[int],
-        index_map: IndexMap | None,
         vectors: bool,
         columns: bool = False,
     ) -> None:
         """
         Args:
             along: the axes of a row.
-            sizes: sizes of all counted axes, by default those of ``x``.
-            index_map: maps the counted axes to the axes of ``x``, if they differ.
             vectors: whether a step may read several elements.
             columns: whether a step may read a vector with one element of several rows.
         """
         self._x, self._vector = x, arch.vector
-        self._sizes, self._along = tuple(sizes), tuple(along)
-        self._index_map = index_map or (lambda coordinates, _: list(coordinates))
+        self._sizes, self._along = x.shape, tuple(along)
         self.block = arch.block
         self._columns = columns
         self.length = math.prod(self._sizes[a] for a in along)
@@ -89,7 +81,7 @@ class RowLayout:
         self.side_by_side = self.kind in ("lanes", "columns")
         """Whether results are vectors, with the result of one row in each lane."""
         self.extents = self._extents()
-        """Sizes of the counted axes, where channel vectors and columns are counted in vectors."""
+        """Sizes of the axes, where channel vectors and columns are counted in vectors."""
         self.count = math.prod(self.extents[a] for a in self.kept)
         """Number of rows, or of vectors of rows if each lane has a row."""
 
@@ -154,11 +146,11 @@ class RowLayout:
         return RowPart(self.length, self._scalar, "GET_x({})", CTYPES[self._x.dtype])
 
     def _scalar(self, index: str) -> Access:
-        coordinates = self._index_map(self._coordinates(index, self._sizes), 1)
+        coordinates = self._coordinates(index, self._sizes)
         where = at("x", coordinates)
         apart = step(self._sizes, self._along)
         if not self._x.block and apart is not None:
-            where = f"{at('x', self._first(1))} + {index} * {apart}"
+            where = f"{at('x', self._first)} + {index} * {apart}"
         return Access(False, where, tuple(coordinates), index)
 
     @property
@@ -170,32 +162,31 @@ class RowLayout:
 
     def _column(self, index: str) -> Access:
         coordinates = [*self._coordinates(index, self._sizes)[:-1], self.first_column]
-        start = [*self._first(1)[:-1], self.first_column]
+        start = [*self._first[:-1], self.first_column]
         where = f"{at('x', start)} + {index} * {step(self._sizes, self._along)}"
         return Access(True, where, tuple(coordinates), index)
 
     def _neighbours(self, index: str) -> Access:
-        coordinates = self._index_map(self._coordinates(index, self._sizes), 1)
-        return Access(True, f"{at('x', self._first(1))} + {index}", tuple(coordinates), index)
+        coordinates = self._coordinates(index, self._sizes)
+        return Access(True, f"{at('x', self._first)} + {index}", tuple(coordinates), index)
 
     def _channels(self, index: str, extents: tuple[int, ...], slices: int = 0) -> Access:
         """Access to vector ``index`` of ``extents``, behind the first ``slices`` slices."""
-        counted = self._coordinates(index, extents)
+        coordinates = self._coordinates(index, extents)
         if slices:
-            counted[1] = str(slices)
-        coordinates = self._index_map(counted, self.block)
+            coordinates[1] = str(slices)
         where = f"VEC_x({', '.join(coordinates)})"
         apart = step(extents, self._along)
         if apart is not None and not slices and (self.kind == "lanes" or self._along[0] == 1):
             # The offset comes first, as positions in images are no numbers: see `Parameter`.
-            where = f"{index} * {apart} + VEC_x({', '.join(self._first(self.block))})"
+            where = f"{index} * {apart} + VEC_x({', '.join(self._first)})"
         return Access(True, where, tuple(coordinates), "")
 
     def _coordinates(self, index: str, sizes: Sequence[int]) -> list[str]:
         inner = iter(split(index, [sizes[a] for a in self._along]))
         return [next(inner) if a in self._along else f"p{a}" for a in range(len(sizes))]
 
-    def _first(self, channels: int) -> list[str]:
+    @property
+    def _first(self) -> list[str]:
         """Coordinates of the start of the row."""
-        zero = ["0" if a in self._along else f"p{a}" for a in range(len(self._sizes))]
-        return self._index_map(zero, channels)
+        return ["0" if a in self._along else f"p{a}" for a in range(len(self._sizes))]

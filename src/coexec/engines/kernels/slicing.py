@@ -5,8 +5,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, ceil_div
-from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.parameters import numbers
+from coexec.engines.kernels.elements import moved
+from coexec.engines.kernels.unsupported import numbers
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = ["KERNELS", "AxisSlice", "axis_slices"]

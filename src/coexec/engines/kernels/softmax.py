@@ -1,10 +1,8 @@
-"""Softmax, LogSoftmax and Hardmax; `rows` describes how a work item iterates over an axis."""
+"""Softmax and LogSoftmax; `rows` describes how a work item iterates over an axis."""
 
-from coexec.engines.kernels.arg_extremum import extremum
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source
-from coexec.engines.kernels.output import Output
-from coexec.engines.kernels.reductions import MAXIMUM, fold, total
-from coexec.engines.kernels.row_kernel import RowKernel
+from coexec.engines.kernels.epilogue import Output
+from coexec.engines.kernels.row_kernel import MAXIMUM, RowKernel, fold, total
 from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.graph.graph import Operator
 
@@ -16,14 +14,10 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     op = node.operator
     source = Source("softmax", context.arch)
     x = source.read("x", context.operand(op.inputs[0]))
-    vectors = x.block == context.value(node.output).block and op.op_type != "Hardmax"
+    vectors = x.block == context.value(node.output).block
     columns = not node.epilogue
     rows = RowKernel(source, x, _axes(op, len(x.shape)), vectors=vectors, columns=columns)
     output = Output(source, context, node, scalar=rows.layout.kind == "plain")
-    if op.op_type == "Hardmax":
-        lines = extremum(rows, largest=True, last=False)
-        lines += rows.each(output, lambda access: f"({access.index} == found ? 1.0f : 0.0f)")
-        return [rows.finish(lines)]
     lines = fold(rows, "top", MAXIMUM) + fold(rows, "all", total("exp(v - top)"))
     if op.op_type == "LogSoftmax":
         lines += [f"const {rows.ctype} rest = top + log(all);"]
@@ -41,6 +35,4 @@ def _axes(op: Operator, rank: int) -> tuple[int, ...]:
     return (op.int("axis", -1) % rank,)
 
 
-KERNELS = dict.fromkeys(
-    ("Hardmax", "LogSoftmax", "Softmax"), Kernel(launches, FLOAT32, takes_epilogue=True)
-)
+KERNELS = dict.fromkeys(("LogSoftmax", "Softmax"), Kernel(launches, FLOAT32, takes_epilogue=True))

@@ -2,7 +2,7 @@
 
 On CPU cores, if ``x`` and ``y`` have different neighbours in memory, squares of elements are
 transposed in registers: their rows are neighbours on one side, their columns on the other
-(`transposing`).
+(`reorder.transposed`).
 """
 
 import math
@@ -18,9 +18,9 @@ from coexec.engines.kernels.base import (
     ceil_div,
     indented,
 )
-from coexec.engines.kernels.gather_text import moved
-from coexec.engines.kernels.positions import at, neighbours, split
-from coexec.engines.kernels.transposing import transposed
+from coexec.engines.kernels.elements import moved
+from coexec.engines.kernels.reorder import transposed
+from coexec.engines.kernels.value import at, neighbours, split
 from coexec.graph.graph import Operator
 
 __all__ = ["KERNELS", "permutation"]

@@ -1,47 +1,39 @@
-"""Reasons why kernels do not support an operator, shared by several kernels."""
+"""Parameters of operators, and reasons why kernels do not support an operator."""
 
 from collections.abc import Collection, Mapping
 
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = [
-    "ALL",
-    "FLOAT32",
-    "FLOATS",
-    "INTEGERS",
-    "NUMBERS",
-    "SHORT_NUMBERS",
-    "computed",
-    "type_names",
-    "wrong_type",
-]
+__all__ = ["ALL", "FLOAT32", "FLOATS", "computed", "numbers", "wrong_type"]
 
 FLOAT32 = frozenset({"float32"})
 
 FLOATS = FLOAT32 | {"float64"}
 
-INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
-
-NUMBERS = INTEGERS | FLOATS
-
-SHORT_NUMBERS = NUMBERS - {"int64", "uint64"}
-"""Floats, and integers whose sums 64-bit floats hold exactly."""
-
-ALL = NUMBERS | {"bool"}
+ALL = FLOATS | {
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+}  # fmt: skip
 """All types that a tensor on the device may have."""
 
+Numbers = tuple[int, ...] | tuple[float, ...]
 
-def type_names(types: Collection[str]) -> str:
-    """Some of the sets of types above in words."""
-    if types == SHORT_NUMBERS:
-        return "floats and integers of up to 32 bits"
-    return "numbers" if "int64" in types else " and ".join(sorted(types))
+
+def numbers(op: Operator, name: str, position: int) -> Numbers | None:
+    """The attribute ``name`` of old opsets, or the constant input at ``position``.
+
+    Empty if there is neither, None if the input is computed.
+    """
+    value = op.attributes.get(name, op.constants.get(position))
+    if value is None:
+        return None if position < len(op.inputs) and op.inputs[position] else ()
+    return value if isinstance(value, tuple) else (value,)  # type: ignore[return-value]
 
 
 def wrong_type(op: Operator, tensors: Mapping[str, Tensor], allowed: Collection[str]) -> str | None:
     """Why the type of the first input is not ``allowed``, or None."""
     dtype = tensors[op.inputs[0]].dtype
-    return None if dtype in allowed else f"{op.op_type} of {dtype}: only of {type_names(allowed)}"
+    names = " and ".join(sorted(allowed))
+    return None if dtype in allowed else f"{op.op_type} of {dtype}: only of {names}"
 
 
 def computed(op: Operator, index: int, what: str) -> str | None:

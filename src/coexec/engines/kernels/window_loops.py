@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from coexec.engines.kernels.base import indented
-from coexec.engines.kernels.positions import split
+from coexec.engines.kernels.value import split
 from coexec.graph.rules.windows import Window
 
 __all__ = ["Size", "grid", "inside", "literally", "output_coordinates", "over_taps", "taps"]

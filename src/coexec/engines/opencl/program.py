@@ -20,7 +20,6 @@ from coexec.engines.opencl.compiling import programs
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.failures import refusal, translated
 from coexec.engines.opencl.host_arrays import HostArrays
-from coexec.engines.opencl.index_checks import NotedIndices
 from coexec.engines.opencl.scratch import ScratchMemory
 from coexec.engines.opencl.tensors import DeviceMemory
 from coexec.errors import ExecutionError
@@ -133,8 +132,6 @@ class _BoundLaunches:
         self._tensors = {n: self._memory.bound(tensor, None) for n, tensor in tensors.items()}
         """Tensors in the form that kernels use, by name."""
         self._written = written
-        checks = program._build.checks
-        self.noted = NotedIndices(checks, program.memory) if checks else None
         launches = program._build.launches
         self._sizes: list[Any] = []
         self.calls: list[tuple[Any, Any, Any]] = []
@@ -166,17 +163,12 @@ class _BoundLaunches:
 
     def _set(self, kernel: Any, index: int, value: Value) -> int:
         """Set a tensor as an argument. Returns how many arguments it takes."""
-        buffer, offset = self._buffer_of(value)
+        buffer, offset = self._program.buffer_of(value, self._tensors)
         kernel.set_arg(index, buffer)
         if offset is None:
             return 1
         kernel.set_arg(index + 1, np.int32(offset))
         return 2
-
-    def _buffer_of(self, value: Value) -> tuple[Any, int | None]:
-        if self.noted is not None and value.name in self.noted.position:
-            return self.noted.buffer, self.noted.position[value.name]
-        return self._program.buffer_of(value, self._tensors)
 
     def set_input(self, name: str, tensor: Any) -> None:
         previous = self._tensors.get(name)
@@ -227,12 +219,10 @@ class _BoundLaunches:
 
     @property
     def checks(self) -> bool:
-        return self.noted is not None
+        return False
 
     def check(self) -> None:
-        if self.noted is not None:
-            with self.translated():
-                self.noted.refuse()
+        pass
 
     def failure(self, result: int) -> Exception:
         return refusal(self._queue.name, self._doing, result)
@@ -311,7 +301,6 @@ class _EnqueuedKernels:
             with self._bound.translated():
                 self._queue.wait(self._last)
         self._waited = True
-        self._bound.check()
         self._memory.sent(self._written)
 
     def span_s(self) -> tuple[float, float]:

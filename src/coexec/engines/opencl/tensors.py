@@ -88,14 +88,6 @@ class DeviceMemory:
         """A buffer with a copy of ``array``."""
         return self.queue.constant(array)
 
-    def read(self, buffer: Any, into: Array) -> None:
-        """Copy a small buffer that no command writes any more."""
-        cl.enqueue_copy(self._host_queue, into, buffer)
-
-    def write(self, buffer: Any, array: Array) -> None:
-        """Copy ``array`` to a small buffer that no command uses."""
-        cl.enqueue_copy(self._host_queue, buffer, array)
-
     def send(self, tensors: Sequence[DeviceTensor]) -> Any:
         """Enqueue the transfer of those of ``tensors`` that leave to memory that the host can read.
 

@@ -78,18 +78,15 @@ class OpenVinoDevice(OpenEngine):
         with translated(name, f"compiling what makes {names}", remedy), self._starting():
             converted = read(module)
             properties = self._properties() | self._of_integers(converted.quantized)
-            # Computed indices are read from outputs that the caller does not set.
             model: Any = None
-            if self._plugin == "CPU" and not converted.axes:
+            if self._plugin == "CPU":
                 size_bytes = sum(array.nbytes for array in module.weights.values())
                 model = native_model(converted.model, size_bytes, self._plugin, properties)
             if model is None:
                 model = core().compile_model(converted.model, self._plugin, properties)
         self._check_threads(model)
         _check_outputs(name, module, converted.model)
-        return OpenVinoProgram(
-            module, model, converted.inputs, converted.axes, device=name, group=self._group
-        )
+        return OpenVinoProgram(module, model, converted.inputs, device=name, group=self._group)
 
     def _starting(self) -> AbstractContextManager[None]:
         return self._group.compiling() if self._group else nullcontext()
@@ -176,8 +173,7 @@ def _check_outputs(device: str, module: Module, model: Any) -> None:
     Raises:
         DeviceError: with both shapes.
     """
-    # Further outputs are the least and largest computed indices (`indices`).
-    for tensor, port in zip(module.outputs, model.outputs, strict=False):
+    for tensor, port in zip(module.outputs, model.outputs, strict=True):
         shape = tuple(port.partial_shape.to_shape()) if port.partial_shape.is_static else None
         dtype = np.dtype(port.element_type.to_dtype()).name
         if shape != tensor.shape or dtype != tensor.dtype:

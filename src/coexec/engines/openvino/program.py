@@ -8,7 +8,6 @@ from coexec.engines.base import NativeCall
 from coexec.engines.openvino.c_api import NativeModel
 from coexec.engines.openvino.cores import CoreGroup
 from coexec.engines.openvino.failures import cause, execution_error
-from coexec.engines.openvino.indices import Axis, check_computed, check_fed
 from coexec.engines.openvino.reading import writable
 from coexec.errors import ExecutionError
 from coexec.lowering.module import Module
@@ -24,7 +23,6 @@ class OpenVinoProgram:
         module: Module,
         compiled: Any,
         inputs: Mapping[str, int],
-        axes: tuple[Axis, ...],
         *,
         device: str,
         group: CoreGroup | None,
@@ -34,11 +32,10 @@ class OpenVinoProgram:
             module: the operators, with their weights, which the compiled model borrows.
             compiled: an `openvino.CompiledModel`, or a `NativeModel`.
             inputs: by name, the numbers of its inputs.
-            axes: the axes to which indices refer.
             device: its name, for messages.
             group: the cores of its threads, if it has several.
         """
-        self.module, self.compiled, self.inputs, self.axes = module, compiled, inputs, axes
+        self.module, self.compiled, self.inputs = module, compiled, inputs
         self.device, self._group = device, group
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "_OpenVinoBound":
@@ -70,20 +67,15 @@ class _PythonRequest:
         # Without share_outputs, the outputs would be copied into a dictionary of results.
         self._request.infer(None, share_outputs=True)
 
-    def output(self, number: int) -> Any:
-        """The array of an output that the caller has not set."""
-        return self._request.get_output_tensor(number).data
-
 
 class _OpenVinoBound:
-    """An infer request that reads and writes the caller's arrays: nothing is copied. It checks
-    indices."""
+    """An infer request that reads and writes the caller's arrays: nothing is copied."""
 
     def __init__(self, program: OpenVinoProgram) -> None:
         model = program.compiled
         is_native = isinstance(model, NativeModel)
         self._request = model.request() if is_native else _PythonRequest(model)
-        self._inputs, self._axes, self._device = program.inputs, program.axes, program.device
+        self._inputs, self._device = program.inputs, program.device
         self._outputs = {tensor.name: i for i, tensor in enumerate(program.module.outputs)}
         self._read: dict[str, Array] = {}
 
@@ -118,21 +110,8 @@ class _OpenVinoBound:
 
     def run(self) -> None:
         try:
-            if self._axes:
-                check_fed(self._axes, self._read)
             self._request.infer()
-            if self._axes:
-                check_computed(self._axes, self._ends())
-        except ExecutionError as error:
-            raise ExecutionError(f"{self._device}: {error}") from None
         except Exception as error:
             if (failure := execution_error(self._device, error)) is None:
                 raise
             raise failure from error
-
-    def _ends(self) -> list[int]:
-        """The least and the largest index for each axis with computed indices."""
-        assert isinstance(self._request, _PythonRequest)  # others have no axes
-        count = 2 * sum(axis.fed is None for axis in self._axes)
-        first = len(self._outputs)
-        return [int(self._request.output(first + number).item()) for number in range(count)]

@@ -15,7 +15,6 @@ import numpy as np
 import onnx
 
 from coexec.arrays import Array
-from coexec.engines.openvino.indices import Axis, with_ends
 from coexec.engines.openvino.library import core
 from coexec.lowering.module import Module
 
@@ -33,8 +32,6 @@ class Read(NamedTuple):
     """An `openvino.Model`."""
     inputs: Mapping[str, int]
     """By name, the numbers of the inputs. Inputs that no operator reads are missing."""
-    axes: tuple[Axis, ...]
-    """The axes to which indices refer."""
     quantized: bool
     """Whether OpenVINO may compute with integers of 8 bits."""
 
@@ -55,7 +52,7 @@ def read(module: Module) -> Read:
     quantized = any(
         op.get_type_name() == "FakeQuantize" or _widens_integers(op) for op in model.get_ops()
     )
-    return Read(model, inputs, with_ends(model, inputs), quantized)
+    return Read(model, inputs, quantized)
 
 
 def _widens_integers(op: Any) -> bool:

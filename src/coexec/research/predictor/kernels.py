@@ -15,8 +15,8 @@ from coexec.engines.kernels import (
     conv_grouped,
     conv_tiled,
     conv_winograd,
+    gemm,
     gemm_cpu,
-    gemm_lanes,
 )
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, Node
@@ -89,7 +89,7 @@ def _on_gpu(arch: Architecture, shape: ConvShape) -> tuple[str, dict[str, float]
 
 def _product(op: Operator, context: Context) -> tuple[str, dict[str, float]] | None:
     """Kind and terms of a matrix product; None if a block of channels is a block of matrices."""
-    if gemm_lanes.fits(Node(op), context):
+    if gemm.is_lane_by_lane(Node(op), context):
         return None
     product = Product.of(op, context)
     constant = context.tensors[op.inputs[1]].constant
