@@ -2,12 +2,9 @@
 
 from coexec.pipeline.plan.plan import Stage
 from coexec.pipeline.planners.methods.balance import in_proportion
-from coexec.pipeline.planners.methods.building import notes_of, stages_of
-from coexec.pipeline.planners.methods.layers import layers_of
+from coexec.pipeline.planners.methods.building import layers_of, notes_of, stages_of
 from coexec.pipeline.planners.methods.network import StageTime
 from coexec.pipeline.planners.methods.problem import PipelineProblem, PipelineSolution
-
-__all__ = ["solve"]
 
 
 def solve(problem: PipelineProblem) -> PipelineSolution:

@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from coexec.pipeline.planners.methods.bodies import StageBody
 from coexec.pipeline.planners.methods.rows import Range
 
-__all__ = ["balanced", "in_proportion"]
-
 _CLOSE = 1e-3
 """Bisection stops at this relative error of the latest end."""
 Seconds = Callable[[int, Range], float]

@@ -12,12 +12,9 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from coexec.graph.graph import Piece, Task
+from coexec.graph.graph import Task
 from coexec.graph.region import Region
 from coexec.pipeline.planners.methods.rows import ROWS, Range, RowGraph, bits_of
-from coexec.pipeline.strip import strip_of
-
-__all__ = ["Bodies", "RowWork", "StageBody", "equal_cuts", "spread", "tail_of"]
 
 
 class RowWork(NamedTuple):
@@ -126,43 +123,10 @@ class StageBody:
                 regions.append((self._rows.names[tensor], region))
         return tuple(regions)
 
-    def share_work(self, share: Range) -> "PieceWork":
-        """The work of a share in the form that cost models read."""
-        return PieceWork(self, share)
-
     def graph_tasks(self, *, tail: bool = False) -> list[Task]:
         """The tasks of the body, or of the tail."""
         bits = self.tail if tail else self.tasks & ~self.tail
         return [self._rows.graph.tasks[i] for i in bits_of(bits)]
-
-    def pieces(self, share: Range) -> tuple[Piece, ...]:
-        """The pieces that a share computes, in topological order."""
-        return strip_of(self._rows.graph, self.graph_tasks(), dict(self.outputs(share))).pieces
-
-
-class PieceWork:
-    """The work of a share in the form that cost models read. Its pieces are computed only if a cost
-    model reads them."""
-
-    def __init__(self, body: StageBody, share: Range) -> None:
-        self._body, self._share = body, share
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates, halos included."""
-        return self._body.work(self._share).macs
-
-    @property
-    def pieces(self) -> tuple[Piece, ...]:
-        """The pieces in topological order."""
-        return self._body.pieces(self._share)
-
-
-class TailWork(NamedTuple):
-    """The work of a stage's tail in the form that cost models read."""
-
-    macs: int
-    pieces: tuple[Piece, ...]
 
 
 class Bodies:

@@ -14,8 +14,6 @@ from typing import Literal, NamedTuple
 
 from coexec.hardware.hardware import Link, System
 
-__all__ = ["MODELS", "StageKey", "StageLoad", "StageTime", "TimeModel", "Wires"]
-
 TimeModel = Literal["overlap", "forwarding", "eq11"]
 StageKey = tuple[int, int, int]
 """First piece, last piece, number of machines."""

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from coexec.pipeline.planners.methods.network import StageKey, StageTime
 
-__all__ = ["least_period"]
-
 _Times = Mapping[StageKey, StageTime]
 
 

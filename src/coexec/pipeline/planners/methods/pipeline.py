@@ -7,16 +7,19 @@ from typing import Literal, NamedTuple
 from coexec.errors import InfeasibleError, UsageError
 from coexec.pipeline.planners.methods.bodies import Bodies
 from coexec.pipeline.planners.methods.building import notes_of, stages_of_groups
-from coexec.pipeline.planners.methods.network import MODELS, TimeModel
+from coexec.pipeline.planners.methods.network import TimeModel
 from coexec.pipeline.planners.methods.period import least_period
-from coexec.pipeline.planners.methods.pieces import DIAMETER, Dag, TooWide, least_chain
+from coexec.pipeline.planners.methods.pieces import (
+    DIAMETER,
+    Dag,
+    TooWide,
+    least_chain,
+    wide_chain,
+)
 from coexec.pipeline.planners.methods.problem import Group, PipelineProblem, PipelineSolution
 from coexec.pipeline.planners.methods.table import StageTable
 from coexec.pipeline.planners.methods.unlike import assigned, moved
-from coexec.pipeline.planners.methods.wide import wide_chain
 from coexec.units import format_seconds
-
-__all__ = ["Pieces", "Rebalance", "check_model", "fine_pieces", "pipelined", "stages_on_machines"]
 
 Rebalance = Literal["shares", "stages"]
 _ARCS = 10_000
@@ -28,8 +31,7 @@ class Pieces(NamedTuple):
 
     chain: tuple[int, ...]
     exact: bool
-    """Whether all chains were tried, and not only those of `coexec.pipeline.planners.methods.wide`.
-    """
+    """Whether all chains were tried, and not only those of `wide_chain`."""
 
 
 def fine_pieces(bodies: Bodies, diameter: int = DIAMETER) -> Pieces:
@@ -45,12 +47,6 @@ def fine_pieces(bodies: Bodies, diameter: int = DIAMETER) -> Pieces:
         return Pieces(tuple(least_chain(dag, redundancy, diameter, _ARCS, most)), True)
     except TooWide:
         return Pieces(tuple(wide), False)
-
-
-def check_model(model: TimeModel) -> None:
-    """Raise UsageError unless this is a model of time."""
-    if model not in MODELS:
-        raise UsageError(f"{model!r} is no model of a stage's time; there are {', '.join(MODELS)}")
 
 
 def stages_on_machines(
@@ -94,9 +90,6 @@ def pipelined(
         UsageError: an option has no meaning.
         InfeasibleError: no pipeline keeps the latency limit.
     """
-    check_model(model)
-    if rebalance not in ("shares", "stages"):
-        raise UsageError(f"rebalance is shares or stages, not {rebalance!r}")
     if limit_s is not None and not limit_s > 0:
         raise UsageError(f"latency_limit_s is above 0, not {limit_s:g}")
     limit = math.inf if limit_s is None else limit_s
