@@ -117,7 +117,7 @@ def _stream(
         "rss_bytes": rss,
         "began_at": time.time() - (time.perf_counter() - begin),
         **_about(session),
-        "computed": {m.name: [m.computed, m.busy_s, m.sent_bytes] for m in status.machines},
+        "computed": {m.name: [m.shares, m.busy_s, m.sent_bytes] for m in status.machines},
     }
 
 

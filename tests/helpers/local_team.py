@@ -10,7 +10,7 @@ from coexec.model.model import Model
 from coexec.pipeline.cluster.handles import MachineLostError
 from coexec.pipeline.cluster.limits import Limits
 from coexec.pipeline.cluster.machine import Machine, MachineOptions
-from coexec.pipeline.cluster.session import ClusterSession, PipelineOptions
+from coexec.pipeline.cluster.session import ClusterSession
 
 QUICK = Limits(silence_s=1.5, message_s=0.5, look_s=0.05, join_s=0.2, rest_s=0.5)
 _FOR_EVER_S = 3600.0
@@ -94,4 +94,4 @@ def local_session(
         pace = team.paces[facts.name]
         return {"flops_per_s": pace, "bandwidth_bytes_per_s": 1e8, "latency_s": latency_s}
 
-    return ClusterSession(model, team, stated, PipelineOptions(**options), limits)
+    return ClusterSession(model, team, stated, limits=limits, **options)

@@ -4,7 +4,7 @@
         for outputs in session.map(frames):
             ...
 
-``jobs``, ``parts``, ``door`` and ``planning`` depend neither on Ray nor on the clocks of other
+``jobs``, ``admission`` and ``planning`` depend neither on Ray nor on the clocks of other
 machines. ``machine`` runs on each machine, ``conductor`` supervises all machines. ``nodes`` starts
 Ray's processes, ``ray_team`` Ray's actors.
 """

@@ -2,34 +2,17 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from coexec.graph.graph import Graph
-from coexec.pipeline.cluster.jobs import MachineJob, Send, jobs_of
+from coexec.pipeline.cluster.jobs import MachineJob, jobs_of
 from coexec.pipeline.cluster.planning import Planned
 from coexec.pipeline.cluster.shares import ShareModels
+from coexec.pipeline.cluster.supervision import Deployment
 from coexec.pipeline.cluster.team import Member
-
-__all__ = ["Deployment", "deploy"]
+from coexec.pipeline.plan.flow import Message
 
 _SLOWER = 4
 """Factor on the transfer time of a message, as other messages may be sent at the same time."""
-
-
-@dataclass
-class Deployment:
-    """A plan that runs on the machines."""
-
-    epoch: int
-    planned: Planned
-    jobs: Mapping[str, MachineJob]
-    sent: set[int] = field(default_factory=set)
-    """Numbers of the frames that were sent by this plan."""
-
-    @property
-    def machines(self) -> tuple[str, ...]:
-        """Names of all machines of the plan."""
-        return self.planned.plan.machines
 
 
 async def deploy(
@@ -79,10 +62,10 @@ async def deploy(
 def _longest_message_s(jobs: Mapping[str, MachineJob], members: Mapping[str, Member]) -> float:
     return max(
         (
-            step.size_bytes / members[name].bandwidth_bytes_per_s
+            action.what.size_bytes / members[name].bandwidth_bytes_per_s
             for name, job in jobs.items()
-            for step in job.steps
-            if isinstance(step, Send)
+            for action in job.steps.values()
+            if isinstance(action.what, Message)
         ),
         default=0.0,
     )
