@@ -19,7 +19,8 @@ import numpy as np
 from coexec.cache import Cache
 from coexec.errors import CoexecError
 from coexec.model.load import random_inputs
-from coexec.pipeline.cluster import Cluster, ClusterSession
+from coexec.pipeline.cluster.cluster import Cluster
+from coexec.pipeline.cluster.session import ClusterSession
 from coexec.selection.opened_model import OpenedModel
 
 __all__ = ["main"]

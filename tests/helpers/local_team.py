@@ -12,9 +12,9 @@ from coexec.errors import ClosedError
 from coexec.model.load import load
 from coexec.model.model import Model
 from coexec.pipeline.cluster.handles import MachineLostError
-from coexec.pipeline.cluster.limits import Limits
 from coexec.pipeline.cluster.machine import Machine, MachineOptions
 from coexec.pipeline.cluster.session import ClusterSession
+from coexec.pipeline.cluster.supervision import Limits
 
 QUICK = Limits(silence_s=1.5, message_s=0.5, look_s=0.05, join_s=0.2, rest_s=0.5)
 _FOR_EVER_S = 3600.0

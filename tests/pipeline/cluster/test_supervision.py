@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coexec.pipeline.cluster.handles import FrameAnswer, FrameFailure, Unreached
-from coexec.pipeline.cluster.limits import Limits
 from coexec.pipeline.cluster.supervision import (
     Close,
     Deployment,
     FrameEnd,
+    Limits,
     Reaction,
     SupervisionState,
     after_a_look,

@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Any
 
 from coexec.errors import ClosedError, CoexecError, ExecutionError, InfeasibleError, first_line
+from coexec.graph.graph import Graph
 from coexec.pipeline.cluster import supervision as sv
 from coexec.pipeline.cluster.admission import DemandWatch, Door, Frame
-from coexec.pipeline.cluster.deploying import deploy
 from coexec.pipeline.cluster.handles import (
     MachineFacts,
     MachineLostError,
@@ -26,17 +26,20 @@ from coexec.pipeline.cluster.handles import (
     Unreached,
     within,
 )
-from coexec.pipeline.cluster.jobs import FRAME
-from coexec.pipeline.cluster.limits import Limits
+from coexec.pipeline.cluster.jobs import FRAME, MachineJob, jobs_of
 from coexec.pipeline.cluster.measuring import measure_link, measured_members
 from coexec.pipeline.cluster.planning import Planned, Planning, response_s
 from coexec.pipeline.cluster.shares import ShareModels
+from coexec.pipeline.cluster.supervision import Limits
 from coexec.pipeline.cluster.team import Member, Team
 from coexec.pipeline.cluster.tracing import ClusterRecording
+from coexec.pipeline.plan.flow import Message
 from coexec.units import format_bytes
 
 _BUSY = 4
 """Factor on the allowed silence of a machine, while machines receive weights."""
+_QUEUED = 4
+"""Factor on the transfer time of a message, as other messages may be sent at the same time."""
 _log = logging.getLogger("coexec.pipeline.cluster")
 
 
@@ -222,7 +225,7 @@ class Conductor:
         async with self._changing:
             self._epochs += 1
             self._state = replace(self._state, is_deploying=True)
-            work = deploy(
+            work = _deployed(
                 planned,
                 self._epochs,
                 self.members,
@@ -456,3 +459,59 @@ class Conductor:
             self._door.close(
                 ExecutionError(f"the cluster's session has failed: {error!r}; make another one")
             )
+
+
+async def _deployed(
+    planned: Planned,
+    epoch: int,
+    members: Mapping[str, Member],
+    models: ShareModels,
+    graph: Graph,
+    message_s: float,
+) -> sv.Deployment:
+    """Send each machine of a plan its job, models and weights; frames of ``epoch`` may come then.
+
+    Args:
+        message_s: time limit of a message, beside the transfer time of its bytes. The sender
+            reports a message that was not taken by then.
+
+    Raises:
+        CoexecError: a machine cannot run its share.
+        MachineLostError: a machine was lost meanwhile.
+        KeyError: a machine is no longer a member.
+    """
+    jobs, strips = jobs_of(planned.plan, graph)
+    shares = await asyncio.to_thread(
+        lambda: {key: models.of(strip) for key, strip in strips.items()}
+    )
+    peers = {name: members[name].handle for name in jobs}
+    limit_s = message_s + _QUEUED * _longest_message_s(jobs, members)
+    stages = planned.plan.stages
+
+    async def bring(name: str) -> None:
+        own_models = {
+            (stage, share): model
+            for (stage, share), model in shares.items()
+            if stages[stage].shares[share].machine == name
+        }
+        handle = peers[name]
+        digests = list({digest for model in own_models.values() for digest in model.weights})
+        lacking = await handle.call("lacks", digests)
+        if lacking:
+            await handle.call("keep", models.weights(lacking))
+        await handle.call("deploy", epoch, jobs[name], own_models, peers, limit_s)
+
+    await asyncio.gather(*map(bring, jobs))
+    return sv.Deployment(epoch, planned, jobs)
+
+
+def _longest_message_s(jobs: Mapping[str, MachineJob], members: Mapping[str, Member]) -> float:
+    return max(
+        (
+            action.what.size_bytes / members[name].bandwidth_bytes_per_s
+            for name, job in jobs.items()
+            for action in job.steps.values()
+            if isinstance(action.what, Message)
+        ),
+        default=0.0,
+    )

@@ -14,9 +14,9 @@ from coexec.model.model import Model
 from coexec.pipeline.cluster.admission import Door, Frame
 from coexec.pipeline.cluster.conductor import Conductor
 from coexec.pipeline.cluster.handles import MachineFacts
-from coexec.pipeline.cluster.limits import Limits
 from coexec.pipeline.cluster.planning import KnownMachine, Planned, Planning
 from coexec.pipeline.cluster.shares import ShareModels
+from coexec.pipeline.cluster.supervision import Limits
 from coexec.pipeline.cluster.team import Member, Team
 from coexec.pipeline.cluster.tracing import ClusterRecording, ClusterTrace
 from coexec.pipeline.network import NetworkKind

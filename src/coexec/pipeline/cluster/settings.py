@@ -30,10 +30,10 @@ from coexec.codec import decode
 from coexec.costs.capacity import Capacity
 from coexec.engines.names import parse
 from coexec.errors import CoexecError, UsageError
-from coexec.pipeline.cluster.limits import Limits
 from coexec.pipeline.cluster.machine import MachineOptions
 from coexec.pipeline.cluster.nodes import check_name, split_address
 from coexec.pipeline.cluster.planning import KnownMachine
+from coexec.pipeline.cluster.supervision import Limits
 from coexec.pipeline.network import NetworkKind
 from coexec.planners import PLANNERS
 from coexec.settings import AUTO

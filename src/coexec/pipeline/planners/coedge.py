@@ -2,8 +2,7 @@
 maps are small."""
 
 from coexec.pipeline.plan.plan import Stage
-from coexec.pipeline.planners.methods.balance import in_proportion
-from coexec.pipeline.planners.methods.bodies import StageBody
+from coexec.pipeline.planners.methods.bodies import StageBody, in_proportion
 from coexec.pipeline.planners.methods.building import layers_of, notes_of, stages_of
 from coexec.pipeline.planners.methods.problem import PipelineProblem, PipelineSolution
 from coexec.pipeline.planners.methods.rows import Range, RowGraph, bits_of

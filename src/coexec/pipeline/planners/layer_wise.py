@@ -1,7 +1,7 @@
 """MoDNN: each layer's feature map is cut into strips, which one master scatters and gathers."""
 
 from coexec.pipeline.plan.plan import Stage
-from coexec.pipeline.planners.methods.balance import in_proportion
+from coexec.pipeline.planners.methods.bodies import in_proportion
 from coexec.pipeline.planners.methods.building import layers_of, notes_of, stages_of
 from coexec.pipeline.planners.methods.network import StageTime
 from coexec.pipeline.planners.methods.problem import PipelineProblem, PipelineSolution

@@ -9,8 +9,7 @@ from coexec.costs.capacity import CapacityCosts
 from coexec.graph.graph import Graph
 from coexec.hardware.hardware import System
 from coexec.pipeline.plan.plan import Stage
-from coexec.pipeline.planners.methods.balance import balanced
-from coexec.pipeline.planners.methods.bodies import Bodies, StageBody
+from coexec.pipeline.planners.methods.bodies import Bodies, StageBody, balanced
 from coexec.pipeline.planners.methods.network import StageLoad, StageTime, TimeModel, Wires
 from coexec.pipeline.planners.methods.rows import Range, RowGraph
 
