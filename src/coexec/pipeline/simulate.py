@@ -10,7 +10,7 @@ The rules, besides those of `coexec.timing.clock`:
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import linear_regression
 
@@ -56,18 +56,9 @@ class PipelineRun:
 
     @property
     def period_s(self) -> float:
-        """Seconds from one answer to the next: the slope of the answer times in the middle half.
-
-        The ends are left out because the pipeline fills and drains there. The slope is taken
-        because answers may come in bursts. For fewer than four frames, the mean; for a single
-        frame, its latency.
-        """
-        ordered = sorted(self.answered_s)
-        cut = len(ordered) // 4
-        middle = ordered[cut : len(ordered) - cut]
-        if len(middle) < 2:
-            return self.latency_s
-        return linear_regression(range(len(middle)), middle).slope
+        """Seconds from one answer to the next, see `period_of`; for a single frame, its latency."""
+        period_s = period_of(self.answered_s)
+        return self.latency_s if period_s is None else period_s
 
     def utilisation(self, machine: str) -> float:
         """Share of the time from the first to the last answer in which a machine computes; for a
@@ -81,6 +72,19 @@ class PipelineRun:
             if span.device == machine
         )
         return busy_s / (end_s - start_s) if end_s > start_s else 0.0
+
+
+def period_of(answered_s: Iterable[float]) -> float | None:
+    """Seconds from one answer to the next: the slope of the answers' times in the middle half, for
+    fewer than four answers of all. None for a single answer.
+
+    The ends are left out because the pipeline fills and drains there. The slope is taken because
+    answers may come in bursts.
+    """
+    ordered = sorted(answered_s)
+    cut = len(ordered) // 4
+    middle = ordered[cut : len(ordered) - cut]
+    return linear_regression(range(len(middle)), middle).slope if len(middle) > 1 else None
 
 
 def simulate_pipeline(

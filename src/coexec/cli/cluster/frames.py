@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import linear_regression, median, quantiles
+from statistics import median, quantiles
 from threading import Semaphore
 from typing import Any
 
@@ -23,6 +23,7 @@ from coexec.graph.graph import Graph
 from coexec.model.difference import tolerance_of, worst_difference
 from coexec.model.inputs import random_inputs
 from coexec.pipeline.cluster.session import ClusterSession
+from coexec.pipeline.simulate import period_of
 from coexec.selection.opened_model import OpenedModel
 
 _UNLIKE = 4
@@ -107,14 +108,10 @@ class Answered:
 
     @property
     def period_s(self) -> float:
-        """Seconds from one answer to the next: the slope over the middle half of the answers, as
-        for a simulated run. For fewer than four answers, the mean."""
-        ordered = sorted(self.at_s)
-        cut = len(ordered) // 4
-        middle = ordered[cut : len(ordered) - cut]
-        if len(middle) < 2:
-            return ordered[-1] / len(ordered)
-        return linear_regression(range(len(middle)), middle).slope
+        """Seconds from one answer to the next, see `coexec.pipeline.simulate.period_of`; of a
+        single answer, its second."""
+        period_s = period_of(self.at_s)
+        return self.at_s[0] if period_s is None else period_s
 
     @property
     def latency_s(self) -> float:

@@ -52,6 +52,9 @@ class MachineOptions:
     would have ended it."""
     cache: str | None = None
     """Folder for profiles and plans; None: the user's."""
+    flops_per_s: float | None = None
+    """Stated capacity; None: measured. The same holds for the bandwidth of its port."""
+    bandwidth_bytes_per_s: float | None = None
 
 
 @dataclass

@@ -52,17 +52,16 @@ class ClusterSettings:
     latency_s: float | None = None
     limits: Limits = field(default_factory=Limits)
     machines: Mapping[str, MachineOptions] = field(default_factory=dict)
-    stated: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Stated "flops_per_s" and "bandwidth_bytes_per_s", by machine."""
 
     def known_of(self, name: str) -> Mapping[str, float]:
         """Stated properties of a machine, including those stated for the whole network."""
-        properties = dict(self.stated.get(name, {}))
-        if self.bandwidth_bytes_per_s is not None:
-            properties.setdefault("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s)
-        if self.latency_s is not None:
-            properties["latency_s"] = self.latency_s
-        return properties
+        options = self.machines.get(name, MachineOptions())
+        properties = {
+            "flops_per_s": options.flops_per_s,
+            "bandwidth_bytes_per_s": options.bandwidth_bytes_per_s or self.bandwidth_bytes_per_s,
+            "latency_s": self.latency_s,
+        }
+        return {key: value for key, value in properties.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -116,18 +115,14 @@ def read_settings(path: Path) -> ClusterSettings:
         _times(network.latency_ms, 1e-3),
         entries.faults,
         {
-            name: MachineOptions(row.devices, row.planner, _times(row.pace_gflops, 1e9), row.cache)
-            for name, row in entries.machines.items()
-        },
-        {
-            name: {
-                key: value
-                for key, value in (
-                    ("flops_per_s", _times(row.gflops, 1e9)),
-                    ("bandwidth_bytes_per_s", _times(row.bandwidth_mbit_s, _MBIT)),
-                )
-                if value is not None
-            }
+            name: MachineOptions(
+                row.devices,
+                row.planner,
+                _times(row.pace_gflops, 1e9),
+                row.cache,
+                _times(row.gflops, 1e9),
+                _times(row.bandwidth_mbit_s, _MBIT),
+            )
             for name, row in entries.machines.items()
         },
     )
