@@ -296,8 +296,10 @@ def test_a_token_is_made_once_and_only_its_user_reads_it() -> None:
     token = environment()["RAY_AUTH_TOKEN"]
     assert len(token) == 64
     assert token_file().stat().st_mode & 0o777 == 0o600
+    token_file().chmod(0o644)
     make_token()
     assert environment()["RAY_AUTH_TOKEN"] == token
+    assert token_file().stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"two words", b"two\nlines", b"a\0"])

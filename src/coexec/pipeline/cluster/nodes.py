@@ -116,20 +116,19 @@ def token_file() -> Path:
 
 
 def make_token() -> None:
-    """Write a token to `token_file` if there is none. Only the user can read it.
+    """Write a token to `token_file` if there is none. Only the user can read it then.
 
     Raises:
         UsageError: it cannot be written.
     """
-    if token_file().exists():
-        return
-    command = [*_RAY, "get-auth-token", "--generate"]
-    done = subprocess.run(command, umask=0o077, capture_output=True, check=False)
-    if done.returncode:
-        raise UsageError(
-            f"cannot write the token file {str(token_file())!r}; set HOME to a folder that can be "
-            f"written"
-        )
+    if not token_file().exists():
+        command = [*_RAY, "get-auth-token", "--generate"]
+        if subprocess.run(command, umask=0o077, capture_output=True, check=False).returncode:
+            raise UsageError(
+                f"cannot write the token file {str(token_file())!r}; set HOME to a folder that can "
+                f"be written"
+            )
+    token_file().chmod(0o600)  # Ray's own command lets others of this machine read it
 
 
 def environment(token: Path | None = None) -> dict[str, str]:
@@ -342,7 +341,10 @@ class LocalNodes:
             DeviceError: Ray did not start.
         """
         words = ["--block", *([] if address else ["--temp-dir", str(self.folder / "ray")])]
-        command, log = _start_command(name, address, 0, words), self.folder / f"{name}.log"
+        command, log = (
+            _start_command(name, address, 0, words),
+            self.folder / f"{name or 'driver'}.log",
+        )
         # Ctrl-C interrupts this thread, and not the other one: each node is then either not started
         # or in the list of `stop`.
         with ThreadPoolExecutor(1) as thread:
