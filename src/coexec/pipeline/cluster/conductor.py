@@ -257,7 +257,7 @@ class Conductor:
         self.changes.append(line)
         _log.info("%s", line)
         for member in self.members.values():
-            member.recent.clear()
+            member.recent = Spent()
         for frame in self._door.inside():
             self._send_in(frame)
         if before is not None:
@@ -402,7 +402,7 @@ class Conductor:
             if alpha is not None:
                 has_drifted |= abs(alpha / member.alpha - 1) > self._limits.drift
                 member.alpha = alpha
-                member.recent.clear()
+                member.recent = Spent()
         return has_drifted
 
     async def _measure_speeds(self) -> None:

@@ -87,10 +87,6 @@ class Spent:
         self.seconds += other.seconds
         self.amount += other.amount
 
-    def clear(self) -> None:
-        """Set all sums to zero."""
-        self.count, self.seconds, self.amount = 0, 0.0, 0
-
 
 @dataclass
 class News:
