@@ -15,8 +15,8 @@ from coexec.pipeline.plan.memory import machine_memory
 from coexec.pipeline.plan.plan import PipelinePlan
 from coexec.pipeline.plan.work import redundancy, stage_work
 from coexec.pipeline.planners import PIPELINES
-from coexec.pipeline.planners.methods.blocks import chain_of_blocks
 from coexec.pipeline.planners.methods.network import MODELS
+from coexec.pipeline.planners.methods.pieces import chain_of_blocks
 from coexec.pipeline.planners.methods.pipeline import fine_pieces
 from coexec.pipeline.planners.methods.problem import PipelineProblem
 from coexec.pipeline.simulate import PipelineRun, simulate_pipeline
@@ -156,7 +156,7 @@ def _exhaustive(sender: Any, graph: Graph, where: Cluster) -> None:
 def run(plan: PipelinePlan, graph: Graph, where: Cluster, frames: int = FRAMES) -> PipelineRun:
     """Simulate a plan under full load, with a few frames in each stage."""
     credits = min(2 * len(plan.stages) + 1, frames // 4)
-    return simulate_pipeline(plan, graph, *where, frames, credits=credits, queue=4)
+    return simulate_pipeline(plan, graph, *where, frames, credits=credits)
 
 
 def speedups(

@@ -25,7 +25,6 @@ LAZY = {
     "coexec.engines.openvino.engine": f"onnx: {START}",
     "coexec.model.declared": "protobuf: a start from the cache does not read the model",
     "coexec.pipeline.cluster.cluster": "ray is optional, and reads the token when it is imported",
-    "coexec.pipeline.cluster.roster": "ray is optional, and reads the token when it is imported",
     "coexec.report.peak": "the process that runs ONNX Runtime has no memory of anything else",
     "coexec.selection.chooser": "planners: a start from the cache does not plan",
     "coexec.selection.comparison": f"onnxruntime: {START}",

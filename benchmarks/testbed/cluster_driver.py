@@ -19,7 +19,8 @@ import numpy as np
 from coexec.cache import Cache
 from coexec.errors import CoexecError
 from coexec.model.load import random_inputs
-from coexec.pipeline.cluster import Cluster, ClusterSession
+from coexec.pipeline.cluster.cluster import Cluster
+from coexec.pipeline.cluster.session import ClusterSession
 from coexec.selection.opened_model import OpenedModel
 
 __all__ = ["main"]
@@ -117,7 +118,7 @@ def _stream(
         "rss_bytes": rss,
         "began_at": time.time() - (time.perf_counter() - begin),
         **_about(session),
-        "computed": {m.name: [m.computed, m.busy_s, m.sent_bytes] for m in status.machines},
+        "computed": {m.name: [m.shares, m.busy_s, m.sent_bytes] for m in status.machines},
     }
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from coexec.graph.region import Region
     from coexec.hardware.hardware import Device, Link, System
     from coexec.model.load import load
-    from coexec.pipeline.cluster import Cluster
+    from coexec.pipeline.cluster.cluster import Cluster
     from coexec.plan.plan import Plan, verify_plan
     from coexec.planners import PLANNERS
     from coexec.session import InferenceSession, IOBinding, SessionOptions
@@ -26,7 +26,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOME = {
     "Cache": "cache",
-    "Cluster": "pipeline.cluster",
+    "Cluster": "pipeline.cluster.cluster",
     "CoexecError": "errors",
     "Device": "hardware.hardware",
     "Graph": "graph.graph",

@@ -16,7 +16,7 @@ EXTRAS = {
     "openvino": ("openvino",),
     "exact": ("highspy", "ortools"),
     "serve": _SERVER,
-    "cluster": (*_SERVER, "psutil", "ray"),
+    "cluster": (*_SERVER, "ray"),
 }
 """The packages of each extra, as in pyproject.toml."""
 BRINGS = {

@@ -75,7 +75,7 @@ def test_json_has_the_fields_that_are_declared(
     ("typed", "expected"),
     [
         ("pl", "plan"),
-        ("cluster sto", "stop"),
+        ("cluster sta", "start"),
         ("plan --plann", "--planner"),
         ("run --waiting pas", "passive"),
     ],

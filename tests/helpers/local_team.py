@@ -4,13 +4,17 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
 from coexec.engines.detect import usable_cores
 from coexec.errors import ClosedError
+from coexec.model.load import load
 from coexec.model.model import Model
 from coexec.pipeline.cluster.handles import MachineLostError
-from coexec.pipeline.cluster.limits import Limits
 from coexec.pipeline.cluster.machine import Machine, MachineOptions
-from coexec.pipeline.cluster.session import ClusterSession, PipelineOptions
+from coexec.pipeline.cluster.session import ClusterSession
+from coexec.pipeline.cluster.supervision import Limits
 
 QUICK = Limits(silence_s=1.5, message_s=0.5, look_s=0.05, join_s=0.2, rest_s=0.5)
 _FOR_EVER_S = 3600.0
@@ -94,4 +98,20 @@ def local_session(
         pace = team.paces[facts.name]
         return {"flops_per_s": pace, "bandwidth_bytes_per_s": 1e8, "latency_s": latency_s}
 
-    return ClusterSession(model, team, stated, PipelineOptions(**options), limits)
+    return ClusterSession(model, team, stated, limits=limits, **options)
+
+
+def convolutions(count: int) -> Model:
+    """``count`` convolutions of 24 rows, 0.5 MFLOP each, from "x" to "t" and the last index."""
+    rng = np.random.default_rng(0)
+    nodes, weights, name = [], [], "x"
+    for index in range(count):
+        weight = rng.standard_normal((8, 8, 3, 3), dtype=np.float32) / 8
+        weights.append(numpy_helper.from_array(weight, f"w{index}"))
+        nodes.append(helper.make_node("Conv", [name, f"w{index}"], [f"t{index}"], pads=[1] * 4))
+        name = f"t{index}"
+    shape = [1, 8, 24, 18]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in ("x", name)]
+    graph = helper.make_graph(nodes, "convolutions", values[:1], values[1:], weights)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return load(made, name="convolutions")

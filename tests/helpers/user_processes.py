@@ -1,19 +1,14 @@
-"""Processes that a test has started with a state folder of their own; skips without psutil."""
+"""Processes that a test has started with a home folder of their own."""
 
-import pytest
-
-__all__ = ["processes_of"]
-
-psutil = pytest.importorskip("psutil", reason="pip install psutil")
+from contextlib import suppress
+from pathlib import Path
 
 
-def processes_of(state: str) -> list[str]:
-    """Names of the processes whose XDG_STATE_HOME is ``state``."""
+def processes_of(home: str) -> list[str]:
+    """Names of the processes whose HOME is ``home``."""
     names = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("XDG_STATE_HOME") == state:
-                names.append(process.name())
-        except psutil.Error:
-            continue
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"HOME={home}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                names.append((process / "comm").read_text().strip())
     return names

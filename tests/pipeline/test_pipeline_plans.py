@@ -1,6 +1,8 @@
 """Pipeline plans: what follows from them, and which are refused."""
 
+import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coexec.errors import InfeasibleError, PlanError
+from coexec.graph.graph import Graph
 from coexec.graph.region import Region
 from coexec.graph.stitch import missing
 from coexec.model.model import Model
@@ -26,10 +29,11 @@ examples = settings(max_examples=40, deadline=None)
 
 @given(networks(), st.data())
 @examples
-def test_random_plans_are_valid_and_survive_json(model: Model, data: st.DataObject) -> None:
+def test_random_plans_are_valid_and_have_a_form_in_json(model: Model, data: st.DataObject) -> None:
     plan = data.draw(pipeline_plans(model.graph, MACHINES))
     verify_pipeline(plan, model.graph, cluster([1, 1, 1])[1])
-    assert PipelinePlan.from_json(plan.to_json()) == plan
+    rows = json.loads(plan.to_json())["stages"]
+    assert [row["tasks"] for row in rows] == [list(stage.tasks) for stage in plan.stages]
 
 
 @given(networks(), st.data())
@@ -53,64 +57,47 @@ def test_useful_and_redundant_macs_add_up(model: Model, data: st.DataObject) -> 
 
 @given(networks(), st.data())
 @examples
-def test_messages_bring_all_that_shares_read(model: Model, data: st.DataObject) -> None:
-    """Played through: what a machine sends it has, and what it computes from has arrived."""
-    graph = model.graph
-    plan = data.draw(pipeline_plans(graph, MACHINES))
-    first = plan.stages[0].leader
-    held = {name: [] for name in MACHINES}
-    held[first] = [(name, graph.tensors[name].whole) for name in graph.inputs]
-    done = 0
-
-    def has(machine: str, name: str, region: Region) -> bool:
-        return not missing(region, [r for other, r in held[machine] if other == name])
-
-    for index, action in enumerate(actions(plan, graph)):
-        what = action.what
-        assert all(before < index for before in action.after)
-        if isinstance(what, Message):
-            assert what.source != what.target
-            assert all(has(what.source, *part) for part in what.parts)
-            items = sum(r.size * graph.tensors[n].item_bytes for n, r in what.parts)
-            assert what.size_bytes == items
-            held[what.target] += what.parts
-        else:
-            assert all(has(what.machine, *part) for part in what.strip.reads)
-            held[what.machine] += plan.stages[what.stage].shares[what.share].outputs
-            done += 1
-    last = plan.stages[-1].leader
-    assert all(has(last, name, graph.tensors[name].whole) for name in graph.outputs)
-    assert done == sum(len(stage.shares) for stage in plan.stages)
-
-
-@given(networks(), st.data())
-@examples
 def test_actions_wait_for_what_brings_their_data(model: Model, data: st.DataObject) -> None:
-    """Played through in any order that the waits allow, nothing is sent that is not there."""
+    """In any order that the waits allow, a machine has what it sends and what it computes from."""
     graph = model.graph
     plan = data.draw(pipeline_plans(graph, MACHINES))
     flow = actions(plan, graph)
     for index, action in enumerate(flow):
-        needed = set(action.after)
-        for before in action.after:
-            needed |= _all_before(flow, before)
-        held = [(plan.stages[0].leader, n, graph.tensors[n].whole) for n in graph.inputs]
-        for i in sorted(needed):
-            what = flow[i].what
-            if isinstance(what, Message):
-                held += [(what.target, *part) for part in what.parts]
-            else:
-                outputs = plan.stages[what.stage].shares[what.share].outputs
-                held += [(what.machine, *part) for part in outputs]
-        what = flow[index].what
-        where, reads = (
-            (what.source, what.parts)
-            if isinstance(what, Message)
-            else (what.machine, what.strip.reads)
-        )
-        for name, region in reads:
-            own = [r for machine, other, r in held if (machine, other) == (where, name)]
-            assert not missing(region, own)
+        assert all(before < index for before in action.after)
+        held = _held(plan, graph, flow, _all_before(flow, index))
+        what = action.what
+        if isinstance(what, Message):
+            assert what.source != what.target
+            items = sum(r.size * graph.tensors[n].item_bytes for n, r in what.parts)
+            assert what.size_bytes == items
+            where, reads = what.source, what.parts
+        else:
+            where, reads = what.machine, what.strip.reads
+        assert all(_has(held, where, *part) for part in reads)
+    done = sum(isinstance(action.what, Computation) for action in flow)
+    assert done == sum(len(stage.shares) for stage in plan.stages)
+    held, last = _held(plan, graph, flow, range(len(flow))), plan.stages[-1].leader
+    assert all(_has(held, last, name, graph.tensors[name].whole) for name in graph.outputs)
+
+
+Held = list[tuple[str, str, Region]]
+
+
+def _held(plan: PipelinePlan, graph: Graph, flow: tuple, indices: Iterable[int]) -> Held:
+    """What lies where after some actions: machine, tensor, region."""
+    held: Held = [(plan.stages[0].leader, n, graph.tensors[n].whole) for n in graph.inputs]
+    for what in (flow[i].what for i in indices):
+        if isinstance(what, Message):
+            held += [(what.target, *part) for part in what.parts]
+        else:
+            outputs = plan.stages[what.stage].shares[what.share].outputs
+            held += [(what.machine, *part) for part in outputs]
+    return held
+
+
+def _has(held: Held, machine: str, name: str, region: Region) -> bool:
+    own = [r for where, other, r in held if (where, other) == (machine, name)]
+    return not missing(region, own)
 
 
 def _all_before(flow: tuple, index: int) -> set[int]:
@@ -217,12 +204,6 @@ def test_a_machine_that_cannot_hold_its_share_is_named() -> None:
     small = connected([machine("A"), machine("B"), machine("C", memory_bytes=500)], 1e6)
     with pytest.raises(InfeasibleError, match="'C' has 500 B and would hold 548 B"):
         verify_pipeline(plan, graph, small)
-
-
-def test_what_is_no_plan_is_refused() -> None:
-    for text in ("", "{}", '{"format": 7}', '{"format": 1, "stages": [1]}'):
-        with pytest.raises(PlanError, match="plan again"):
-            PipelinePlan.from_json(text)
 
 
 @given(networks(), st.data())

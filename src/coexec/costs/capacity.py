@@ -3,42 +3,11 @@ machine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from coexec.errors import DeviceError
-from coexec.graph.graph import Piece
-
-__all__ = ["FLOPS_PER_MAC", "Capacity", "CapacityCosts", "ShareCosts", "ShareWork"]
 
 FLOPS_PER_MAC = 2
 """A multiplication and an addition. PICO's Eq. 5 counts one operation for both."""
-
-
-class ShareWork(Protocol):
-    """The part of a stage that one machine computes: a `coexec.pipeline.strip.Strip`, or an object
-    that derives its pieces only when they are read."""
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates, halos included."""
-        ...
-
-    @property
-    def pieces(self) -> tuple[Piece, ...]:
-        """The pieces in topological order."""
-        ...
-
-
-class ShareCosts(Protocol):
-    """Seconds that machines take for their shares.
-
-    `CapacityCosts` estimates them. For a machine with a profile of its own, the simulated makespan
-    of the share's pieces replaces the estimate.
-    """
-
-    def seconds(self, machine: str, work: ShareWork) -> float:
-        """Seconds in which ``machine`` computes ``work``, without sending and receiving."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +33,8 @@ class CapacityCosts:
 
     machines: Mapping[str, Capacity]
 
-    def seconds(self, machine: str, work: ShareWork) -> float:
-        """Seconds in which ``machine`` computes ``work``.
+    def seconds(self, machine: str, macs: int) -> float:
+        """Seconds in which ``machine`` computes ``macs`` multiply-accumulates, halos included.
 
         Raises:
             DeviceError: the capacity of ``machine`` is not known.
@@ -76,4 +45,4 @@ class CapacityCosts:
                 f"the capacity of machine {machine!r} is not known, only those of "
                 f"{', '.join(self.machines)}; measure it or state it"
             )
-        return capacity.alpha * FLOPS_PER_MAC * work.macs / capacity.flops_per_s
+        return capacity.alpha * FLOPS_PER_MAC * macs / capacity.flops_per_s

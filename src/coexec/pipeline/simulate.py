@@ -1,23 +1,20 @@
-"""Run a pipeline plan on a virtual clock: frames that arrive, bounded queues, shared media.
+"""Run a pipeline plan on a virtual clock, with shared media and a limit of frames in flight.
 
 The rules, besides those of `coexec.timing.clock`:
 
 * Each machine computes one share at a time, in the order in which shares can start. It receives and
   sends at the same time: a message leaves in the background as soon as its data is ready, and
   messages wait for the media of their link in that order. Cutting and stitching take no time.
-* A frame is let in when it has arrived and fewer frames than there are credits are inside.
-* If the queues have a bound, a stage begins to receive a frame only if fewer frames than the bound
-  are in the stage. A frame is in a stage from then on, until all shares of the stage have computed
-  it and all gathered data has arrived.
+* A frame is let in when fewer frames than there are credits are inside.
 """
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import linear_regression
 
-from coexec.costs.capacity import ShareCosts
+from coexec.costs.capacity import CapacityCosts
 from coexec.errors import UsageError
 from coexec.graph.graph import Graph
 from coexec.hardware.hardware import Link, Place, System
@@ -59,18 +56,9 @@ class PipelineRun:
 
     @property
     def period_s(self) -> float:
-        """Seconds from one answer to the next: the slope of the answer times in the middle half.
-
-        The ends are left out because the pipeline fills and drains there. The slope is taken
-        because answers may come in bursts. For fewer than four frames, the mean; for a single
-        frame, its latency.
-        """
-        ordered = sorted(self.answered_s)
-        cut = len(ordered) // 4
-        middle = ordered[cut : len(ordered) - cut]
-        if len(middle) < 2:
-            return self.latency_s
-        return linear_regression(range(len(middle)), middle).slope
+        """Seconds from one answer to the next, see `period_of`; for a single frame, its latency."""
+        period_s = period_of(self.answered_s)
+        return self.latency_s if period_s is None else period_s
 
     def utilisation(self, machine: str) -> float:
         """Share of the time from the first to the last answer in which a machine computes; for a
@@ -86,41 +74,44 @@ class PipelineRun:
         return busy_s / (end_s - start_s) if end_s > start_s else 0.0
 
 
+def period_of(answered_s: Iterable[float]) -> float | None:
+    """Seconds from one answer to the next: the slope of the answers' times in the middle half, for
+    fewer than four answers of all. None for a single answer.
+
+    The ends are left out because the pipeline fills and drains there. The slope is taken because
+    answers may come in bursts.
+    """
+    ordered = sorted(answered_s)
+    cut = len(ordered) // 4
+    middle = ordered[cut : len(ordered) - cut]
+    return linear_regression(range(len(middle)), middle).slope if len(middle) > 1 else None
+
+
 def simulate_pipeline(
     plan: PipelinePlan,
     graph: Graph,
-    cost: ShareCosts,
+    cost: CapacityCosts,
     system: System,
     frames: int = 1,
     *,
-    arrivals_s: Sequence[float] | None = None,
     credits: int | None = None,
-    queue: int | None = None,
     door: str | None = None,
 ) -> PipelineRun:
     """Simulate ``frames`` frames in a verified plan.
 
     Args:
-        arrivals_s: second of arrival at the first leader, by frame; all at 0 by default.
         credits: the most frames inside at a time; the plan's own limit applies as well.
-        queue: the most frames in a stage at a time.
         door: the device that sends the frames and receives the answers; None: frames are in the
             first leader, and answers stay in the last one.
 
     Raises:
-        UsageError: the number of frames, credits or places in a queue is below 1, or the arrivals
-            are not in order or not one per frame.
+        UsageError: the number of frames or credits is below 1.
     """
-    arrivals = [0.0] * frames if arrivals_s is None else list(arrivals_s)
     limits = [limit for limit in (credits, plan.at_once) if limit is not None]
-    if min(frames, *limits, 1 if queue is None else queue) < 1:
-        raise UsageError("frames, credits and places in a queue are at least 1")
-    if len(arrivals) != frames or arrivals != sorted(arrivals):
-        raise UsageError(f"{len(arrivals)} arrivals for {frames} frames; one each, in order")
+    if min(frames, *limits, 1) < 1:
+        raise UsageError(f"{frames} frames and {credits} credits; at least 1 of each")
     flow = actions(plan, graph, door)
-    gates = _Gates(flow, frames, queue)
-    clock = _PipelineClock(flow, cost, system, gates, arrivals, min(limits, default=frames))
-    return clock.run()
+    return _PipelineClock(flow, cost, system, frames, min(limits, default=frames)).run()
 
 
 class _PipelineClock:
@@ -133,16 +124,14 @@ class _PipelineClock:
     def __init__(
         self,
         flow: Sequence[Action],
-        cost: ShareCosts,
+        cost: CapacityCosts,
         system: System,
-        gates: "_Gates",
-        arrivals_s: Sequence[float],
+        frames: int,
         credits: int,
     ) -> None:
-        self._flow, self._system, self._gates = flow, system, gates
-        self._arrivals_s, self._credits = arrivals_s, credits
+        self._flow, self._system = flow, system
+        self._frames, self._credits = frames, credits
         self._machine = {name: i for i, name in enumerate(system.names)}
-        frames = len(arrivals_s)
         self._clock = Clock(_places(system), len(flow) * frames)
         self._duration_s = [self._seconds(action, cost) for action in flow]
         self._readers: list[list[int]] = [[] for _ in flow]
@@ -150,21 +139,17 @@ class _PipelineClock:
             for before in action.after:
                 self._readers[before].append(index)
         # An action without predecessors has to wait until its frame is let in.
-        self._waiting = [
-            max(1, len(action.after)) + gates.closed(frame, index)
-            for frame in range(frames)
-            for index, action in enumerate(flow)
-        ]
+        self._waiting = [max(1, len(action.after)) for action in flow] * frames
         self._ready_s = [0.0] * (len(flow) * frames)
         self._heap: list[tuple[float, int]] = []
         self._unanswered = [sum(not readers for readers in self._readers)] * frames
-        self._let_in_s, self._answered_s = list(arrivals_s), list(arrivals_s)
+        self._let_in_s, self._answered_s = [0.0] * frames, [0.0] * frames
         self._spans: list[Span] = []
         self._sent: list[Sent] = []
 
     def run(self) -> PipelineRun:
         """Run all frames; actions run in the order in which they can start."""
-        for frame in range(min(self._credits, len(self._arrivals_s))):
+        for frame in range(min(self._credits, self._frames)):
             self._let_in(frame, 0.0)
         while self._heap:
             _, node = heapq.heappop(self._heap)
@@ -172,8 +157,6 @@ class _PipelineClock:
             end_s = self._happen(node, self._ready_s[node])
             for reader in self._readers[index]:
                 self._free(node - index + reader, end_s)
-            for freed, at_s in self._gates.ended(frame, index, end_s):
-                self._free(freed, at_s)
             if not self._readers[index]:
                 self._answer(frame, end_s)
         spans = tuple(sorted(self._spans, key=lambda span: span.start_s))
@@ -185,18 +168,17 @@ class _PipelineClock:
         )
 
     def _free(self, node: int, at_s: float) -> None:
-        """Record that one of the node's predecessors, or its gate, has ended at ``at_s``."""
+        """Record that one of the node's predecessors has ended at ``at_s``."""
         self._ready_s[node] = max(self._ready_s[node], at_s)
         self._waiting[node] -= 1
         if self._waiting[node] == 0:
             heapq.heappush(self._heap, (self._ready_s[node], node))
 
     def _let_in(self, frame: int, at_s: float) -> None:
-        """Let a frame in at ``at_s``, or when it arrives if that is later."""
-        self._let_in_s[frame] = max(at_s, self._arrivals_s[frame])
+        self._let_in_s[frame] = at_s
         for index, action in enumerate(self._flow):
             if not action.after:
-                self._free(frame * len(self._flow) + index, self._let_in_s[frame])
+                self._free(frame * len(self._flow) + index, at_s)
 
     def _answer(self, frame: int, at_s: float) -> None:
         """Record that one of the last actions of a frame has ended. After the last one, the next
@@ -204,7 +186,7 @@ class _PipelineClock:
         self._unanswered[frame] -= 1
         self._answered_s[frame] = max(self._answered_s[frame], at_s)
         after = frame + self._credits
-        if not self._unanswered[frame] and after < len(self._arrivals_s):
+        if not self._unanswered[frame] and after < self._frames:
             self._let_in(after, self._answered_s[frame])
 
     def _happen(self, node: int, ready_s: float) -> float:
@@ -228,65 +210,12 @@ class _PipelineClock:
         self._sent.append(Sent(what, frame, ready_s, end_s))
         return end_s
 
-    def _seconds(self, action: Action, cost: ShareCosts) -> float:
+    def _seconds(self, action: Action, cost: CapacityCosts) -> float:
         what = action.what
         if isinstance(what, Computation):
-            return cost.seconds(what.machine, what.strip)
+            return cost.seconds(what.machine, what.strip.macs)
         ends = (self._system.device[name].places[0] for name in (what.source, what.target))
         return self._system.link(*ends).copy_s(what.size_bytes)
-
-
-class _Gates:
-    """Gates at which frames wait for room in a stage."""
-
-    def __init__(self, flow: Sequence[Action], frames: int, queue: int | None) -> None:
-        self._count, self._frames, self._queue = len(flow), frames, queue
-        self._stage = [action.what.stage for action in flow]
-        self._entering = _entering(flow)
-        inside = [
-            i
-            for i, action in enumerate(flow)
-            if isinstance(action.what, Computation) or action.what.purpose == "gather"
-        ]
-        self._inside = set(inside)
-        self._left = [
-            {s: sum(self._stage[i] == s for i in inside) for s in set(self._stage)}
-            for _ in range(frames)
-        ]
-        self._ended_s: list[dict[int, float]] = [{} for _ in range(frames)]
-
-    def closed(self, frame: int, index: int) -> int:
-        """Number of gates at which an action of a frame waits: 0 or 1."""
-        return int(self._queue is not None and frame >= self._queue and index in self._entering)
-
-    def ended(self, frame: int, index: int, end_s: float) -> list[tuple[int, float]]:
-        """Nodes that may pass because this action has ended, each with the second from which on."""
-        if self._queue is None or index not in self._inside:
-            return []
-        stage, left, ended = self._stage[index], self._left[frame], self._ended_s[frame]
-        left[stage] -= 1
-        ended[stage] = max(ended.get(stage, 0.0), end_s)
-        if left[stage] or frame + self._queue >= self._frames:
-            return []
-        first = (frame + self._queue) * self._count
-        return [(first + i, ended[stage]) for i in self._entering if self._stage[i] == stage]
-
-
-def _entering(flow: Sequence[Action]) -> frozenset[int]:
-    """Actions with which a stage begins to receive a frame: actions that depend on no other action
-    of the same stage.
-
-    Messages that the last leader collects after the last stage belong to no stage.
-    """
-    entering = set()
-    stages = {action.what.stage for action in flow if isinstance(action.what, Computation)}
-    for index, action in enumerate(flow):
-        what = action.what
-        own = {i for i in action.after if flow[i].what.stage == what.stage}
-        gathered = isinstance(what, Message) and what.purpose == "gather"
-        if what.stage in stages and not own and not gathered:
-            entering.add(index)
-    return frozenset(entering)
 
 
 def _places(system: System) -> Places:

@@ -18,14 +18,23 @@ from coexec.cli.cluster.frames import Answered, given_frames
 from coexec.errors import DeviceError, InputError, UsageError
 from coexec.model.load import load
 from coexec.pipeline.cluster.build import build
-from coexec.pipeline.cluster.declared_machines import lacking, made_up, stated_machines
-from coexec.pipeline.cluster.local import LocalNodes
-from coexec.pipeline.cluster.nodes import check_name, known_nodes, own_name, split_address
-from coexec.pipeline.cluster.ray_node import RayNode
-from coexec.pipeline.cluster.ray_ports import firewall_lines, network_of
-from coexec.pipeline.cluster.roster import check_welcome
-from coexec.pipeline.cluster.settings import read_settings
-from coexec.pipeline.cluster.tokens import make_token, read_token, token_file
+from coexec.pipeline.cluster.nodes import (
+    LocalNodes,
+    RayNode,
+    check_name,
+    check_welcome,
+    environment,
+    make_token,
+    own_name,
+    split_address,
+    token_file,
+)
+from coexec.pipeline.cluster.settings import (
+    lacking,
+    made_up,
+    read_settings,
+    stated_machines,
+)
 from coexec.units import format_numbers
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
@@ -33,10 +42,9 @@ MADE_UP = ["--gflops", "2,1", "--mbit", "50"]
 
 
 @pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user who has started nothing."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return tmp_path / "state"
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who has no token."""
+    monkeypatch.setenv("HOME", str(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +137,7 @@ def test_sizes_that_a_model_leaves_open_are_said(
         ([*MADE_UP, "--option", "rebalance=1"], "wants shares or stages"),
         ([*MADE_UP, "--option", "latency_limit_s=1e-9"], "raise latency_limit_s"),
         ([*MADE_UP, "--output", "/"], "it is a folder"),
-        ([], "no cluster is known here"),
+        ([], "there is no token"),
         (["--nodes", "0"], "nodes is a number from 1 to 64"),
         (["--nodes", "2", "--address", "h:1"], "a cluster of their own"),
         (["--address", "127.0.0.1:1"], "there is no token"),
@@ -156,19 +164,26 @@ def test_what_no_plan_can_be_made_for_is_refused(
     ],
 )
 def test_a_run_is_refused_before_nodes_are_started(
-    model: str, words: list[str], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    model: str,
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delattr(LocalNodes, "add")
     cache = ["--cache", str(tmp_path / "cache")]
     assert said in refused(capfd, "run", model, "--nodes", "2", *words, *cache)
-    assert not known_nodes()
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_model_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(LocalNodes, "add")
     path = tmp_path / "model.onnx"
     path.write_bytes(b"no model")
     assert "is not an ONNX model" in refused(capfd, "run", str(path), "--nodes", "2")
     assert "no model 'nope'" in refused(capfd, "bench", "zoo:nope", "--nodes", "2")
-    assert not known_nodes()
 
 
 def test_the_last_capacity_counts_for_the_rest() -> None:
@@ -185,31 +200,31 @@ def test_the_last_capacity_counts_for_the_rest() -> None:
     ("text", "said"),
     [
         ("[[[", "cannot read"),
-        ("x = 1", "x means nothing; known are cluster, faults, machines, network"),
-        ("machines = 3", "machines wants a table for each machine"),
-        ("cluster = 3", "cluster is no table"),
-        ("[machines]\na = 1", "machines.a is no table"),
-        ("[machines.a]\nfoo = 1", "machines.a.foo means nothing"),
-        ("[machines.'a b']", "machines.a b: 'a b' is no name"),
+        ("x = 1", "the field 'x' is unknown; fields: cluster, network, faults, machines"),
+        ("machines = 3", "machines: 3 is not an object"),
+        ("cluster = 3", "cluster: 3 is not an object with address"),
+        ("[machines]\na = 1", "machines['a']: 1 is not an object"),
+        ("[machines.a]\nfoo = 1", "machines['a']: the field 'foo' is unknown"),
+        ("[machines.'a b']", "'a b' is no name"),
         ("[machines.a]\ngflops = -1", "machines.a.gflops wants a number above 0, not -1"),
         ("[machines.a]\ngflops = inf", "machines.a.gflops wants a number above 0, not inf"),
         ("[machines.a]\ngflops = nan", "machines.a.gflops wants a number above 0, not nan"),
-        ("[machines.a]\ngflops = true", "machines.a.gflops wants a number above 0, not True"),
-        ("[machines.a]\npace_gflops = '2'", "machines.a.pace_gflops wants a number"),
+        ("[machines.a]\ngflops = true", "machines['a'].gflops: True is not a number"),
+        ("[machines.a]\npace_gflops = '2'", "machines['a'].pace_gflops: '2' is not a number"),
         ("[machines.a]\nbandwidth_mbit_s = 0", "machines.a.bandwidth_mbit_s wants a number"),
-        ("[machines.a]\ndevices = 'cpu:0'", "machines.a.devices wants a list"),
-        ("[machines.a]\ndevices = []", "machines.a.devices wants a list"),
-        ("[machines.a]\ndevices = ['cpu']", "machines.a.devices: 'cpu' is no device"),
+        ("[machines.a]\ndevices = 'cpu:0'", "machines['a'].devices: 'cpu:0' is not a list"),
+        ("[machines.a]\ndevices = []", "machines.a.devices wants at least one"),
+        ("[machines.a]\ndevices = ['cpu']", "'cpu' is no device"),
         ("[machines.a]\nplanner = 'pico'", "machines.a.planner 'pico' is none of auto"),
-        ("[machines.a]\ncache = 1", "machines.a.cache wants text"),
-        ("[network]\nmedium = 'wifi'", "network.medium 'wifi' is none of ports"),
+        ("[machines.a]\ncache = 1", "machines['a'].cache: 1 is not a text"),
+        ("[network]\nmedium = 'wifi'", "network.medium: 'wifi' is not 'ports' or"),
         ("[network]\nlatency_ms = -1", "network.latency_ms wants a number"),
-        ("[network]\nspeed = 1", "network.speed means nothing"),
+        ("[network]\nspeed = 1", "network: the field 'speed' is unknown"),
         ("[faults]\ngain = 1.5", "faults.gain wants a share below 1"),
         ("[faults]\nsilence_s = 0", "faults.silence_s wants a number"),
-        ("[faults]\nsilence = 1", "faults.silence means nothing"),
-        ("[cluster]\naddress = 'here'", "cluster.address: 'here' is no address"),
-        ("[cluster]\naddress = 7", "cluster.address wants text"),
+        ("[faults]\nsilence = 1", "faults: the field 'silence' is unknown"),
+        ("[cluster]\naddress = 'here'", "'here' is no address"),
+        ("[cluster]\naddress = 7", "cluster.address: 7 is not a text"),
     ],
 )
 def test_settings_name_the_file_and_the_key(text: str, said: str, tmp_path: Path) -> None:
@@ -277,12 +292,14 @@ def test_what_is_no_address(address: str) -> None:
 
 
 def test_a_token_is_made_once_and_only_its_user_reads_it() -> None:
-    path = make_token()
-    token = read_token()
-    assert path == token_file() and len(token) == 64
-    assert path.stat().st_mode & 0o777 == 0o600
     make_token()
-    assert read_token() == token
+    token = environment()["RAY_AUTH_TOKEN"]
+    assert len(token) == 64
+    assert token_file().stat().st_mode & 0o777 == 0o600
+    token_file().chmod(0o644)
+    make_token()
+    assert environment()["RAY_AUTH_TOKEN"] == token
+    assert token_file().stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"two words", b"two\nlines", b"a\0"])
@@ -292,14 +309,15 @@ def test_a_file_that_holds_no_token(
     path = tmp_path / "token"
     path.write_bytes(content)
     with pytest.raises(UsageError, match="no token"):
-        read_token(path)
+        environment(path)
     said = refused(capfd, "join", "127.0.0.1:1", "--token-file", str(path))
     assert "is no token" in said
 
 
 def test_start_and_join_are_refused_in_a_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("coexec.pipeline.cluster.nodes.prepare", environment)  # for this process
     assert "there is no token" in refused(capfd, "join", "127.0.0.1:1")
     assert "Is a directory" in refused(capfd, "join", "127.0.0.1:1", "--token-file", str(tmp_path))
     make_token()
@@ -311,89 +329,38 @@ def test_start_and_join_are_refused_in_a_line(
     with socket.create_server(("", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert f"port {port} is in use" in refused(capfd, "start", "--port", port)
-    assert not known_nodes()
 
 
 def test_a_clusters_verbs_need_its_packages(
     model: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    for words in (["start"], ["join", "h:1"], ["stop"], ["status"], ["run", model, "--nodes", "2"]):
-        assert "uvicorn psutil ray" in refused(capfd, *words)
+    for words in (["start"], ["join", "h:1"], ["status"], ["run", model, "--nodes", "2"]):
+        assert "uvicorn ray" in refused(capfd, *words)
     assert main(["cluster", "plan", model, *MADE_UP]) == 0  # planning needs none
-
-
-def test_nothing_running_is_said_plainly(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["cluster", "stop"]) == 0
-    assert "nothing to end" in capfd.readouterr().out
-    assert main(["cluster", "status"]) == 0
-    assert "no machine of this user runs here" in capfd.readouterr().out
-    assert main(["cluster", "status", "--json"]) == 0
-    assert json.loads(capfd.readouterr().out)["machines"] == []
-    assert "no machine 'x'" in refused(capfd, "stop", "--name", "x")
-
-
-def test_notes_of_nodes_that_are_gone_or_damaged_are_forgotten(state: Path) -> None:
-    notes = state / "coexec" / "cluster" / "nodes"
-    notes.mkdir(parents=True)
-    gone = {"name": "a", "address": "h:1", "process": os.getpid(), "head": True}
-    (notes / "a.json").write_text(json.dumps(gone))  # a process of that number, but not Ray's
-    (notes / "b.json").write_text("{")
-    (notes / "c.json").write_text('{"name": 1}')
-    assert known_nodes() == []
-    assert not list(notes.iterdir())
 
 
 def test_another_coexec_and_a_name_that_is_taken_are_refused() -> None:
     def node(name: str, build: str, head: bool = False) -> RayNode:
-        return RayNode("id", name, build, "10.0.0.1", "host", True, head, 4, 2**30)
+        return RayNode("id", name, build, "10.0.0.1", "host", True, head)
 
     here = [node("h", build(), head=True), node("a", build())]
-    check_welcome(here, "h:1", "a")
+    check_welcome(here, "h:1", "b")
     with pytest.raises(DeviceError, match=r"head at h:1 has coexec 0\.0-x, this machine"):
-        check_welcome([node("h", "0.0-x", head=True), node("a", build())], "h:1", "a")
+        check_welcome([node("h", "0.0-x", head=True)], "h:1", "a")
     with pytest.raises(DeviceError, match="has coexec none"):
         check_welcome([node("a", build())], "h:1", "a")
     with pytest.raises(DeviceError, match="has a machine 'a' already"):
-        check_welcome([*here, node("a", build())], "h:1", "a")
+        check_welcome(here, "h:1", "a")
 
 
-def test_networks_and_firewall_lines() -> None:
-    assert network_of("127.0.0.1") == "127.0.0.0/8"
-    assert network_of("192.0.2.200") == "192.0.2.200"  # not this machine's
-    ufw, nft, nft_ipv6 = firewall_lines("10.0.0.0/24")
-    assert "enable" not in ufw  # that could cut the connection by which one is logged in
-    assert "10.0.0.0/24" in ufw and "10.0.0.0/24" in nft and "ipv6" in nft_ipv6
-
-
-def test_nodes_that_were_started_are_ended_when_one_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped: list[str] = []
-
-    class Fake:
-        def __init__(self, name: str) -> None:
-            self.node = type("Node", (), {"name": name, "address": "h:1", "head": name == "a"})
-
-        def stop(self) -> None:
-            stopped.append(self.node.name)
-
-    def join(address: str, name: str) -> Fake:
-        if name == "c":
-            raise DeviceError("c does not start")
-        return Fake(name)
-
-    monkeypatch.setattr(
-        "coexec.pipeline.cluster.local.start_head", lambda name, *_, **__: Fake(name)
-    )
-    monkeypatch.setattr("coexec.pipeline.cluster.local.join", join)
-    monkeypatch.setattr("coexec.pipeline.cluster.nodes.NodeProcess.stop", Fake.stop)
-    folder = tmp_path / "nodes"
-    folder.mkdir()
-    with pytest.raises(DeviceError, match="c does not start"):
-        LocalNodes(["a", "b", "c"], folder, 1)
-    assert stopped == ["b", "a"]  # the head last
-    assert not folder.exists()
+def test_a_node_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coexec.pipeline.cluster.nodes._RAY", (sys.executable, "-m", "no.ray"))
+    nodes = LocalNodes()
+    with pytest.raises(DeviceError, match=r"Ray did not start.*No module named 'no'"):
+        nodes.add("a")
+    nodes.stop()
+    assert not nodes.folder.exists()
 
 
 # Frames and figures

@@ -17,9 +17,9 @@ from coexec.graph.region import Region
 from coexec.model.check import plain_session
 from coexec.model.load import random_inputs
 from coexec.model.model import Model
-from coexec.pipeline.cluster.jobs import FRAME, Compute, MachineJob, Send, jobs_of
-from coexec.pipeline.cluster.parts import FrameParts
-from coexec.pipeline.cluster.shares import OpenShares, ShareModels
+from coexec.pipeline.cluster.jobs import FRAME, MachineJob, jobs_of
+from coexec.pipeline.cluster.shares import FrameParts, OpenShares, ShareModels
+from coexec.pipeline.plan.flow import Computation
 from coexec.pipeline.plan.plan import PipelinePlan
 from tests.helpers.examples import scaled
 from tests.helpers.network_cases import networks
@@ -64,26 +64,27 @@ def play(
                 done[name].add(FRAME)
         while ready := list(startable(jobs, done)):
             name, step = order.choice(ready)
-            done[name].add(step.step)
-            if isinstance(step, Compute):
-                parts[name].put(step.writes, shares.run(1, step, parts[name]))
+            done[name].add(step)
+            what = jobs[name].steps[step].what
+            if isinstance(what, Computation):
+                parts[name].put(what.strip.writes, shares.run(1, what, parts[name]))
             else:
-                sent = [parts[name].get(*part) for part in step.parts]
-                assert sum(array.nbytes for array in sent) == step.size_bytes
-                parts[step.target].put(jobs[step.target].receives[step.step], sent)
-                done[step.target].add(step.step)
+                sent = [parts[name].get(*part) for part in what.parts]
+                assert sum(array.nbytes for array in sent) == what.size_bytes
+                parts[what.target].put(jobs[what.target].receives[step], sent)
+                done[what.target].add(step)
     last = plan.stages[-1].leader
     assert done[last].issuperset(jobs[last].answers_after)
-    assert all({s.step for s in job.steps} <= done[name] for name, job in jobs.items())
+    assert all(job.steps.keys() <= done[name] for name, job in jobs.items())
     return {tensor: parts[last].get(tensor, whole) for tensor, whole in jobs[last].outputs}
 
 
 def startable(
     jobs: Mapping[str, MachineJob], done: Mapping[str, set[int]]
-) -> Iterator[tuple[str, Compute | Send]]:
+) -> Iterator[tuple[str, int]]:
     for name, job in jobs.items():
-        for step in job.steps:
-            if step.step not in done[name] and done[name].issuperset(step.after):
+        for step, action in job.steps.items():
+            if step not in done[name] and done[name].issuperset(action.after):
                 yield name, step
 
 

@@ -1,11 +1,10 @@
-"""A cluster of two nodes on this machine: who may join, what is shown, and how it ends."""
+"""Machines join a cluster by `ray start`, are shown, and end."""
 
-import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,89 +18,94 @@ from tests.helpers.user_processes import processes_of
 
 pytestmark = pytest.mark.alone
 
-Surroundings = dict[str, str]
+ISOLATED = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+"""`ray stop` ends all processes of Ray that it sees, and here it sees those of the test alone."""
+MACHINES = """
+set -e
+coexec() { PYTHON -m coexec cluster "$@"; }
+coexec start --name head --port PORT
+address=$(coexec status --json | grep -o '[0-9.]*:PORT' | head -1)
+coexec join $address --name second
+coexec join $address --name second && exit 1
+coexec status
+PYTHON -m ray.scripts.scripts stop
+coexec status && exit 1
+echo ended
+"""
 
 
-@pytest.fixture(scope="module")
-def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundings]:
-    """A user of their own, who has ended all that they started."""
-    mine = {**os.environ, "XDG_STATE_HOME": str(tmp_path_factory.mktemp("state"))}
+@pytest.fixture
+def surroundings(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A user of their own; afterwards no process of theirs runs."""
+    mine = {**os.environ, "HOME": str(tmp_path)}
     yield mine
-    call(mine, "stop")
-    assert not processes_of(mine["XDG_STATE_HOME"])
+    assert not processes_of(mine["HOME"])
 
 
-@pytest.fixture(scope="module")
-def address(surroundings: Surroundings) -> str:
-    """Of a head that runs."""
+def free_port() -> str:
     with socket.create_server(("", 0)) as free:
-        port = free.getsockname()[1]
-    words = ["start", "--name", "head", "--port", str(port), "--json"]
-    code, said, errors = call(surroundings, *words)
-    assert code == 0 and "may run any program" in errors
-    facts = json.loads(said)
-    assert Path(facts["token_file"]).stat().st_mode & 0o777 == 0o600
-    return str(facts["address"])
+        return str(free.getsockname()[1])
 
 
-def call(surroundings: Surroundings, *words: str, site: bool = True) -> tuple[int, str, str]:
-    """`coexec cluster`: its code, what it prints, and what it says of errors.
+def call(surroundings: dict[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "coexec", "cluster", *words]
+    return subprocess.run(
+        command, env=surroundings, capture_output=True, text=True, timeout=ENOUGH_S, check=False
+    )
 
-    Without `site` the interpreter reads no .pth files.
-    """
+
+def test_a_head_that_blocks_ends_with_its_command_and_takes_no_wrong_token(
+    surroundings: dict[str, str], tmp_path: Path
+) -> None:
+    port = free_port()
+    words = ["start", "--name", "head", "--port", port, "--host", "127.0.0.1", "--block"]
+    command = [sys.executable, "-m", "coexec", "cluster", *words]
+    with subprocess.Popen(command, env=surroundings, stdout=subprocess.PIPE, text=True) as head:
+        assert head.stdout is not None
+        started = next(line for line in head.stdout if "ray start --address=" in line)
+        address = started.split("'")[1]
+        assert (tmp_path / ".ray" / "auth_token").stat().st_mode & 0o777 == 0o600
+        token = tmp_path / "token"
+        token.write_text("0" * 64)
+        done = call(surroundings, "join", address, "--name", "thief", "--token-file", str(token))
+        assert (done.returncode, done.stdout) == (3, "")
+        assert "does not take this token" in done.stderr
+        without = {**surroundings, "RAY_AUTH_MODE": "disabled"}
+        listed = subprocess.run(
+            [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address],
+            env=without, capture_output=True, text=True, timeout=ENOUGH_S, check=False,
+        )  # fmt: skip
+        assert listed.returncode and "InvalidAuthToken" in listed.stderr
+        head.terminate()
+    end_s = time.monotonic() + ENOUGH_S
+    while processes_of(surroundings["HOME"]) and time.monotonic() < end_s:
+        time.sleep(0.1)  # the workers of a node end after it
+
+
+@pytest.mark.long
+@pytest.mark.system
+@pytest.mark.skipif(
+    subprocess.run([*ISOLATED, "true"], capture_output=True, check=False).returncode != 0,
+    reason="this user may not make a namespace of processes: unshare --pid",
+)
+def test_machines_join_are_shown_and_end_by_ray(surroundings: dict[str, str]) -> None:
+    script = MACHINES.replace("PYTHON", sys.executable).replace("PORT", free_port())
     done = subprocess.run(
-        [sys.executable, *([] if site else ["-S"]), "-m", "coexec", "cluster", *words],
+        [*ISOLATED, "bash", "-c", script],
         env=surroundings,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         timeout=ENOUGH_S,
+        check=False,
     )
-    return done.returncode, done.stdout, done.stderr
-
-
-def test_a_wrong_token_is_refused_in_a_line(
-    surroundings: Surroundings, address: str, tmp_path: Path
-) -> None:
-    token = tmp_path / "token"
-    token.write_text("0" * 64)
-    words = ["join", address, "--name", "thief", "--token-file", str(token)]
-    code, said, errors = call(surroundings, *words)
-    assert (code, said) == (3, "") and errors.count("\n") == 1
-    assert "does not take this token" in errors
-
-
-@pytest.mark.long
-def test_another_coexec_is_refused_in_a_line(
-    surroundings: Surroundings, address: str, tmp_path: Path
-) -> None:
-    package = Path(coexec.__file__).parent
-    shutil.copytree(package, tmp_path / "coexec", ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "coexec" / "units.py").open("a") as file:
-        file.write("# changed\n")
-    # The .pth file of an editable installation finds its own coexec before PYTHONPATH does.
-    other = {**surroundings, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    code, said, errors = call(other, "join", address, "--name", "other", site=False)
-    assert (code, said) == (3, "") and errors.count("\n") == 1
-    assert f"has coexec {build()}, this machine" in errors
-
-
-@pytest.mark.long
-def test_a_machine_joins_is_shown_and_ends(surroundings: Surroundings, address: str) -> None:
-    assert call(surroundings, "join", address, "--name", "second")[0] == 0
-    again = call(surroundings, "join", address, "--name", "second")
-    assert again[0] == 2 and "runs here already" in again[2]
-    facts = json.loads(call(surroundings, "status", "--json")[1])
-    alive = {each["name"]: each for each in facts["machines"] if each["alive"]}
-    assert set(alive) == {"head", "second"}
-    assert alive["head"]["is_head"] and not alive["second"]["is_head"]
-    assert alive["second"]["build"] == build() and alive["second"]["cores"] >= 1
-    ports = {each["port"] for each in facts["sockets"]}
-    assert int(address.rpartition(":")[2]) in ports
-    assert "of the cluster at" in call(surroundings, "stop", "--name", "second")[1]
-    code, said, _ = call(surroundings, "status")
-    assert code == 0 and "all addresses" in said and "ufw allow from" in said
-    assert "head of the cluster" in call(surroundings, "stop")[1]
-    assert "no machine of this user runs here" in call(surroundings, "status")[1]
+    assert done.returncode == 0, done.stdout
+    assert "may run any program" in done.stdout
+    assert "has a machine 'second' already" in done.stdout
+    assert done.stdout.endswith("ended\n")
+    rows = [line.split() for line in done.stdout.splitlines() if build() in line]
+    shown = {row[0]: row[2] for row in rows if len(row) == 5}
+    assert shown == {"head": "head", "second": "there"}
 
 
 def test_a_build_is_of_the_whole_package() -> None:

@@ -28,7 +28,7 @@ class StatedHandle:
     async def call(self, method: str, *args: Any) -> Any:
         self.asked.append(method)
         if method == "facts":
-            return MachineFacts(self.name, build(), f"host-{self.name}", 1, 1, 1 << 30)
+            return MachineFacts(self.name, build(), f"host-{self.name}", 1 << 30)
         if method == "measure":
             return SHARE_S
         assert method == "measure_link"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coexec.errors import ClosedError
-from coexec.pipeline.cluster.ray_node import RayNode
+from coexec.pipeline.cluster.nodes import RayNode
 
 pytest.importorskip("ray", reason="ray is not installed: pip install ray")
 from coexec.pipeline.cluster import ray_team

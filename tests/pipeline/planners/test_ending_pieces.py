@@ -10,10 +10,15 @@ from hypothesis import strategies as st
 
 from coexec.model.load import load
 from coexec.pipeline.planners.methods.bodies import Bodies
-from coexec.pipeline.planners.methods.pieces import Dag, TooWide, chain_of_pieces, least_chain
+from coexec.pipeline.planners.methods.pieces import (
+    Dag,
+    TooWide,
+    chain_of_pieces,
+    least_chain,
+    wide_chain,
+)
 from coexec.pipeline.planners.methods.pipeline import fine_pieces
 from coexec.pipeline.planners.methods.rows import RowGraph, bits_of
-from coexec.pipeline.planners.methods.wide import wide_chain
 from coexec.research.zoo import build
 
 Cost = Callable[[int], float]

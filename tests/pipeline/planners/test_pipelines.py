@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coexec.costs.capacity import ShareWork
 from coexec.errors import CoexecError, InfeasibleError, PlanError, UsageError
 from coexec.graph.graph import Graph
 from coexec.model.load import load
 from coexec.model.model import Model
-from coexec.pipeline.plan.plan import PipelinePlan
 from coexec.pipeline.plan.verify import verify_pipeline
 from coexec.pipeline.plan.work import redundancy
 from coexec.pipeline.planners import PIPELINES
@@ -46,7 +44,6 @@ def test_plans_are_valid_and_the_same_again(
     verify_pipeline(plan, model.graph, case[2])
     assert plan == PIPELINES[name](*case)
     assert plan.provenance.planner == name
-    assert PipelinePlan.from_json(plan.to_json()).stages == plan.stages
     run = simulate_pipeline(plan, *case, 2)
     assert math.isfinite(run.latency_s)
 
@@ -71,12 +68,12 @@ def test_the_exhaustive_one_is_never_beaten(
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", ["squeezenet", "inception_v3"])
 def test_the_simulated_period_is_the_predicted_one(name: str, network: str) -> None:
-    """With queues of a few frames, on a network that all stages wait for or none."""
+    """With a few frames in each stage, on a network that all stages wait for or none."""
     graph = graph_of(name)
     for bandwidth in (1e6, 1e8):
         case = graph, *cluster([2e9, 1e9, 1e9, 5e8], bandwidth, network)  # type: ignore[arg-type]
         plan = PIPELINES["pico"](*case)
-        run = simulate_pipeline(plan, *case, 60, queue=4)
+        run = simulate_pipeline(plan, *case, 60, credits=2 * len(plan.stages) + 1)
         assert plan.provenance.predicted_s is not None
         assert run.period_s == pytest.approx(plan.provenance.predicted_s, rel=0.05)
 
@@ -166,24 +163,3 @@ def test_machines_of_unknown_capacity_are_named() -> None:
     _, system = cluster([1e9, 1e9])
     with pytest.raises(CoexecError, match="capacity of machine 'B' is not known"):
         PIPELINES["pico"](graph_of("squeezenet"), cost, system)
-
-
-class Launching:
-    """Costs that are not in proportion to work: each piece takes a launch, as on real machines."""
-
-    def __init__(self, seconds: dict[str, float]) -> None:
-        self._seconds = seconds
-
-    def seconds(self, machine: str, work: ShareWork) -> float:
-        return self._seconds[machine] * (len(work.pieces) * 1e6 + work.macs)
-
-
-def test_any_costs_of_shares_will_do() -> None:
-    """Such as the makespans that machines simulate for shares of their own."""
-    graph, (_, system) = graph_of("squeezenet"), cluster([1.0, 1.0, 1.0], 1e8)
-    cost = Launching({"A": 1e-9, "B": 2e-9, "C": 4e-9})
-    plan = PIPELINES["pico"](graph, cost, system, rebalance="stages")
-    run = simulate_pipeline(plan, graph, cost, system, 40, credits=8)
-    assert run.period_s == pytest.approx(plan.provenance.predicted_s or 0.0, rel=0.1)
-    alone = PIPELINES["pico"](graph, cost, cluster([1.0])[1]).provenance.predicted_s or 0.0
-    assert run.period_s < 0.7 * alone

@@ -14,12 +14,10 @@ from coexec.model.model import Model
 from coexec.pipeline.plan.flow import Message, actions
 from coexec.pipeline.plan.plan import PipelinePlan
 from coexec.pipeline.plan.verify import verify_pipeline
-from coexec.pipeline.planners.methods.balance import balanced, in_proportion
-from coexec.pipeline.planners.methods.bodies import StageBody, equal_cuts
+from coexec.pipeline.planners.methods.bodies import StageBody, balanced, equal_cuts, in_proportion
 from coexec.pipeline.planners.methods.building import stages_of_groups
 from coexec.pipeline.planners.methods.network import MODELS, StageTime, Wires
-from coexec.pipeline.planners.methods.period import least_period
-from coexec.pipeline.planners.methods.pipeline import fine_pieces
+from coexec.pipeline.planners.methods.pipeline import fine_pieces, least_period
 from coexec.pipeline.planners.methods.problem import Group, PipelineProblem
 from coexec.pipeline.planners.methods.table import StageTable
 from coexec.pipeline.simulate import simulate_pipeline

@@ -14,7 +14,6 @@ VERBS = {
     "run": "Send frames through a pipeline.",
     "bench": "Compare a pipeline with one machine and other schemes.",
     "serve": "Answer requests over HTTP by a pipeline.",
-    "stop": "End what this user has started here.",
 }
 """One line of help for each verb, by name. A verb has the name of its file."""
 

@@ -56,10 +56,9 @@ def command(
     Machines are measured once, and plans stay as they are. The pipeline takes turns with each
     rival, so that a noisy machine disturbs both alike; ratios are of turns beside each other.
     """
-    from coexec.cli.cluster.answers import Answers
     from coexec.cli.cluster.bench_rows import BenchRow, lasting, print_bench, rivals
     from coexec.cli.cluster.common import checked_model, entered
-    from coexec.cli.cluster.frames import feed, given_frames
+    from coexec.cli.cluster.frames import Answers, feed, given_frames
     from coexec.cli.console import err, out
     from coexec.cli.output import print_json
     from coexec.errors import PlanError

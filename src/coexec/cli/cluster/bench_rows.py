@@ -18,9 +18,6 @@ from coexec.pipeline.cluster.settings import ClusterSettings
 from coexec.pipeline.plan.work import redundancy
 from coexec.units import format_seconds
 
-__all__ = ["BenchRow", "lasting", "print_bench", "rivals"]
-
-
 _SCHEMES = ("layer_wise", "coedge", "optimal_fused", "early_fused")
 """Schemes with which PICO is compared."""
 
@@ -40,19 +37,21 @@ def rivals(
             "the cluster has one machine, and nothing to compare it with; let others "
             "join with `coexec cluster join`, or try --nodes 4"
         )
-    stated = {
-        each.name: {
-            "flops_per_s": each.flops_per_s,
-            "bandwidth_bytes_per_s": each.bandwidth_bytes_per_s,
-        }
+    settings = lasting(cluster.settings)
+    options = {
+        each.name: replace(
+            settings.machines.get(each.name, MachineOptions()),
+            flops_per_s=each.flops_per_s,
+            bandwidth_bytes_per_s=each.bandwidth_bytes_per_s,
+        )
         for each in machines
     }
     latency_s = max(each.latency_s for each in machines)
-    cluster_settings = replace(lasting(cluster.settings), stated=stated, latency_s=latency_s)
+    settings = replace(settings, machines=options, latency_s=latency_s)
     best = max(machines, key=lambda each: each.flops_per_s).name
-    alone = {best: cluster_settings.machines.get(best, MachineOptions())}
-    rivals = [(f"{best} alone", planner, replace(cluster_settings, machines=alone))]
-    return rivals + [(scheme, scheme, cluster_settings) for scheme in _SCHEMES if scheme != planner]
+    alone = replace(settings, machines={best: options[best]})
+    schemes = [(scheme, scheme, settings) for scheme in _SCHEMES if scheme != planner]
+    return [(f"{best} alone", planner, alone), *schemes]
 
 
 def lasting(settings: "ClusterSettings") -> "ClusterSettings":

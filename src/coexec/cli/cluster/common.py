@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from coexec.cli.console import err
 from coexec.cli.progress import progress
-from coexec.errors import DeviceError, UsageError
-from coexec.pipeline.cluster.nodes import NodeProcess, check_name, own_name
+from coexec.errors import UsageError
 
 if TYPE_CHECKING:
     from coexec.pipeline.cluster.cluster import Cluster
@@ -20,26 +19,7 @@ if TYPE_CHECKING:
     from coexec.selection.opened_model import OpenedModel
     from coexec.settings import Settings
 
-__all__ = [
-    "checked_model",
-    "ended_by_signals",
-    "entered",
-    "hold",
-    "named",
-    "numbers",
-    "pipeline_session",
-]
-
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def named(name: str | None) -> str:
-    """``name``, or the name of this host if it is None.
-
-    Raises:
-        UsageError: a machine cannot have this name.
-    """
-    return own_name() if name is None else check_name(name)
 
 
 def numbers(option: str, text: str) -> list[float]:
@@ -143,23 +123,4 @@ def pipeline_session(
         shapes=settings.shapes,
         values=settings.values,
         **limits,
-    )
-
-
-def hold(node: NodeProcess) -> None:
-    """Wait for Ctrl-C or SIGTERM, then end the node.
-
-    Raises:
-        DeviceError: the node has ended by itself.
-    """
-    with ended_by_signals():
-        try:
-            node.process.wait()
-        except KeyboardInterrupt:
-            return
-        finally:
-            node.stop()
-    raise DeviceError(
-        f"machine {node.node.name} has ended: the head at {node.node.address} is "
-        f"gone, or Ray has; {node.log} has what it said"
     )

@@ -1,4 +1,4 @@
-"""Frames for a pipeline, and the times of their answers."""
+"""Frames for a pipeline, the times of their answers, and a comparison with ONNX Runtime's."""
 
 import math
 import time
@@ -8,19 +8,23 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import linear_regression, median, quantiles
+from statistics import median, quantiles
 from threading import Semaphore
 from typing import Any
 
+import numpy as np
+
 from coexec.arguments import check_feeds
 from coexec.arrays import Array
-from coexec.cli.arrays import read_inputs
+from coexec.cli.arrays import packed, read_inputs
+from coexec.cli.checks import judged_by
 from coexec.errors import InputError, UsageError
 from coexec.graph.graph import Graph
+from coexec.model.difference import tolerance_of, worst_difference
 from coexec.model.inputs import random_inputs
 from coexec.pipeline.cluster.session import ClusterSession
-
-__all__ = ["Answered", "Frames", "feed", "given_frames"]
+from coexec.pipeline.simulate import period_of
+from coexec.selection.opened_model import OpenedModel
 
 _UNLIKE = 4
 """Number of different random frames, which are sent in turns."""
@@ -104,14 +108,10 @@ class Answered:
 
     @property
     def period_s(self) -> float:
-        """Seconds from one answer to the next: the slope over the middle half of the answers, as
-        for a simulated run. For fewer than four answers, the mean."""
-        ordered = sorted(self.at_s)
-        cut = len(ordered) // 4
-        middle = ordered[cut : len(ordered) - cut]
-        if len(middle) < 2:
-            return ordered[-1] / len(ordered)
-        return linear_regression(range(len(middle)), middle).slope
+        """Seconds from one answer to the next, see `coexec.pipeline.simulate.period_of`; of a
+        single answer, its second."""
+        period_s = period_of(self.at_s)
+        return self.at_s[0] if period_s is None else period_s
 
     @property
     def latency_s(self) -> float:
@@ -178,3 +178,44 @@ def _note(
     if not answer.cancelled() and answer.exception() is None:
         answered.note(came_s)
         noted.release()
+
+
+class Answers:
+    """Differences of answers from ONNX Runtime's and, with ``keep``, also the answers."""
+
+    def __init__(self, model: OpenedModel, frames: Frames, check: bool, keep: bool) -> None:
+        self._model, self._kinds, self._keep = model, frames.kinds, keep
+        self._expected = [model.reference(feeds) for feeds in frames.kinds] if check else []
+        self._kept: dict[str, list[Array]] = {}
+        self.differences: dict[str, float] = {}
+        """Largest difference, by output."""
+        self._worst_kind = 0
+
+    def take(self, kind: int, outputs: Mapping[str, Any]) -> None:
+        """Compare, and keep, an answer to a frame of kind ``kind``."""
+        if self._expected:
+            for name, array in outputs.items():
+                differs = worst_difference(array, self._expected[kind][name])
+                if not differs <= max(self.differences.values(), default=0.0):  # true for NaN, too
+                    self._worst_kind = kind
+                self.differences[name] = max(differs, self.differences.get(name, 0.0))
+        if self._keep:
+            for name, array in outputs.items():
+                self._kept.setdefault(name, []).append(array)
+
+    def packed(self) -> bytes:
+        """The kept answers as an .npz file, with frames along the first axis."""
+        return packed({name: np.stack(arrays) for name, arrays in self._kept.items()})
+
+    def judged(self, facts: Mapping[str, Any] | None = None) -> str:
+        """Text of the verdict on all answers.
+
+        Args:
+            facts: facts for the JSON document, printed with the error.
+
+        Raises:
+            CheckError: an answer differs by more than rounding.
+        """
+        worst = max(self.differences.values(), default=0.0)
+        allowed = tolerance_of(self._model.model.graph)
+        return judged_by(worst, allowed, self._model, self._kinds[self._worst_kind], facts or {})

@@ -24,19 +24,16 @@ def command(
 ) -> None:
     """Make this machine one of a cluster. It has to have the cluster's token and the head's coexec.
 
-    It stays when this command has ended, until `coexec cluster stop`.
+    It stays when this command has ended, until `ray stop`.
     """
-    from coexec.cli.cluster.common import ended_by_signals, hold, named
     from coexec.cli.console import out
     from coexec.cli.output import print_json
-    from coexec.pipeline.cluster.roster import join_checked
+    from coexec.pipeline.cluster.nodes import own_name, start
 
-    with ended_by_signals():
-        node = join_checked(address, named(name), host, token_file)
+    name = own_name() if name is None else name
+    start(name, address, host=host, token=token_file, block=block)
     if json:
-        print_json({"name": node.node.name, "address": address})
-    else:
-        out.print(f"machine {node.node.name} has joined the cluster at {address}")
-        out.print(f"end        coexec cluster stop{'' if not block else ', or Ctrl-C'}")
-    if block:
-        hold(node)
+        print_json({"name": name, "address": address})
+        return
+    out.print(f"machine {name} has joined the cluster at {address}")
+    out.print("end        ray stop, which ends all that runs by Ray on this machine")

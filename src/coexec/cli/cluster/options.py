@@ -18,7 +18,7 @@ TokenOpt = Annotated[
     Path | None, typer.Option("--token-file", help="File with the cluster's token.")
 ]
 BlockOpt = Annotated[
-    bool, typer.Option("--block", help="Stay until Ctrl-C or SIGTERM, and end the node then.")
+    bool, typer.Option("--block", help="Stay as long as the node, with Ray's output.")
 ]
 ClusterOpt = Annotated[
     Path | None, typer.Option("--cluster", help="A cluster.toml that describes the machines.")

@@ -70,10 +70,14 @@ def command(
     from coexec.cli.console import out
     from coexec.cli.output import check_files, print_json, write_file
     from coexec.errors import UsageError
-    from coexec.pipeline.cluster.declared_machines import lacking, made_up, stated_machines
-    from coexec.pipeline.cluster.nodes import known_nodes
     from coexec.pipeline.cluster.planning import KnownMachine, Planned, Planning
-    from coexec.pipeline.cluster.settings import ClusterSettings, read_settings
+    from coexec.pipeline.cluster.settings import (
+        ClusterSettings,
+        lacking,
+        made_up,
+        read_settings,
+        stated_machines,
+    )
     from coexec.selection.opened_model import OpenedModel
 
     check_files(output)
@@ -82,6 +86,7 @@ def command(
     if medium is not None:
         stated = replace(stated, network=medium)
     graph = OpenedModel.of(model, config, Cache(options.cache)).model.graph
+    lack = lacking(stated)
     machine_specs: Sequence[KnownMachine]
     planned: Planned
     if (machines, gflops, mbit) != (None, None, None):
@@ -96,13 +101,8 @@ def command(
                 "--machines 4 --gflops 8 --mbit 50"
             )
         machine_specs = made_up(machines, numbers("--gflops", gflops), numbers("--mbit", mbit))
-    elif nodes is None and address is None and (lack := lacking(stated)) is None:
+    elif nodes is None and address is None and lack is None:
         machine_specs = stated_machines(stated)
-    elif cluster and (nodes, address, stated.address) == (None, None, None) and not known_nodes():
-        raise UsageError(
-            f"{cluster}: {lack}, and no cluster is known here in which to measure it; "
-            f"state it, or give --address or --nodes"
-        )
     else:
         machine_specs = ()
     if machine_specs:
@@ -110,17 +110,23 @@ def command(
         planning.door = door
         planned = planning.plan(machine_specs)
     else:
-        with (
-            entered(stated, address, nodes, token_file, options.cache) as joined,
-            pipeline_session(joined, model, config, planner) as session,
-        ):
-            planned, machine_specs = session.planned, session.known_machines
+        try:
+            with (
+                entered(stated, address, nodes, token_file, options.cache) as joined,
+                pipeline_session(joined, model, config, planner) as session,
+            ):
+                planned, machine_specs = session.planned, session.known_machines
+        except UsageError as error:
+            if cluster is None or lack is None:
+                raise
+            raise UsageError(f"{cluster}: {lack}, and it cannot be measured: {error}") from None
     if output is not None:
         write_file(output, planned.plan.to_json())
+    facts = plan_facts(planned, graph, machine_specs)
     if json:
-        print_json(plan_facts(planned, graph, machine_specs))
+        print_json(facts)
         return
     out.print(f"model      {graph.name}, {len(graph.tasks)} tasks")
-    show_plan(planned, graph, machine_specs)
+    show_plan(planned, graph, facts)
     if output is not None:
         out.print(f"written    {output}")

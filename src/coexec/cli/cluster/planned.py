@@ -16,8 +16,6 @@ from coexec.pipeline.plan.plan import PipelinePlan, Share, Stage
 from coexec.pipeline.plan.work import redundancy, stage_work
 from coexec.units import format_bytes, format_count, format_numbers, format_seconds
 
-__all__ = ["plan_facts", "show_plan"]
-
 
 def plan_facts(planned: Planned, graph: Graph, machines: Sequence[KnownMachine]) -> dict[str, Any]:
     """The plan and its figures for the JSON document."""
@@ -29,7 +27,7 @@ def plan_facts(planned: Planned, graph: Graph, machines: Sequence[KnownMachine])
         rows[machine.name] = {
             "flops_per_s": machine.capacity.flops_per_s / machine.capacity.alpha,
             "bandwidth_bytes_per_s": machine.bandwidth_bytes_per_s,
-            "stages": stages_of(plan, machine.name),
+            "stages": plan.stages_of(machine.name),
             "utilisation": planned.utilisation.get(machine.name, 0.0),
             "weight_bytes": memory.weight_bytes if memory else 0,
             "feature_bytes": memory.feature_bytes if memory else 0,
@@ -44,44 +42,33 @@ def plan_facts(planned: Planned, graph: Graph, machines: Sequence[KnownMachine])
     }
 
 
-def show_plan(planned: Planned, graph: Graph, machines: Sequence[KnownMachine]) -> None:
+def show_plan(planned: Planned, graph: Graph, facts: Mapping[str, Any]) -> None:
     """Print the plan and its figures as text and tables."""
-    plan, memory_by_machine = planned.plan, machine_memory(graph, planned.plan)
+    plan = planned.plan
     out.print(f"planner    {plan.provenance.planner}, {plan.provenance.status}")
     rate = f", {1 / planned.period_s:.1f} frames a second" if planned.period_s else ""
     out.print(f"period     {format_seconds(planned.period_s)} predicted{rate}")
     out.print(f"latency    {format_seconds(planned.latency_s)} of a frame that is alone")
-    out.print(f"redundant  {redundancy(graph, plan):.1%} of what is computed")
+    out.print(f"redundant  {facts['redundancy']:.1%} of what is computed")
     for note in plan.notes:
         out.print(f"note       {note}")
     out.print(_stages(plan, graph))
     table = Table(
         "machine", "GFLOP/s", "Mbit/s", "stages", "computes", "weights", "feature maps", box=None
     )
-    for machine in machines:
-        speed = machine.capacity.flops_per_s / machine.capacity.alpha / 1e9
-        memory = memory_by_machine.get(machine.name)
-        cells = [f"{speed:.3g}", f"{machine.bandwidth_bytes_per_s * 8e-6:.3g}"]
-        if memory is not None:
+    for name, row in facts["machines"].items():
+        cells = [f"{row['flops_per_s'] / 1e9:.3g}", f"{row['bandwidth_bytes_per_s'] * 8e-6:.3g}"]
+        if row["stages"]:
             cells += [
-                format_numbers(stages_of(plan, machine.name), ", "),
-                f"{planned.utilisation.get(machine.name, 0.0):.0%} of the time",
-                format_bytes(memory.weight_bytes),
-                format_bytes(memory.feature_bytes),
+                format_numbers(row["stages"], ", "),
+                f"{row['utilisation']:.0%} of the time",
+                format_bytes(row["weight_bytes"]),
+                format_bytes(row["feature_bytes"]),
             ]
         else:
             cells.append("none: the others are faster without it")
-        table.add_row(machine.name, *cells)
+        table.add_row(name, *cells)
     out.print(table)
-
-
-def stages_of(plan: PipelinePlan, machine: str) -> tuple[int, ...]:
-    """Indices of the stages that a machine leads or has a share of."""
-    return tuple(
-        index
-        for index, stage in enumerate(plan.stages)
-        if machine in (stage.leader, *stage.machines)
-    )
 
 
 def _stages(plan: PipelinePlan, graph: Graph) -> Table:

@@ -1,7 +1,9 @@
 """`coexec cluster run`: send frames through a pipeline, with an optional check of the answers."""
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,6 +29,10 @@ from coexec.cli.options import (
     takes,
 )
 from coexec.cli.verbs import prints
+
+if TYPE_CHECKING:
+    from coexec.cli.cluster.frames import Answered, Answers, Frames
+    from coexec.pipeline.cluster.session import ClusterSession
 
 _FRAMES = 50
 
@@ -79,10 +85,8 @@ def command(
     in front. --check compares each answer with ONNX Runtime's on the model as it was given.
     --trace writes what all machines did when, on one clock.
     """
-    from coexec.cli.cluster.answers import Answers
     from coexec.cli.cluster.common import checked_model, entered, pipeline_session
-    from coexec.cli.cluster.frames import feed, given_frames
-    from coexec.cli.cluster.run_facts import print_run, run_facts
+    from coexec.cli.cluster.frames import Answers, feed, given_frames
     from coexec.cli.cluster.view import watched
     from coexec.cli.console import out
     from coexec.cli.output import check_files, print_json, write_file
@@ -109,15 +113,80 @@ def command(
             answered = feed(session, coming, rate, answers.take)
         if trace is not None:
             write_file(trace, session.stop_trace().to_chrome())
-        facts = run_facts(session, coming, answered, answers)
+        facts = _facts(session, coming, answered, answers)
     if output is not None:
         write_file(output, answers.packed())
     if json:
         answers.judged(facts)
         print_json(facts)
         return
-    print_run(user_model.model.graph.name, facts)
+    _print(user_model.model.graph.name, facts)
     if trace is not None:
         out.print(f"trace      {trace}, open it at ui.perfetto.dev")
     if check:
         out.print(f"check      {answers.judged()}")
+
+
+def _facts(
+    session: "ClusterSession", frames: "Frames", answered: "Answered", answers: "Answers"
+) -> dict[str, Any]:
+    status, plan = session.status(), session.plan
+    machines = {each.name: asdict(each) for each in status.machines}
+    return {
+        "frames": frames.count,
+        "seconds": max(answered.at_s),
+        "period_s": answered.period_s,
+        "predicted_period_s": status.predicted_period_s,
+        "latency_s": answered.latency_s,
+        "latency_p95_s": answered.late_s,
+        "predicted_latency_s": status.predicted_latency_s,
+        "credits": status.credits,
+        "most_inside": status.most_inside,
+        "planner": plan.provenance.planner,
+        "stages": len(plan.stages),
+        "notes": plan.notes,
+        "machines": machines,
+        "changes": status.changes,
+        "differences": answers.differences,
+    }
+
+
+def _print(name: str, facts: Mapping[str, Any]) -> None:
+    from rich.table import Table
+
+    from coexec.cli.console import out
+    from coexec.units import format_bytes, format_numbers, format_seconds
+
+    count, seconds = facts["frames"], facts["seconds"]
+    used = [machine for machine, row in facts["machines"].items() if row["stages"]]
+    out.print(f"{name} by {facts['planner']}, {facts['stages']} stages on {', '.join(used)}")
+    for note in facts["notes"]:
+        out.print(f"note       {note}")
+    out.print(
+        f"frames     {count} answered in {format_seconds(seconds)}, at most "
+        f"{facts['most_inside']} inside of {facts['credits']} credits"
+    )
+    out.print(
+        f"period     {format_seconds(facts['period_s'])}, predicted "
+        f"{format_seconds(facts['predicted_period_s'])}"
+    )
+    out.print(
+        f"latency    {format_seconds(facts['latency_s'])} median, "
+        f"{format_seconds(facts['latency_p95_s'])} of 95 %; of a frame that is alone "
+        f"{format_seconds(facts['predicted_latency_s'])} predicted"
+    )
+    for line in facts["changes"][1:]:
+        out.print(f"changed    {line}")
+    table = Table("machine", "host", "stages", "shares", "busy", "in", "out", box=None)
+    for machine, row in facts["machines"].items():
+        busy = min(1.0, row["busy_s"] / seconds)
+        table.add_row(
+            machine,
+            row["host"],
+            format_numbers(row["stages"], ", ") or "none",
+            str(row["shares"]),
+            f"{busy:.0%}",
+            format_bytes(row["received_bytes"]),
+            format_bytes(row["sent_bytes"]),
+        )
+    out.print(table)

@@ -7,8 +7,8 @@ import typer
 from coexec.cli.cluster.options import BlockOpt, HostOpt, NameOpt
 from coexec.cli.options import DebugOpt, JsonOpt
 from coexec.cli.verbs import prints
-from coexec.pipeline.cluster.ray_ports import PORT
 
+PORT = 6380
 TRUST = (
     "warning: whoever has the token and reaches these machines may run any program on them; "
     "the token is sent unencrypted, and Ray listens on all addresses"
@@ -19,7 +19,6 @@ TRUST = (
     name="Of this machine in the cluster.",
     address="HOST:PORT of the head.",
     token_file="File with the token.",
-    network="The network of the address.",
 )
 def command(
     name: NameOpt = None,
@@ -31,35 +30,21 @@ def command(
 ) -> None:
     """Start a cluster whose head is this machine, with a token of this user.
 
-    It stays when this command has ended, until `coexec cluster stop`. If the head ends, the cluster
-    does.
+    It stays when this command has ended, until `ray stop`. If the head ends, the cluster does.
     """
-    from coexec.cli.cluster.common import ended_by_signals, hold, named
     from coexec.cli.console import err, out
     from coexec.cli.output import print_json
-    from coexec.pipeline.cluster.nodes import start_head
-    from coexec.pipeline.cluster.ray_ports import firewall_lines, network_of
-    from coexec.pipeline.cluster.tokens import token_file
+    from coexec.pipeline.cluster.nodes import own_name, start, token_file
 
-    with ended_by_signals():
-        node = start_head(named(name), port, host)
-    address, token = node.node.address, token_file()
-    network = network_of(address.rpartition(":")[0])
-    if json:
-        print_json(
-            {
-                "name": node.node.name,
-                "address": address,
-                "token_file": str(token),
-                "network": network,
-            }
-        )
-    else:
-        out.print(f"machine {node.node.name} is the head of a cluster at {address}")
-        out.print(f"token      {token}; copy it to the other machines")
-        out.print(f"join       coexec cluster join {address} --token-file TOKEN")
-        out.print(f"firewall   {firewall_lines(network)[0]}")
-        out.print(f"end        coexec cluster stop{'' if not block else ', or Ctrl-C'}")
-    err.print(f"coexec: {TRUST}", soft_wrap=True)
+    name = own_name() if name is None else name
     if block:
-        hold(node)
+        err.print(f"coexec: {TRUST}", soft_wrap=True)
+    address = start(name, port=port, host=host, block=block)
+    err.print(f"coexec: {TRUST}", soft_wrap=True)
+    if json:
+        print_json({"name": name, "address": address, "token_file": str(token_file())})
+        return
+    out.print(f"machine {name} is the head of a cluster at {address}")
+    out.print(f"token      {token_file()}; copy it to the other machines")
+    out.print(f"join       coexec cluster join {address} --token-file TOKEN")
+    out.print("end        ray stop, which ends all that runs by Ray on this machine")

@@ -18,8 +18,6 @@ from coexec.cli.progress import repeated
 from coexec.pipeline.cluster.session import ClusterSession, MachineStatus, Status
 from coexec.units import format_bytes, format_numbers, format_seconds
 
-__all__ = ["logged", "watched"]
-
 _WINDOW_S = 3.0
 """Seconds over which rates are computed."""
 _LINE_S = 5.0
@@ -102,7 +100,7 @@ def _row(now: MachineStatus, before: MachineStatus, seconds: float) -> list[str]
         str(now.waiting),
         str(now.inside),
         f"{min(1.0, (now.busy_s - before.busy_s) / seconds):.0%}",
-        f"{(now.computed - before.computed) / seconds:.1f}",
+        f"{(now.shares - before.shares) / seconds:.1f}",
         format_bytes((now.received_bytes - before.received_bytes) / seconds),
         format_bytes((now.sent_bytes - before.sent_bytes) / seconds),
     ]

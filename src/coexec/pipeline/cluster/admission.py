@@ -1,5 +1,5 @@
 """The entrance of a pipeline: it admits frames, keeps them until they are answered, and delivers
-each answer once.
+each answer once. And an estimate of the rate at which frames arrive.
 
 Inference has no side effects, so a frame that was lost with a machine is sent again. For this, the
 door keeps its inputs.
@@ -7,14 +7,22 @@ door keeps its inputs.
 
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from coexec.errors import BusyError, ClosedError, CoexecError, ExecutionError
+from coexec.pipeline.cluster.planning import Planned
 
-__all__ = ["Door", "Frame"]
+_FEW = 8
+"""Number of frames that is enough to estimate their rate."""
+_WINDOW_S = 60.0
+"""Longest time between samples: frames that are further apart change no plan."""
+_LOADED = 0.6
+"""Load from which on throughput matters, not latency. The load is the share of the time in which no
+credit is left, or the frame rate times the plan's period."""
 
 
 @dataclass(eq=False)
@@ -153,3 +161,50 @@ class Door:
         if frame is not None and not frame.answer.set_running_or_notify_cancel():
             return None
         return frame
+
+
+class Demand(NamedTuple):
+    """Recent demand."""
+
+    rate_per_s: float
+    full: float
+    """Share of the samples in which the door was full."""
+
+    def is_high(self, planned: Planned) -> bool:
+        """Whether the plan's period matters more than its latency."""
+        return self.full > _LOADED or self.rate_per_s * planned.period_s > _LOADED
+
+
+class DemandWatch:
+    """Estimates the demand from samples of a door's state."""
+
+    def __init__(self, door: Door, least_s: float) -> None:
+        """``least_s``: the shortest time from which a rate is estimated."""
+        self._door, self._least_s = door, least_s
+        self._seen: deque[tuple[float, int, bool]] = deque()
+        """Samples: time, number of frames admitted so far, and whether the door was full."""
+
+    def look(self) -> None:
+        """Take a sample, and remove samples that are older than an estimate needs."""
+        now, admitted = time.monotonic(), self._door.admitted
+        self._seen.append((now, admitted, self._door.full))
+        while len(self._seen) > 1:
+            begin, before, _ = self._seen[1]
+            enough = admitted - before >= _FEW and now - begin >= self._least_s
+            if not enough and now - begin <= _WINDOW_S:
+                break
+            self._seen.popleft()
+
+    def clear(self) -> None:
+        """Remove all samples: during a change of plan, frames wait for another reason."""
+        self._seen.clear()
+
+    def demand(self) -> Demand | None:
+        """Demand of the samples; None if too few frames came for an estimate."""
+        if not self._seen:
+            return None
+        (begin, before, _), (end, admitted, _) = self._seen[0], self._seen[-1]
+        if admitted - before < _FEW or end - begin < self._least_s:
+            return None
+        full = sum(full for _, _, full in self._seen) / len(self._seen)
+        return Demand((admitted - before) / (end - begin), full)

@@ -1,7 +1,5 @@
 """`Cluster`: machines to open sessions on."""
 
-import secrets
-import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,18 +10,23 @@ from coexec.arguments import check_model
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
 from coexec.errors import UsageError
-from coexec.pipeline.cluster.local import LocalNodes, folder_of_nodes
 from coexec.pipeline.cluster.machine import MachineOptions
-from coexec.pipeline.cluster.nodes import check_answers, check_installed, join, known_nodes, prepare
-from coexec.pipeline.cluster.session import ClusterSession, PipelineOptions
+from coexec.pipeline.cluster.nodes import (
+    LocalNodes,
+    address_here,
+    check_installed,
+    is_own,
+    make_token,
+    nodes_of,
+    prepare,
+)
+from coexec.pipeline.cluster.session import ClusterSession
 from coexec.pipeline.cluster.settings import ClusterSettings, read_settings
 from coexec.selection.opened_model import OpenedModel
 from coexec.settings import check_shapes
 
 if TYPE_CHECKING:
     from coexec.pipeline.cluster.ray_team import Connection
-
-__all__ = ["Cluster"]
 
 _MOST_NODES = 64
 
@@ -44,12 +47,11 @@ class Cluster:
         Args:
             settings: properties of machines and network, or the path of a ``cluster.toml`` with
                 them.
-            address: HOST:PORT of the head; None: the address in the settings, or else the address
-                of a node on this machine.
+            address: HOST:PORT of the head; None: the address in the settings, or else that of the
+                cluster of this machine.
             nodes: number of temporary nodes to start on this machine. If the settings name no
                 machines, each node has one core; nodes share cores if there are too few.
-            token: file with the cluster's token; None: the file of this machine's node, or else the
-                user's file.
+            token: file with the cluster's token; None: the user's file.
             cache: cache for models, profiles and plans; by default the user's cache folder.
 
         Raises:
@@ -72,9 +74,11 @@ class Cluster:
                     f"is another; give one of them"
                 )
             if nodes is not None:
-                address = self._start_nodes(nodes)
-            address = address or settings.address or _address_here()
-            self._connection = self._enter(address, token)
+                address = self._start_nodes(nodes, token)
+            else:
+                prepare(token)
+            address = address or settings.address or address_here()
+            self._connection = self._enter(address)
         except BaseException:
             self._exit.close()
             raise
@@ -119,7 +123,6 @@ class Cluster:
                 f"of the machines that the settings name ({', '.join(named)}) none is "
                 f"there; there are {', '.join(machine_names) or 'none'}"
             )
-        options = PipelineOptions(planner, planner_options, credits, deadline_s, settings.network)
         from coexec.pipeline.cluster.ray_team import RayTeam
 
         team = RayTeam(self._connection, settings.machines, only=bool(settings.machines))
@@ -127,8 +130,12 @@ class Cluster:
             opened_model.model,
             team,
             lambda facts: settings.known_of(facts.name),
-            options,
-            settings.limits,
+            planner=planner,
+            planner_options=planner_options,
+            credits=credits,
+            deadline_s=deadline_s,
+            network=settings.network,
+            limits=settings.limits,
         )
 
     @property
@@ -151,11 +158,10 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start_nodes(self, count: int) -> str:
+    def _start_nodes(self, count: int, token: Path | None) -> str:
         """Start nodes on this machine; return the address of their head."""
         if not 1 <= count <= _MOST_NODES:
             raise UsageError(f"nodes is a number from 1 to {_MOST_NODES}, not {count}")
-        folder = folder_of_nodes()
         named = list(self._settings.machines)
         if named and len(named) < count:
             raise UsageError(
@@ -163,7 +169,12 @@ class Cluster:
                 f"{len(named)} machines: {', '.join(named)}; name as many, or "
                 f"none"
             )
-        names = named[:count] or [f"{folder.name}-{index}" for index in range(count)]
+        if token is None:
+            make_token()
+        prepare(token)
+        nodes = LocalNodes()
+        self._exit.callback(nodes.stop)
+        names = named[:count] or [f"{nodes.folder.name}-{index}" for index in range(count)]
         if not named:
             cores = sorted(usable_cores())
             each = {
@@ -171,39 +182,19 @@ class Cluster:
                 for index, name in enumerate(names)
             }
             self._settings = replace(self._settings, machines=each)
-        nodes = LocalNodes(names, folder, _free_port())
-        self._exit.callback(nodes.stop)
-        return nodes.address
+        address = nodes.add(names[0])
+        for name in names[1:]:
+            nodes.add(name, address)
+        return address
 
-    def _enter(self, address: str, token: Path | None) -> "Connection":
-        """Connect by the node that runs here, or by a temporary node."""
-        here = [node for node in known_nodes() if node.address == address]
-        if here:
-            token = token or here[-1].token_file
-        else:
-            name = f"driver-{secrets.token_hex(4)}"
-            self._exit.callback(join(address, name, token=token, machine=False).stop)
-        prepare(token)
-        check_answers(address)
+    def _enter(self, address: str) -> "Connection":
+        """Connect by a node that runs here, or by a temporary node."""
+        if not any(node.alive and is_own(node.address) for node in nodes_of(address)):
+            nodes = LocalNodes()
+            self._exit.callback(nodes.stop)
+            nodes.add(None, address)
         from coexec.pipeline.cluster.ray_team import (
             Connection,  # Ray reads the token when it is imported
         )
 
         return Connection(address)
-
-
-def _address_here() -> str:
-    nodes = known_nodes()
-    if not nodes:
-        raise UsageError(
-            "no cluster is known here; start one with `coexec cluster start`, join one"
-            " with `coexec cluster join HOST:PORT`, give its address, or try several "
-            "nodes on this machine with nodes=4 (--nodes 4)"
-        )
-    return nodes[-1].address
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

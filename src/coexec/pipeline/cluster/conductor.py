@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from coexec.errors import ClosedError, CoexecError, ExecutionError, InfeasibleError, first_line
+from coexec.graph.graph import Graph
 from coexec.pipeline.cluster import supervision as sv
-from coexec.pipeline.cluster.admission import Door, Frame
-from coexec.pipeline.cluster.arrival_rate import DemandWatch
-from coexec.pipeline.cluster.deploying import Deployment, deploy
+from coexec.pipeline.cluster.admission import DemandWatch, Door, Frame
 from coexec.pipeline.cluster.handles import (
     MachineFacts,
     MachineLostError,
@@ -26,19 +26,20 @@ from coexec.pipeline.cluster.handles import (
     Unreached,
     within,
 )
-from coexec.pipeline.cluster.jobs import FRAME
-from coexec.pipeline.cluster.limits import Limits
+from coexec.pipeline.cluster.jobs import FRAME, MachineJob, jobs_of
 from coexec.pipeline.cluster.measuring import measure_link, measured_members
 from coexec.pipeline.cluster.planning import Planned, Planning, response_s
 from coexec.pipeline.cluster.shares import ShareModels
+from coexec.pipeline.cluster.supervision import Limits
 from coexec.pipeline.cluster.team import Member, Team
 from coexec.pipeline.cluster.tracing import ClusterRecording
+from coexec.pipeline.plan.flow import Message
 from coexec.units import format_bytes
-
-__all__ = ["Conductor"]
 
 _BUSY = 4
 """Factor on the allowed silence of a machine, while machines receive weights."""
+_QUEUED = 4
+"""Factor on the transfer time of a message, as other messages may be sent at the same time."""
 _log = logging.getLogger("coexec.pipeline.cluster")
 
 
@@ -65,14 +66,13 @@ class Conductor:
         self._team, self._models, self._planning, self._door = team, models, planning, door
         self._stated, self._limits, self._credits = stated, limits, credits
         self.members: dict[str, Member] = {}
-        self.deployed: Deployment | None = None
         self.changes: list[str] = []
         """One line for each plan so far, with its reason, in order."""
         self.recording: ClusterRecording | None = None
         """Collects the machines' spans; None while nothing is recorded."""
         self._state = sv.SupervisionState()
         self._epochs = 0
-        self._deploying: asyncio.Task[Deployment] | None = None
+        self._deploying: asyncio.Task[sv.Deployment] | None = None
         self._changing = asyncio.Lock()
         self._demand = DemandWatch(door, limits.rest_s)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,6 +81,11 @@ class Conductor:
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="coexec-cluster", daemon=True
         )
+
+    @property
+    def deployed(self) -> sv.Deployment | None:
+        """The plan in service."""
+        return self._state.running
 
     # From other threads
 
@@ -120,7 +125,8 @@ class Conductor:
 
     async def _begin(self) -> None:
         try:
-            await self._happened(sv.MachinesJoined(await self._hire()))
+            joined = await self._hire()
+            await self._carry_out(sv.after_joining(self._state, joined))
         except (MachineLostError, TimeoutError) as error:
             raise ExecutionError(
                 f"a machine was lost while it was measured: {first_line(error)}; try again"
@@ -163,7 +169,7 @@ class Conductor:
             members = await within(measured, self._limits.deploy_s)
         except BaseException:
             for name in handles:
-                self._start(self._dismiss(name))
+                self._start(self._team.dismiss(name))
             raise
         for member in members:
             self.members[member.name] = member
@@ -172,53 +178,34 @@ class Conductor:
 
     # Decisions
 
-    def _next(self, event: sv.Event) -> tuple[sv.Action, ...]:
-        self._state, actions = sv.next_actions(self._state, event, self._limits)
-        return actions
+    async def _carry_out(self, happened: sv.Next) -> None:
+        """Store the state after an event, and carry out what the event leads to."""
+        self._state, actions = happened
+        for action in actions:
+            if isinstance(action, sv.Close):
+                self._door.close(action.error)
+                continue
+            match action.kind:
+                case "cancel deployment":
+                    self._cancel_deployment()
+                case "leave out":
+                    for name in action.machines:
+                        self.members.pop(name, None)
+                        self._start(self._team.dismiss(name))
+                case "recover":
+                    await self._recover(action.why)
+                case "resend":
+                    if self.deployed is not None:
+                        self._start(self._try_to_deploy(action.why, self.deployed.planned))
+                case "improve":
+                    await self._improve(action.why)
+                case "measure":
+                    await self._measure_speeds()
+                    await self._measure_load()
 
-    async def _happened(self, event: sv.Event) -> None:
-        """Carry out what an event leads to."""
-        for action in self._next(event):
-            await self._carry_out(action)
-
-    async def _carry_out(self, action: sv.Action) -> None:
-        match action:
-            case sv.LeaveOut(machines):
-                for name in machines:
-                    self.members.pop(name, None)
-                    self._start(self._dismiss(name))
-            case sv.Recover(why):
-                await self._recover(why)
-            case sv.Resend(why):
-                if self.deployed is not None:
-                    self._start(self._try_to_deploy(why, self.deployed.planned))
-            case sv.Deploy(why, planned):
-                await self._try_to_deploy(why, planned)
-            case sv.Improve(why):
-                await self._improve(why)
-            case sv.MeasureSpeeds():
-                await self._measure_speeds()
-            case sv.MeasureLoad():
-                if (demand := self._demand.demand()) is not None and self.deployed is not None:
-                    is_high = demand.is_high(self.deployed.planned)
-                    await self._happened(sv.FrameRate(demand.rate_per_s, is_high))
-            case sv.TryQuickPlans(rate_per_s):
-                await self._try_quick_plans(rate_per_s)
-            case sv.DeliverAnswer() | sv.FailFrame() | sv.CancelDeployment() | sv.Close():
-                self._carry_out_now(action)
-
-    def _carry_out_now(self, action: sv.Action) -> None:
-        """Carry out an action for which nothing has to be awaited."""
-        match action:
-            case sv.DeliverAnswer(frame, outputs):
-                self._door.answer(frame, dict(outputs))
-            case sv.FailFrame(frame, error):
-                self._door.fail(frame, error)
-            case sv.CancelDeployment():
-                if self._deploying is not None:
-                    self._deploying.cancel()
-            case sv.Close(error):
-                self._door.close(error)
+    def _cancel_deployment(self) -> None:
+        if self._deploying is not None:
+            self._deploying.cancel()
 
     # Plans
 
@@ -237,8 +224,8 @@ class Conductor:
         start = time.monotonic()
         async with self._changing:
             self._epochs += 1
-            self._next(sv.Deploying())
-            work = deploy(
+            self._state = replace(self._state, is_deploying=True)
+            work = _deployed(
                 planned,
                 self._epochs,
                 self.members,
@@ -257,10 +244,9 @@ class Conductor:
                 raise MachineLostError("another machine was lost meanwhile") from None
             finally:
                 self._deploying = None
-                self._next(sv.NotDeployed())
-        before, self.deployed = self.deployed, deployment
-        now_s = time.monotonic()
-        self._next(sv.Deployed(sv.RunningPlan(deployment.epoch, planned), now_s, is_hasty))
+                self._state = replace(self._state, is_deploying=False)
+        before, now_s = self.deployed, time.monotonic()
+        self._state = sv.after_deploying(self._state, deployment, now_s, is_hasty)
         self._demand.clear()
         self._door.limit(self._credits or planned.credits)
         line = (
@@ -271,7 +257,7 @@ class Conductor:
         self.changes.append(line)
         _log.info("%s", line)
         for member in self.members.values():
-            member.recent.clear()
+            member.recent = Spent()
         for frame in self._door.inside():
             self._send_in(frame)
         if before is not None:
@@ -282,9 +268,6 @@ class Conductor:
     async def _drop(self, member: Member, epoch: int) -> None:
         with suppress(MachineLostError):  # `_listen` reports the loss
             await member.handle.call("drop", epoch)
-
-    async def _dismiss(self, name: str) -> None:
-        await self._team.dismiss(name)
 
     async def _try_to_deploy(self, why: str, planned: Planned) -> None:
         """Deploy a plan. If a machine is lost meanwhile, `_listen` reports it."""
@@ -298,7 +281,7 @@ class Conductor:
         except (MachineLostError, TimeoutError):
             return
         except InfeasibleError as error:
-            await self._happened(sv.Infeasible(str(error)))
+            await self._carry_out(sv.after_refusal(self._state, str(error)))
 
     async def _improve(self, why: str) -> None:
         deployed = self.deployed
@@ -307,10 +290,10 @@ class Conductor:
         machines = [member.known for member in self.members.values()]
         current = await asyncio.to_thread(self._planning.judged, deployed.planned.plan, machines)
         other = await self._planned()
-        now_s = time.monotonic()
-        await self._happened(sv.Compared(why, other, current.period_s, other.period_s, now_s))
+        await self._replace(why, other, current.period_s, other.period_s)
 
     async def _try_quick_plans(self, rate_per_s: float) -> None:
+        """Compare the plans that answer a single frame soonest."""
         if self.deployed is None:
             return
         current = self.deployed.planned
@@ -318,8 +301,14 @@ class Conductor:
         plans = await asyncio.to_thread(self._planning.quick_answers, machines)
         best = min(plans, key=lambda each: response_s(each, rate_per_s), default=current)
         current_s, best_s = (response_s(each, rate_per_s) for each in (current, best))
-        why = f"only {rate_per_s:.1f} frames a second come"
-        await self._happened(sv.Compared(why, best, current_s, best_s, time.monotonic()))
+        await self._replace(f"only {rate_per_s:.1f} frames a second come", best, current_s, best_s)
+
+    async def _replace(self, why: str, other: Planned, current_s: float, other_s: float) -> None:
+        """Deploy another plan if it gains enough."""
+        if sv.gains(current_s, other_s, self._limits):
+            await self._try_to_deploy(why, other)
+        else:
+            self._state = replace(self._state, looked_s=time.monotonic())
 
     # Frames
 
@@ -362,8 +351,9 @@ class Conductor:
     def _lose(self, member: Member, reason: str) -> None:
         if self.members.get(member.name) is member:
             _log.warning("%s %s", member.name, reason)
-            for action in self._next(sv.Lost(member.name, reason)):
-                self._carry_out_now(action)
+            self._state, actions = sv.after_loss(self._state, member.name, reason)
+            if actions:
+                self._cancel_deployment()
 
     def _hear(self, member: Member, news: News) -> None:
         for spent in (member.recent, member.computed):
@@ -377,9 +367,14 @@ class Conductor:
         for name, spent in news.sent.items():
             if name in self.members:
                 self.members[name].received.merge(spent)
-        heard = sv.Heard(member.name, tuple(news.events), news.computing_s, time.monotonic())
-        for action in self._next(heard):
-            self._carry_out_now(action)
+        self._state, ends = sv.after_news(
+            self._state, member.name, news.events, news.computing_s, time.monotonic()
+        )
+        for end in ends:
+            if isinstance(end.outcome, CoexecError):
+                self._door.fail(end.frame, end.outcome)
+            else:
+                self._door.answer(end.frame, dict(end.outcome))
         for event in news.events:
             if isinstance(event, Unreached):
                 _log.info("%s cannot reach %s: %s", member.name, event.target, event.reason)
@@ -392,7 +387,9 @@ class Conductor:
             self._door.fail_late()
             self._demand.look()
             try:
-                await self._happened(sv.TimeToLook(time.monotonic(), len(self._door.inside())))
+                inside = len(self._door.inside())
+                now_s = time.monotonic()
+                await self._carry_out(sv.after_a_look(self._state, now_s, inside, self._limits))
             except CoexecError as error:
                 self._door.close(error)
 
@@ -405,16 +402,27 @@ class Conductor:
             if alpha is not None:
                 has_drifted |= abs(alpha / member.alpha - 1) > self._limits.drift
                 member.alpha = alpha
-                member.recent.clear()
+                member.recent = Spent()
         return has_drifted
 
     async def _measure_speeds(self) -> None:
-        await self._happened(sv.Speeds(self._drifted()))
+        await self._carry_out(sv.after_measuring(self._state, self._drifted()))
         for source in list(self.members.values()):
             for name in source.slow_targets():
                 target = self.members.get(name)
                 if target is not None and self.members.get(source.name) is source:
                     await self._measure_link(source, target)
+
+    async def _measure_load(self) -> None:
+        """Change to plans for few frames, or back: at a low rate, a plan in which all machines
+        compute the same frame answers sooner; at a high rate, a pipeline answers more frames."""
+        demand, deployed = self._demand.demand(), self.deployed
+        if demand is None or deployed is None:
+            return
+        if not demand.is_high(deployed.planned):
+            await self._try_quick_plans(demand.rate_per_s)
+        elif deployed.planned.plan.at_once is not None:
+            await self._improve(f"{demand.rate_per_s:.1f} frames a second come")
 
     async def _measure_link(self, source: Member, target: Member) -> None:
         other_members = [m for m in self.members.values() if m not in (source, target)]
@@ -430,7 +438,7 @@ class Conductor:
             await asyncio.sleep(self._limits.join_s)
             try:
                 if joined := await self._hire():
-                    await self._happened(sv.MachinesJoined(joined))
+                    await self._carry_out(sv.after_joining(self._state, joined))
             except ClosedError as error:
                 self._door.close(error)
                 return
@@ -451,3 +459,59 @@ class Conductor:
             self._door.close(
                 ExecutionError(f"the cluster's session has failed: {error!r}; make another one")
             )
+
+
+async def _deployed(
+    planned: Planned,
+    epoch: int,
+    members: Mapping[str, Member],
+    models: ShareModels,
+    graph: Graph,
+    message_s: float,
+) -> sv.Deployment:
+    """Send each machine of a plan its job, models and weights; frames of ``epoch`` may come then.
+
+    Args:
+        message_s: time limit of a message, beside the transfer time of its bytes. The sender
+            reports a message that was not taken by then.
+
+    Raises:
+        CoexecError: a machine cannot run its share.
+        MachineLostError: a machine was lost meanwhile.
+        KeyError: a machine is no longer a member.
+    """
+    jobs, strips = jobs_of(planned.plan, graph)
+    shares = await asyncio.to_thread(
+        lambda: {key: models.of(strip) for key, strip in strips.items()}
+    )
+    peers = {name: members[name].handle for name in jobs}
+    limit_s = message_s + _QUEUED * _longest_message_s(jobs, members)
+    stages = planned.plan.stages
+
+    async def bring(name: str) -> None:
+        own_models = {
+            (stage, share): model
+            for (stage, share), model in shares.items()
+            if stages[stage].shares[share].machine == name
+        }
+        handle = peers[name]
+        digests = list({digest for model in own_models.values() for digest in model.weights})
+        lacking = await handle.call("lacks", digests)
+        if lacking:
+            await handle.call("keep", models.weights(lacking))
+        await handle.call("deploy", epoch, jobs[name], own_models, peers, limit_s)
+
+    await asyncio.gather(*map(bring, jobs))
+    return sv.Deployment(epoch, planned, jobs)
+
+
+def _longest_message_s(jobs: Mapping[str, MachineJob], members: Mapping[str, Member]) -> float:
+    return max(
+        (
+            action.what.size_bytes / members[name].bandwidth_bytes_per_s
+            for name, job in jobs.items()
+            for action in job.steps.values()
+            if isinstance(action.what, Message)
+        ),
+        default=0.0,
+    )

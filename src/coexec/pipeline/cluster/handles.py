@@ -5,23 +5,6 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-
-__all__ = [
-    "Event",
-    "FrameAnswer",
-    "FrameFailure",
-    "MachineFacts",
-    "MachineHandle",
-    "MachineLostError",
-    "News",
-    "Spent",
-    "Unreached",
-    "nothing",
-    "within",
-]
-
-
 T = TypeVar("T")
 
 
@@ -50,8 +33,6 @@ class MachineFacts:
     build: str
     """Version of its coexec, see `coexec.pipeline.cluster.build`."""
     host: str
-    process: int
-    cores: int
     memory_bytes: int
 
 
@@ -106,10 +87,6 @@ class Spent:
         self.seconds += other.seconds
         self.amount += other.amount
 
-    def clear(self) -> None:
-        """Set all sums to zero."""
-        self.count, self.seconds, self.amount = 0, 0.0, 0
-
 
 @dataclass
 class News:
@@ -142,8 +119,3 @@ async def within(what: Awaitable[T], limit_s: float) -> T:
     # `asyncio.wait_for` loses a cancellation that arrives together with the result (Python 3.11).
     async with asyncio.timeout(limit_s):
         return await what
-
-
-def nothing(size_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Zeros, the content of a message that measures a link."""
-    return np.zeros(size_bytes, np.uint8)

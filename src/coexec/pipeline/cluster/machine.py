@@ -15,6 +15,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from coexec.costs.capacity import FLOPS_PER_MAC
 from coexec.errors import first_line
 from coexec.pipeline.cluster.build import build
@@ -28,14 +30,11 @@ from coexec.pipeline.cluster.handles import (
     News,
     Spent,
     Unreached,
-    nothing,
     within,
 )
-from coexec.pipeline.cluster.jobs import Compute, MachineJob, Send, ShareKey
-from coexec.pipeline.cluster.parts import FrameParts
-from coexec.pipeline.cluster.shares import OpenShares, ShareModel
-
-__all__ = ["Machine", "MachineOptions"]
+from coexec.pipeline.cluster.jobs import MachineJob, ShareKey
+from coexec.pipeline.cluster.shares import FrameParts, OpenShares, ShareModel
+from coexec.pipeline.plan.flow import Computation, Message
 
 _NEWS_S = 0.5
 """Longest time that `Machine.news` waits for an event."""
@@ -53,6 +52,9 @@ class MachineOptions:
     would have ended it."""
     cache: str | None = None
     """Folder for profiles and plans; None: the user's."""
+    flops_per_s: float | None = None
+    """Stated capacity; None: measured. The same holds for the bandwidth of its port."""
+    bandwidth_bytes_per_s: float | None = None
 
 
 @dataclass
@@ -73,11 +75,10 @@ class _Epoch:
 
     def __init__(self, number: int, job: MachineJob, peers: Mapping[str, MachineHandle]) -> None:
         self.number, self.job, self.peers = number, job, peers
-        self.steps = {step.step: step for step in job.steps}
         self.followers: dict[int, list[int]] = {}
-        for step in job.steps:
-            for before in step.after:
-                self.followers.setdefault(before, []).append(step.step)
+        for step, action in job.steps.items():
+            for before in action.after:
+                self.followers.setdefault(before, []).append(step)
         self.frames: dict[int, _FrameState] = {}
         self.failed: set[int] = set()
 
@@ -85,7 +86,7 @@ class _Epoch:
         """State of frame ``number``; made on first use."""
         state = self.frames.get(number)
         if state is None:
-            missing = {step.step: len(step.after) for step in self.job.steps}
+            missing = {step: len(action.after) for step, action in self.job.steps.items()}
             left = len(self.job.steps) + len(self.job.receives) + bool(self.job.answers_after)
             state = self.frames[number] = _FrameState(number, FrameParts(), missing, left)
         return state
@@ -120,9 +121,8 @@ class Machine:
 
     async def facts(self) -> MachineFacts:
         """Properties of this machine."""
-        cores = len(os.sched_getaffinity(0))
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return MachineFacts(self.name, build(), platform.node(), os.getpid(), cores, memory)
+        return MachineFacts(self.name, build(), platform.node(), memory)
 
     async def lacks(self, digests: Sequence[str]) -> list[str]:
         """Digests of weights that are not stored here yet."""
@@ -172,7 +172,7 @@ class Machine:
     ) -> list[float]:
         """Seconds of each of several messages to another machine, sent one after the other."""
         seconds = []
-        content = nothing(size_bytes)
+        content = np.zeros(size_bytes, np.uint8)
         for _ in range(repeats):
             start = time.perf_counter()
             await target.call("take", content)
@@ -237,11 +237,11 @@ class Machine:
         for number in epoch.followers.get(step, ()):
             state.missing[number] -= 1
             if state.missing[number] == 0:
-                follower = epoch.steps[number]
-                if isinstance(follower, Compute):
+                what = epoch.job.steps[number].what
+                if isinstance(what, Computation):
                     self._queue.put_nowait((epoch.number, state.number, number))
                 else:
-                    self._start(self._send(epoch, state, follower))
+                    self._start(self._send(epoch, state, number, what))
         ends = epoch.job.answers_after
         if step in ends and state.done.issuperset(ends):
             self._answer(epoch, state)
@@ -261,50 +261,52 @@ class Machine:
             state = None if epoch is None else epoch.frames.get(frame)
             if epoch is None or state is None:
                 continue
-            compute = epoch.steps[step]
-            assert isinstance(compute, Compute)
+            what = epoch.job.steps[step].what
+            assert isinstance(what, Computation)
             try:
-                await self._compute(epoch, state, compute)
+                await self._compute(epoch, state, step, what)
             except Exception as error:
                 self._fail(epoch, frame, error)
             finally:
                 self._begun_s = None
 
-    async def _compute(self, epoch: _Epoch, state: _FrameState, step: Compute) -> None:
+    async def _compute(
+        self, epoch: _Epoch, state: _FrameState, step: int, what: Computation
+    ) -> None:
         self._begun_s = start = time.perf_counter()
         run = self._shares.run
-        arrays = await self._in(self._thread, run, epoch.number, step, state.parts)
+        arrays = await self._in(self._thread, run, epoch.number, what, state.parts)
         pace = self._options.pace_flops_per_s
         if pace is not None:
-            pause_s = FLOPS_PER_MAC * step.macs / pace - (time.perf_counter() - start)
+            pause_s = FLOPS_PER_MAC * what.strip.macs / pace - (time.perf_counter() - start)
             await asyncio.sleep(max(0.0, pause_s))
         end = time.perf_counter()
-        self._computed.add(end - start, step.macs)
-        self._note("compute", step.share[0], state.number, start, end)
-        state.parts.put(step.writes, arrays)
-        self._ended(epoch, state, step.step)
+        self._computed.add(end - start, what.strip.macs)
+        self._note("compute", what.stage, state.number, start, end)
+        state.parts.put(what.strip.writes, arrays)
+        self._ended(epoch, state, step)
 
-    async def _send(self, epoch: _Epoch, state: _FrameState, step: Send) -> None:
+    async def _send(self, epoch: _Epoch, state: _FrameState, step: int, what: Message) -> None:
         start = time.perf_counter()
         try:
-            arrays = [state.parts.get(name, region) for name, region in step.parts]
-            sent = epoch.peers[step.target].call(
-                "receive", epoch.number, state.number, step.step, arrays
+            arrays = [state.parts.get(name, region) for name, region in what.parts]
+            sent = epoch.peers[what.target].call(
+                "receive", epoch.number, state.number, step, arrays
             )
             await within(sent, self._message_limit_s)
         except (TimeoutError, MachineLostError) as error:
             limit = f"took longer than {self._message_limit_s:.1f} s"
             reason = limit if isinstance(error, TimeoutError) else first_line(error)
             if epoch.number in self._epochs:
-                self._tell(Unreached(epoch.number, step.target, reason))
+                self._tell(Unreached(epoch.number, what.target, reason))
             return
         except Exception as error:
             self._fail(epoch, state.number, error)
             return
         end = time.perf_counter()
-        self._sent.setdefault(step.target, Spent()).add(end - start, step.size_bytes)
-        self._note(f"to {step.target}", step.stage, state.number, start, end)
-        self._ended(epoch, state, step.step)
+        self._sent.setdefault(what.target, Spent()).add(end - start, what.size_bytes)
+        self._note(f"to {what.target}", what.stage, state.number, start, end)
+        self._ended(epoch, state, step)
 
     def _fail(self, epoch: _Epoch, frame: int, error: Exception) -> None:
         epoch.failed.add(frame)

@@ -1,132 +1,95 @@
-"""Ray's processes on this machine: start, join and stop a node.
+"""Nodes of Ray: `ray start` with the labels of a machine, the cluster's token and quick health
+checks.
 
-Ray's own command starts one node, which runs as long as the process of that command. A file records
-each node that was started here, so that no other processes of Ray are ever touched.
+Ray makes the token (`ray get-auth-token`), starts and supervises its processes (`ray start`), knows
+the nodes of a cluster, and ends what runs on a machine (`ray stop`).
 
 Security, by Ray's documentation: anyone who has the token can run any program on all machines of
 the cluster. The token is sent unencrypted, and Ray listens on all addresses of a machine. See
 https://docs.ray.io/en/latest/ray-security/token-auth.html.
 """
 
-import fcntl
+import errno
 import ipaddress
-import json
 import os
 import platform
 import re
-import signal
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from coexec.codec import decode, encode
 from coexec.errors import DeviceError, PackageError, UsageError, first_line
 from coexec.extras import install
 from coexec.pipeline.cluster.build import build
-from coexec.pipeline.cluster.ray_ports import PORT
-from coexec.pipeline.cluster.tokens import cluster_folder, make_token, read_token, token_file
+from coexec.serve.tokens import read_token
 
-if TYPE_CHECKING:
-    import psutil
-
-__all__ = [
-    "BUILD",
-    "CORES",
-    "MACHINE",
-    "MEMORY",
-    "NodeProcess",
-    "StartedNode",
-    "check_answers",
-    "check_installed",
-    "check_name",
-    "environment",
-    "join",
-    "known_nodes",
-    "own_name",
-    "prepare",
-    "split_address",
-    "start_head",
-    "stop",
-    "stop_all",
-]  # fmt: skip
-
-MACHINE, BUILD, CORES, MEMORY = "coexec-machine", "coexec-build", "coexec-cores", "coexec-memory"
-"""Labels of nodes: the machine's name, its coexec, its usable cores, its memory in bytes."""
-_DRIVER = "coexec-driver"
-"""Label of nodes that only send frames and receive answers."""
-_OWN_SIGNALS = {"RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1"}
-"""Variable of a process that enters a cluster: Ray's C++ code must not handle SIGTERM. Its handler
-would end the process in any of its threads, before the nodes that were started for it."""
+MACHINE, BUILD = "coexec-machine", "coexec-build"
+"""Labels of nodes: the machine's name, and its coexec."""
+_RAY = (sys.executable, "-m", "ray.scripts.scripts")
+_REMEDY = (
+    "`coexec cluster start` starts a cluster and makes one; on other machines, copy that file from "
+    "the head's, and name it with --token-file if it lies elsewhere; or try several nodes on this "
+    "machine with nodes=4 (--nodes 4)"
+)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 """Names that Ray accepts as a label."""
-_HEALTH = {
+_SETTINGS = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # the conductor reports lost machines, in one line
+    # With these values Ray notices a dead machine in 3 s, with its default values in 15 to 65 s.
     "RAY_health_check_initial_delay_ms": "500",
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "500",
     "RAY_health_check_failure_threshold": "3",
+    # Messages up to 2 MiB are sent with the call. By default, Ray sends messages from 100 KiB on by
+    # its object store, which takes 11 to 14 ms longer on 50 Mbit/s (benchmarks/testbed).
+    "RAY_max_direct_call_object_size": str(2 << 20),
+    # By default Ray's workers have a lower priority than all other processes: a busy machine would
+    # seem dead.
+    "RAY_worker_niceness": "0",
 }
-"""With these values Ray notices a dead machine in 3 s, with its default values in 15 to 65 s."""
-_PRIORITY = {"RAY_worker_niceness": "0"}
-"""By default Ray's workers have a lower priority than all other processes: a busy machine would
-seem dead."""
-_INLINE = {"RAY_max_direct_call_object_size": str(2 << 20)}
-"""Messages up to 2 MiB are sent with the call. By default, Ray sends messages from 100 KiB on by
-its object store, which takes 11 to 14 ms longer on 50 Mbit/s (benchmarks/testbed)."""
+_OWN_SIGNALS = {"RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1"}
+"""Variable of a process that enters a cluster: Ray's C++ code must not handle SIGTERM. Its handler
+would end the process in any of its threads, before the nodes that were started for it."""
 _START_S, _STOP_S, _ANSWER_S = 60.0, 15.0, 5.0
 _MOST_STORE_BYTES = 1_000_000_000
 """Maximum size of Ray's shared memory, which holds messages in transit."""
+_LONGEST = 20
+"""Maximum length of a folder's path in characters: Ray appends 80, and a socket's path has 107 at
+most."""
 
 
-@dataclass(frozen=True)
-class StartedNode:
-    """A node that was started on this machine."""
+class RayNode(NamedTuple):
+    """A node as Ray reports it."""
 
+    id: str
     name: str
-    """Name of the machine, unique in its cluster."""
+    """"" for a node that only sends frames and receives answers."""
+    build: str
+    """Version of its coexec, see `coexec.pipeline.cluster.build`."""
     address: str
-    """HOST:PORT of the head."""
-    process: int
-    head: bool
-    token: str = ""
-    """File from which the cluster's token was read; "" for the user's file."""
-
-    @property
-    def token_file(self) -> Path:
-        """File with the token of its cluster."""
-        return Path(self.token) if self.token else token_file()
-
-
-class NodeProcess:
-    """A node that runs until `stop` is called."""
-
-    def __init__(self, node: StartedNode, process: "subprocess.Popen[bytes]", log: Path) -> None:
-        self.node, self.process, self.log = node, process, log
-
-    def stop(self) -> None:
-        """End the node and all its processes. May be called again."""
-        _end(self.process.pid)
-        self.process.wait()
-        _note_of(self.node).unlink(missing_ok=True)
+    host: str
+    alive: bool
+    is_head: bool
 
 
 def check_installed() -> None:
     """
     Raises:
-        PackageError: a package is missing that only clusters need.
+        PackageError: Ray is not installed.
     """
-    missing = [name for name in ("ray", "psutil") if find_spec(name) is None]
-    if missing:
-        raise PackageError(
-            f"clusters need {' and '.join(missing)}, not installed here: {install('cluster')}"
-        )
+    if find_spec("ray") is None:
+        raise PackageError(f"clusters need ray, not installed here: {install('cluster')}")
 
 
 def check_name(name: str) -> str:
@@ -147,22 +110,37 @@ def own_name() -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "-", platform.node())[:63].strip("-_.") or "machine"
 
 
+def token_file() -> Path:
+    """File in which Ray keeps the token of this user's clusters."""
+    return Path.home() / ".ray" / "auth_token"
+
+
+def make_token() -> None:
+    """Write a token to `token_file` if there is none. Only the user can read it then.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    if not token_file().exists():
+        command = [*_RAY, "get-auth-token", "--generate"]
+        if subprocess.run(command, umask=0o077, capture_output=True, check=False).returncode:
+            raise UsageError(
+                f"cannot write the token file {str(token_file())!r}; set HOME to a folder that can "
+                f"be written"
+            )
+    token_file().chmod(0o600)  # Ray's own command lets others of this machine read it
+
+
 def environment(token: Path | None = None) -> dict[str, str]:
     """Environment variables for Ray's processes: the token, quick health checks, no reports of use.
+
+    Args:
+        token: file with the cluster's token; None: `token_file`.
 
     Raises:
         UsageError: there is no token.
     """
-    return {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": read_token(token),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # the conductor reports lost machines, in one line
-        **_HEALTH,
-        **_INLINE,
-        **_PRIORITY,
-    }
+    return {**_SETTINGS, "RAY_AUTH_TOKEN": read_token(token or token_file(), _REMEDY)}
 
 
 def prepare(token: Path | None = None) -> None:
@@ -179,58 +157,6 @@ def prepare(token: Path | None = None) -> None:
             "Cluster before you import ray, one cluster a process"
         )
     os.environ.update(variables | _OWN_SIGNALS)
-
-
-def start_head(
-    name: str, port: int = PORT, host: str | None = None, folder: Path | None = None
-) -> NodeProcess:
-    """Start a cluster whose head is this machine.
-
-    Args:
-        host: address at which other machines reach this one; None: the address that this machine
-            uses for outgoing connections.
-        folder: folder for Ray's sockets and logs; None: Ray's default.
-
-    Raises:
-        UsageError: a name, port or address is invalid; Ray is not installed.
-        DeviceError: Ray did not start, or the port is in use.
-    """
-    check_installed()
-    _check_own(host)
-    make_token()
-    _check_free(port)
-    host = host or _own_address()
-    words = ["--head", "--port", str(port), "--node-ip-address", host]
-    words += ["--include-dashboard=false", *(["--temp-dir", str(folder)] if folder else [])]
-    return _start(StartedNode(name, f"{host}:{port}", 0, head=True), words, environment())
-
-
-def join(
-    address: str,
-    name: str,
-    host: str | None = None,
-    token: Path | None = None,
-    machine: bool = True,
-) -> NodeProcess:
-    """Make this machine a node of a cluster.
-
-    Args:
-        address: HOST:PORT of its head.
-        host: address at which other machines reach this one; None: Ray chooses it.
-        machine: whether the node computes; otherwise it only sends frames and receives answers.
-
-    Raises:
-        UsageError: there is no token, or a name or address is invalid; Ray is not installed.
-        DeviceError: the head does not answer, or does not take the token.
-    """
-    check_installed()
-    _check_own(host)
-    variables = environment(token)
-    check_answers(address)
-    words = ["--address", address, *(["--node-ip-address", host] if host else [])]
-    path = "" if token is None else str(token.absolute())
-    node = StartedNode(name, address, 0, head=False, token=path)
-    return _start(node, words, variables, machine)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -265,252 +191,259 @@ def check_answers(address: str) -> None:
         ) from None
 
 
-def stop(name: str | None = None) -> list[StartedNode]:
-    """End the nodes that this user has started on this machine, or only the node ``name``.
+def address_here() -> str:
+    """HOST:PORT of the head of the cluster that this machine belongs to; of several clusters, the
+    last one that `ray start` has started or joined. Call `prepare` before.
+
+    Raises:
+        UsageError: no node runs on this machine.
+    """
+    from ray._private import services  # Ray reads the token when it is imported
+
+    addresses: frozenset[str] = services.find_gcs_addresses()  # type: ignore[no-untyped-call]
+    last = services.find_bootstrap_address(None)
+    if not addresses:
+        raise UsageError(
+            "no cluster is known here; start one with `coexec cluster start`, join one"
+            " with `coexec cluster join HOST:PORT`, give its address, or try several "
+            "nodes on this machine with nodes=4 (--nodes 4)"
+        )
+    return last if last is not None and last in addresses else min(addresses)
+
+
+def nodes_of(address: str) -> tuple[RayNode, ...]:
+    """Nodes of a cluster, including dead ones. This process does not enter it. Call `prepare`
+    before.
+
+    Raises:
+        UsageError: the text is no address.
+        DeviceError: no head answers there, or it does not take the token.
+    """
+    check_answers(address)
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+    from ray.core.generated.gcs_pb2 import GcsNodeInfo  # type: ignore[attr-defined]
+    from ray.exceptions import AuthenticationError, RayError
+
+    try:
+        rows: dict[Any, Any] = GcsClient(address=address).get_all_node_info(timeout=_ANSWER_S)
+    except AuthenticationError:
+        raise DeviceError(
+            f"the cluster at {address} does not take this token; copy the token "
+            f"file from the head's machine"
+        ) from None
+    except RayError as error:
+        raise DeviceError(
+            f"the head at {address} does not say which machines it has: {first_line(error)}; look "
+            f"whether it is one of Ray"
+        ) from None
+    return tuple(
+        RayNode(
+            key.hex(),
+            row.labels.get(MACHINE, ""),
+            row.labels.get(BUILD, ""),
+            row.node_manager_address,
+            row.node_manager_hostname,
+            row.state == GcsNodeInfo.GcsNodeState.ALIVE,
+            row.is_head_node,
+        )
+        for key, row in rows.items()
+    )
+
+
+def check_welcome(nodes: Sequence[RayNode], address: str, name: str) -> None:
+    """
+    Raises:
+        DeviceError: the head runs another coexec than this machine, or another machine has the
+            name.
+    """
+    head = next((node for node in nodes if node.alive and node.is_head), None)
+    head_build = "none" if head is None else head.build or "none"
+    if head_build != build():
+        raise DeviceError(
+            f"the head at {address} has coexec {head_build}, this machine {build()}; "
+            f"install the same on both"
+        )
+    if any(node.alive and node.name == name for node in nodes):
+        raise DeviceError(
+            f"the cluster at {address} has a machine {name!r} already; choose another name with "
+            f"--name, or wait some seconds if it has just gone"
+        )
+
+
+def start(
+    name: str,
+    address: str | None = None,
+    *,
+    port: int = 0,
+    host: str | None = None,
+    token: Path | None = None,
+    block: bool = False,
+) -> str:
+    """Start a node on this machine, which runs until `ray stop`.
+
+    Args:
+        address: HOST:PORT of the head of a cluster to join; None: the node is a head.
+        port: at which a head listens; 0: a free one.
+        host: address at which other machines reach this one; None: Ray chooses it.
+        block: replace this process by Ray's, which runs as long as the node.
 
     Returns:
-        The nodes that were ended, workers before heads.
-    """
-    nodes = [node for node in known_nodes() if name is None or node.name == name]
-    ended = []
-    for heads in (False, True):
-        group = [node for node in nodes if node.head == heads]
-        _each(lambda node: _end(node.process), group)
-        for node in group:
-            _note_of(node).unlink(missing_ok=True)
-        ended += group
-    return ended
+        HOST:PORT of the head.
 
-
-def stop_all(nodes: Iterable[NodeProcess]) -> None:
-    """End several nodes, heads last."""
-    node_processes = list(nodes)
-    for heads in (False, True):
-        _each(NodeProcess.stop, [node for node in node_processes if node.node.head == heads])
-
-
-def known_nodes() -> list[StartedNode]:
-    """Running nodes that this user has started on this machine."""
-    nodes = []
-    for path in sorted(_notes().glob("*.json")):
-        try:
-            node = decode(StartedNode, json.loads(path.read_text()))
-        except (OSError, ValueError):
-            node = None
-        if node is not None and _is_ours(node):
-            nodes.append(node)
-        else:
-            path.unlink(missing_ok=True)
-    return nodes
-
-
-def _each(work: Callable[[Any], None], nodes: Sequence[Any]) -> None:
-    """Call ``work`` for all nodes in parallel, as ending a node takes one or two seconds."""
-    if nodes:
-        with ThreadPoolExecutor(len(nodes)) as threads:
-            list(threads.map(work, nodes))
-
-
-def _check_own(host: str | None) -> None:
-    """
     Raises:
-        UsageError: this machine has no such address.
+        UsageError: there is no token, or a name or address is invalid; Ray is not installed.
+        DeviceError: the head does not answer or does not take the machine, the port is in use, or
+            Ray did not start.
     """
-    if host is None:
-        return
-    try:
-        if ipaddress.IPv4Address(host).is_unspecified:
-            raise ValueError
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-    except (OSError, ValueError):
-        raise UsageError(
-            f"this machine has no address {host!r}; leave --host out, or give one "
-            f"that `ip -4 address` lists"
-        ) from None
+    check_installed()
+    check_name(name)
+    if address is None:
+        _check_free(host, port)
+        make_token()
+    else:
+        _check_free(host, 0)
+    prepare(token)
+    if address is not None:
+        check_welcome(nodes_of(address), address, name)
+    words = ["--node-ip-address", host] if host else []
+    if block:
+        command = _start_command(name, address, port, [*words, "--block"])
+        os.execv(command[0], command)
+    with tempfile.TemporaryDirectory() as folder:
+        process, head = _run(_start_command(name, address, port, words), Path(folder) / "log")
+        process.wait()
+    return address or head
 
 
-def _check_free(port: int) -> None:
-    """
-    Raises:
-        DeviceError: the port is in use, or this user may not listen there.
-    """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except PermissionError:
-            raise DeviceError(
-                f"this user may not listen at port {port}; choose one from 1024 on with --port"
-            ) from None
-        except (OSError, OverflowError):
-            raise DeviceError(
-                f"port {port} is in use on this machine, or is none; end what uses "
-                f"it, or choose another with --port"
-            ) from None
+class LocalNodes:
+    """Nodes on this machine that end with this object. Call `prepare` before."""
 
-
-def _start(
-    node: StartedNode, words: list[str], surroundings: Mapping[str, str], machine: bool = True
-) -> NodeProcess:
-    """Run Ray's command, and wait until its log reports the start."""
-    check_name(node.name)
-    if any(other.name == node.name for other in known_nodes()):
-        raise UsageError(
-            f"machine {node.name!r} runs here already; end it with `coexec cluster "
-            f"stop`, or choose another name with --name"
+    def __init__(self) -> None:
+        temp_path = tempfile.gettempdir()
+        self.folder = Path(
+            tempfile.mkdtemp(
+                prefix="coexec-", dir="/tmp" if len(temp_path) > _LONGEST else temp_path
+            )
         )
-    labels = _labels(node.name) if machine else f"{_DRIVER}={node.name}"
-    command = [
-        sys.executable,
-        "-m",
-        "ray.scripts.scripts",
-        "start",
-        *words,
-        "--num-cpus",
-        "0",
-        "--num-gpus",
-        "0",
-        "--labels",
-        labels,
-        "--object-store-memory",
-        str(_store_bytes()),
-        "--disable-usage-stats",
-        "--block",
+        """Folder for Ray's sockets and logs, whose name is also valid as a machine's name."""
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def add(self, name: str | None, address: str | None = None) -> str:
+        """Start a node: the head of a cluster, or one that joins it.
+
+        Args:
+            name: name of the machine; None: the node only sends frames and receives answers.
+
+        Returns:
+            HOST:PORT of the head.
+
+        Raises:
+            DeviceError: Ray did not start.
+        """
+        words = ["--block", *([] if address else ["--temp-dir", str(self.folder / "ray")])]
+        command, log = (
+            _start_command(name, address, 0, words),
+            self.folder / f"{name or 'driver'}.log",
+        )
+        # Ctrl-C interrupts this thread, and not the other one: each node is then either not started
+        # or in the list of `stop`.
+        with ThreadPoolExecutor(1) as thread:
+            _, head = thread.submit(_run, command, log, self._processes.append).result()
+        return address or head
+
+    def stop(self) -> None:
+        """End all nodes, the head last. May be called again."""
+        for group in (self._processes[1:], self._processes[:1]):
+            for process in group:
+                process.terminate()
+            for process in group:
+                try:
+                    process.wait(_STOP_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()  # its processes end with it
+                    process.wait()
+        self._processes.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def is_own(host: str) -> bool:
+    """Whether this machine has the address."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _start_command(
+    name: str | None, address: str | None, port: int, words: Sequence[str]
+) -> list[str]:
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    head = ["--head", "--port", str(port), "--include-dashboard=false"]
+    return [
+        *(*_RAY, "start", *(["--address", address] if address else head), *words),
+        *([] if name is None else ["--labels", f"{MACHINE}={name},{BUILD}={build()}"]),
+        *("--num-cpus", "0", "--num-gpus", "0", "--disable-usage-stats", "--object-store-memory"),
+        str(max(100_000_000, min(_MOST_STORE_BYTES, memory_bytes // 10))),
     ]
-    log = cluster_folder() / "logs" / f"{node.name}.log"
-    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _one_at_a_time(), log.open("wb") as output:
+
+
+def _run(
+    command: Sequence[str],
+    log: Path,
+    begun: Callable[["subprocess.Popen[bytes]"], None] = lambda process: None,
+) -> "tuple[subprocess.Popen[bytes], str]":
+    """Run `ray start` until it reports the start. Returns its process, and the address that it
+    names for further nodes."""
+    with log.open("wb") as output:
         process = subprocess.Popen(
             command,
-            env={**os.environ, **surroundings},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        try:
-            _await_start(process, log, node.address)
-        except BaseException:
-            _end(process.pid)
-            process.wait()
-            raise
-    running_node = replace(node, process=process.pid)
-    _write_note(running_node)
-    return NodeProcess(running_node, process, log)
-
-
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Lock the start of nodes: two nodes that start on one machine at the same time would choose
-    the same socket names."""
-    with (cluster_folder() / "starting").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _await_start(process: "subprocess.Popen[bytes]", log: Path, address: str) -> None:
-    until = time.monotonic() + _START_S
-    while time.monotonic() < until:
-        text = log.read_text(errors="replace")
-        if "Ray runtime started" in text:
-            return
-        if "InvalidAuthToken" in text or "AuthenticationError" in text:
+    begun(process)
+    end_s = time.monotonic() + _START_S
+    while "To terminate the Ray runtime" not in (text := log.read_text(errors="replace")):
+        if process.poll() is not None or time.monotonic() > end_s:
+            process.kill()
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            errors = [line for line in lines if "Error" in line or "error" in line]
+            reason = (errors or lines or ["it said nothing"])[-1]
             raise DeviceError(
-                f"the cluster at {address} does not take this token; copy the token "
-                f"file from the head's machine"
+                f"Ray did not start within {_START_S:.0f} s: {first_line(Exception(reason))}; "
+                f"`ray stop` ends what is left"
             )
-        if process.poll() is not None:
-            raise DeviceError(f"Ray did not start: {_reason(text)}; {log} has all that it said")
         time.sleep(0.1)
-    raise DeviceError(
-        f"Ray did not start within {_START_S:.0f} s; look whether {address} is the "
-        f"address of a head; {log} has what Ray said"
-    )
+    found = re.search(r"ray start --address='([^']+)'", text)
+    return process, found[1] if found else ""
 
 
-def _reason(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    error_lines = [line for line in lines if "Error" in line or "error" in line]
-    return first_line(Exception((error_lines or lines or ["it said nothing"])[-1]))
-
-
-def _labels(name: str) -> str:
-    facts = {MACHINE: name, BUILD: build(), CORES: len(os.sched_getaffinity(0)), MEMORY: _memory()}
-    return ",".join(f"{key}={value}" for key, value in facts.items())
-
-
-def _memory() -> int:
-    """Memory of this machine in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _store_bytes() -> int:
-    return max(100_000_000, min(_MOST_STORE_BYTES, _memory() // 10))
-
-
-def _own_address() -> str:
-    """Address that this machine uses for outgoing connections."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+def _check_free(host: str | None, port: int) -> None:
+    """
+    Raises:
+        UsageError: this machine has no such address.
+        DeviceError: the port is in use, or this user may not listen there.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
-
-
-def _notes() -> Path:
-    return cluster_folder() / "nodes"
-
-
-def _note_of(node: StartedNode) -> Path:
-    return _notes() / f"{node.name}.json"
-
-
-def _write_note(node: StartedNode) -> None:
-    """Write the file of a node at once, as other processes may read it meanwhile."""
-    note = _note_of(node)
-    note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = note.with_name(f"{note.name}.draft")
-    draft.write_text(json.dumps(encode(node)))
-    draft.replace(note)
-
-
-def _is_ours(node: StartedNode) -> bool:
-    """Whether the process is still the node, and not another process with the same number."""
-    try:
-        words = Path(f"/proc/{node.process}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    begins = tuple(f"{label}={node.name}".encode() for label in (MACHINE, _DRIVER))
-    return any(word.split(b",")[0] in begins for word in words)
-
-
-def _end(process: int) -> None:
-    """End a node: its main process by SIGTERM, which ends the others, and the processes that are
-    left by SIGKILL."""
-    import psutil
-
-    processes = _session_of(process)
-    if process in processes:
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGTERM)
-        psutil.wait_procs(processes.values(), _STOP_S)
-    survivors = list(_session_of(process).values())
-    for each in survivors:
-        with suppress(psutil.Error):
-            each.kill()
-    psutil.wait_procs(survivors, _STOP_S)
-
-
-def _session_of(process: int) -> "dict[int, psutil.Process]":
-    """Processes of the session whose leader is ``process``, by number, including those whose
-    parents have died."""
-    import psutil
-
-    processes = {}
-    for number in psutil.pids():
-        with suppress(ProcessLookupError, psutil.Error):
-            if os.getsid(number) == process:
-                processes[number] = psutil.Process(number)
-    return processes
+            probe.bind((host or "", port))
+            if host and ipaddress.IPv4Address(host).is_unspecified:
+                raise OSError(host)
+        except PermissionError:
+            raise DeviceError(
+                f"this user may not listen at port {port}; choose one from 1024 on with --port"
+            ) from None
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise DeviceError(
+                    f"port {port} is in use on this machine; end what uses it, or choose another "
+                    f"with --port"
+                ) from None
+            raise UsageError(
+                f"this machine has no address {host!r}; leave --host out, or give one "
+                f"that `ip -4 address` lists"
+            ) from None

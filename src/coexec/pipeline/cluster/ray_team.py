@@ -21,16 +21,11 @@ from coexec.errors import ClosedError, DeviceError, first_line
 from coexec.pipeline.cluster.build import build
 from coexec.pipeline.cluster.handles import MachineLostError, within
 from coexec.pipeline.cluster.machine import Machine, MachineOptions
-from coexec.pipeline.cluster.nodes import BUILD, CORES, MACHINE, MEMORY
-from coexec.pipeline.cluster.ray_node import RayNode
-
-__all__ = ["Connection", "RayTeam"]
+from coexec.pipeline.cluster.nodes import RayNode, nodes_of
 
 T = TypeVar("T")
 
 _log = logging.getLogger("coexec.pipeline.cluster")
-_HEAD = "node:__internal_head__"
-"""Ray's resource that only the head's node has."""
 _HEAD_S = 30.0
 """Longest silence of a head. After twice this time, Ray ends every process that has entered."""
 _MOST_CALLS = 1000
@@ -54,6 +49,7 @@ class Connection:
         Raises:
             DeviceError: the cluster cannot be reached from here.
         """
+        self._head = address
         # In another thread, Ray sets no signal handlers, and Ctrl-C does not interrupt Ray's start,
         # which would end in a segmentation fault.
         log = logging.getLogger("ray")  # Ray warns that it cannot set signal handlers
@@ -83,41 +79,20 @@ class Connection:
             finally:
                 log.setLevel(level)
 
-    def nodes(self) -> tuple[RayNode, ...]:
-        """All nodes, including dead ones."""
-        return tuple(map(_node, ray.nodes()))  # type: ignore[no-untyped-call]
-
     @property
     def address(self) -> str:
         """Address of the node by which this process has entered."""
-        node_id = ray.get_runtime_context().get_node_id()
-        return next((node.address for node in self.nodes() if node.id == node_id), "")
+        return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
     def machines(self) -> Mapping[str, RayNode]:
         """Nodes with machines that are alive, by name."""
-        return {node.name: node for node in self.nodes() if node.alive and node.name}
+        return {node.name: node for node in nodes_of(self._head) if node.alive and node.name}
 
     def close(self) -> None:
         """Leave the cluster. Ray ends the actors of this process."""
         leaving = threading.Thread(target=ray.shutdown, name="coexec-leave", daemon=True)
         leaving.start()
         leaving.join(_LEAVE_S)  # with a dead head, `ray.shutdown` does not return
-
-
-def _node(row: Mapping[str, Any]) -> RayNode:
-    labels = row["Labels"]
-    cores, memory = (labels.get(key, "") for key in (CORES, MEMORY))
-    return RayNode(
-        row["NodeID"],
-        labels.get(MACHINE, ""),
-        labels.get(BUILD, ""),
-        row["NodeManagerAddress"],
-        row["NodeManagerHostname"],
-        row["Alive"],
-        _HEAD in row["Resources"],
-        int(cores) if cores.isdecimal() else None,
-        int(memory) if memory.isdecimal() else None,
-    )
 
 
 class _RayHandle:
@@ -203,15 +178,11 @@ class RayTeam:
             handles[name] = handle = _RayHandle(actor)
             self._hired[name] = handle
         if handles:
-            own_address = await asyncio.to_thread(lambda: self._connection.address)
-            self._door = next(
-                (
-                    n
-                    for n in self._hired
-                    if n in visible_nodes and visible_nodes[n].address == own_address
-                ),
-                _OUTSIDE,
-            )
+            here = self._connection.address
+            own = [
+                n for n, node in visible_nodes.items() if n in self._hired and node.address == here
+            ]
+            self._door = own[0] if own else _OUTSIDE
         return handles
 
     async def _machines(self) -> Mapping[str, RayNode]:
@@ -219,13 +190,13 @@ class RayTeam:
         end_s = self._heard_s + self._silence_s
         try:
             nodes = await within(_aside(self._connection.machines), end_s - time.monotonic())
-        except (TimeoutError, RayError, RuntimeError, OSError):
+        except (TimeoutError, RayError, DeviceError, RuntimeError, OSError):
             if time.monotonic() < end_s:
                 return {}
             raise ClosedError(
                 f"the head of the cluster has not answered for {self._silence_s:.0f} s, and "
-                f"a cluster ends with its head; end what is left by `coexec cluster "
-                f"stop` on each machine, and start it again"
+                f"a cluster ends with its head; end what is left by `ray stop` on each "
+                f"machine, and start it again"
             ) from None
         self._heard_s = time.monotonic()
         return nodes
@@ -251,27 +222,16 @@ class RayTeam:
 def _aside(work: Callable[[], T]) -> Awaitable[T]:
     """Awaitable result of ``work``, which runs in a new thread. A call to a dead head does not
     return before Ray ends the process; a caller that leaves the cluster must not wait for that."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def tell(done: "Future[T]") -> None:
-        if future.done():
-            return
-        error = done.exception()
-        if error is None:
-            future.set_result(done.result())
-        else:
-            future.set_exception(error)
-            future.exception()  # asyncio must not log it if the result is no longer awaited
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # it cannot be cancelled from now on
 
     def run() -> None:
-        done: Future[T] = Future()
         try:
-            done.set_result(work())
+            result = work()
         except Exception as error:
-            done.set_exception(error)
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, done)
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
     threading.Thread(target=run, name="coexec-head", daemon=True).start()
-    return future
+    return asyncio.wrap_future(future)

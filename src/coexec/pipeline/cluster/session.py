@@ -14,36 +14,13 @@ from coexec.model.model import Model
 from coexec.pipeline.cluster.admission import Door, Frame
 from coexec.pipeline.cluster.conductor import Conductor
 from coexec.pipeline.cluster.handles import MachineFacts
-from coexec.pipeline.cluster.limits import Limits
 from coexec.pipeline.cluster.planning import KnownMachine, Planned, Planning
 from coexec.pipeline.cluster.shares import ShareModels
+from coexec.pipeline.cluster.supervision import Limits
 from coexec.pipeline.cluster.team import Member, Team
 from coexec.pipeline.cluster.tracing import ClusterRecording, ClusterTrace
 from coexec.pipeline.network import NetworkKind
 from coexec.pipeline.plan.plan import PipelinePlan
-
-__all__ = [
-    "ClusterSession",
-    "MachineStatus",
-    "PipelineOptions",
-    "Status",
-    "check_pipeline_options",
-]
-
-
-@dataclass(frozen=True)
-class PipelineOptions:
-    """How a cluster runs a model."""
-
-    planner: str = "pico"
-    """A name in `coexec.pipeline.planners.PIPELINES`."""
-    planner_options: Mapping[str, Any] | None = None
-    credits: int | None = None
-    """Maximum number of frames in flight; None: `Planned.credits`."""
-    deadline_s: float = 60.0
-    """Longest time from a frame's admission to its answer; a frame without an answer by then has
-    failed."""
-    network: NetworkKind = "ports"
 
 
 @dataclass(frozen=True)
@@ -61,7 +38,7 @@ class MachineStatus:
     """Number of shares that are ready to be computed."""
     inside: int
     """Number of frames in flight on the machine."""
-    computed: int
+    shares: int
     """Number of shares computed since the session began."""
     busy_s: float
     sent_bytes: int
@@ -99,7 +76,12 @@ class ClusterSession:
         model: Model,
         team: Team,
         stated: Callable[[MachineFacts], Mapping[str, float]],
-        options: PipelineOptions,
+        *,
+        planner: str = "pico",
+        planner_options: Mapping[str, Any] | None = None,
+        credits: int | None = None,
+        deadline_s: float = 60.0,
+        network: NetworkKind = "ports",
         limits: Limits | None = None,
     ) -> None:
         """Hire machines, measure them, make a plan, and deploy it.
@@ -107,17 +89,19 @@ class ClusterSession:
         Args:
             stated: stated "flops_per_s", "bandwidth_bytes_per_s" and "latency_s" of a machine;
                 these are not measured.
+            planner: a name in `coexec.pipeline.planners.PIPELINES`.
+            credits: maximum number of frames in flight; None: `Planned.credits`.
+            deadline_s: longest time from a frame's admission to its answer; a frame without an
+                answer by then has failed.
 
         Raises:
             CoexecError: there is no machine, or they cannot run the model.
         """
-        check_pipeline_options(model.graph, options.credits, options.deadline_s)
-        self._graph, self._options = model.graph, options
+        check_pipeline_options(model.graph, credits, deadline_s)
+        self._graph, self._deadline_s = model.graph, deadline_s
         self._wanted = {name: model.graph.tensors[name] for name in model.graph.inputs}
-        self._door = Door(options.credits or 1)
-        planning = Planning(
-            model.graph, options.planner, options.planner_options or {}, options.network
-        )
+        self._door = Door(credits or 1)
+        planning = Planning(model.graph, planner, planner_options or {}, network)
         self._conductor = Conductor(
             team,
             ShareModels(model),
@@ -125,7 +109,7 @@ class ClusterSession:
             self._door,
             stated,
             limits or Limits(),
-            options.credits,
+            credits,
         )
         self._conductor.start()
 
@@ -187,7 +171,7 @@ class ClusterSession:
             ClosedError: the session is closed.
         """
         checked = check_feeds(self._wanted, feeds)
-        seconds = self._options.deadline_s if deadline_s is None else deadline_s
+        seconds = self._deadline_s if deadline_s is None else deadline_s
         frame = self._door.admit(checked, time.monotonic() + seconds, wait)
         recording = self._conductor.recording
         if recording is not None:
@@ -233,12 +217,12 @@ class ClusterSession:
 
     def status(self) -> Status:
         """Current status of the session."""
-        planned, stages = self.planned, self.plan.stages
+        planned = self.planned
         machines = tuple(
             MachineStatus(
                 member.name,
                 member.facts.host,
-                tuple(i for i, s in enumerate(stages) if member.name in (s.leader, *s.machines)),
+                self.plan.stages_of(member.name),
                 member.flops_per_s / member.alpha,
                 member.bandwidth_bytes_per_s,
                 member.waiting,

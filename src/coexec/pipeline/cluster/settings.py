@@ -21,21 +21,22 @@ pace_gflops = 2.0           # emulate a slower machine
 
 import math
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, get_args
 
+from coexec.codec import decode
+from coexec.costs.capacity import Capacity
 from coexec.engines.names import parse
 from coexec.errors import CoexecError, UsageError
-from coexec.pipeline.cluster.limits import Limits
 from coexec.pipeline.cluster.machine import MachineOptions
 from coexec.pipeline.cluster.nodes import check_name, split_address
+from coexec.pipeline.cluster.planning import KnownMachine
+from coexec.pipeline.cluster.supervision import Limits
 from coexec.pipeline.network import NetworkKind
 from coexec.planners import PLANNERS
 from coexec.settings import AUTO
-
-__all__ = ["ClusterSettings", "read_settings"]
 
 _MBIT = 1e6 / 8
 """Bytes a second of 1 Mbit/s."""
@@ -51,17 +52,48 @@ class ClusterSettings:
     latency_s: float | None = None
     limits: Limits = field(default_factory=Limits)
     machines: Mapping[str, MachineOptions] = field(default_factory=dict)
-    stated: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Stated "flops_per_s" and "bandwidth_bytes_per_s", by machine."""
 
     def known_of(self, name: str) -> Mapping[str, float]:
         """Stated properties of a machine, including those stated for the whole network."""
-        properties = dict(self.stated.get(name, {}))
-        if self.bandwidth_bytes_per_s is not None:
-            properties.setdefault("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s)
-        if self.latency_s is not None:
-            properties["latency_s"] = self.latency_s
-        return properties
+        options = self.machines.get(name, MachineOptions())
+        properties = {
+            "flops_per_s": options.flops_per_s,
+            "bandwidth_bytes_per_s": options.bandwidth_bytes_per_s or self.bandwidth_bytes_per_s,
+            "latency_s": self.latency_s,
+        }
+        return {key: value for key, value in properties.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class _HeadTable:
+    address: str | None = None
+
+
+@dataclass(frozen=True)
+class _NetworkTable:
+    medium: NetworkKind = "ports"
+    bandwidth_mbit_s: float | None = None
+    latency_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class _MachineTable:
+    devices: list[str] | None = None
+    planner: str = AUTO
+    gflops: float | None = None
+    bandwidth_mbit_s: float | None = None
+    pace_gflops: float | None = None
+    cache: str | None = None
+
+
+@dataclass(frozen=True)
+class _SettingsFile:
+    """The tables of the file."""
+
+    cluster: _HeadTable = _HeadTable()
+    network: _NetworkTable = _NetworkTable()
+    faults: Limits = field(default_factory=Limits)
+    machines: Mapping[str, _MachineTable] = field(default_factory=dict)
 
 
 def read_settings(path: Path) -> ClusterSettings:
@@ -71,124 +103,116 @@ def read_settings(path: Path) -> ClusterSettings:
     """
     try:
         with path.open("rb") as file:
-            data = tomllib.load(file)
-    except (OSError, ValueError) as error:
+            entries = decode(_SettingsFile, tomllib.load(file))
+        _check(entries)
+    except (OSError, ValueError, CoexecError) as error:
         raise UsageError(f"cannot read {str(path)!r}: {error}") from None
-    return _Reader(str(path)).settings(data)
-
-
-class _Reader:
-    """Converts the tables of the file; its errors name the faulty entry."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def settings(self, data: dict[str, Any]) -> ClusterSettings:
-        top = self._table(data, "", {"cluster", "network", "faults", "machines"})
-        cluster = self._table(top.get("cluster", {}), "cluster", {"address"})
-        network = self._table(
-            top.get("network", {}), "network", {"medium", "bandwidth_mbit_s", "latency_ms"}
-        )
-        limits = {f.name for f in fields(Limits)}
-        faults = self._table(top.get("faults", {}), "faults", limits)
-        medium = network.get("medium", "ports")
-        if medium not in get_args(NetworkKind):
-            raise self._error(
-                "network.medium", f"{medium!r} is none of {', '.join(get_args(NetworkKind))}"
+    network = entries.network
+    return ClusterSettings(
+        entries.cluster.address,
+        network.medium,
+        _times(network.bandwidth_mbit_s, _MBIT),
+        _times(network.latency_ms, 1e-3),
+        entries.faults,
+        {
+            name: MachineOptions(
+                row.devices,
+                row.planner,
+                _times(row.pace_gflops, 1e9),
+                row.cache,
+                _times(row.gflops, 1e9),
+                _times(row.bandwidth_mbit_s, _MBIT),
             )
-        bandwidth = self._number(network, "network", "bandwidth_mbit_s")
-        latency = self._number(network, "network", "latency_ms", least=0.0)
-        machines = top.get("machines", {})
-        if not isinstance(machines, dict):
-            raise self._error("machines", "wants a table for each machine: [machines.NAME]")
-        options, stated = {}, {}
-        for name, row in machines.items():
-            self._fits(f"machines.{name}", check_name, name)
-            options[name], stated[name] = self._machine(f"machines.{name}", row)
-        return ClusterSettings(
-            self._address(cluster),
-            medium,
-            None if bandwidth is None else bandwidth * _MBIT,
-            None if latency is None else latency / 1e3,
-            self._limits(faults),
-            options,
-            stated,
-        )
+            for name, row in entries.machines.items()
+        },
+    )
 
-    def _limits(self, faults: Mapping[str, Any]) -> Limits:
-        numbers = {key: self._number(faults, "faults", key) for key in faults}
-        if (gain := numbers.get("gain") or 0.0) >= 1:
-            raise self._error("faults.gain", f"wants a share below 1, not {gain:g}")
-        return replace(Limits(), **{k: v for k, v in numbers.items() if v is not None})
 
-    def _machine(self, where: str, row: Any) -> tuple[MachineOptions, dict[str, float]]:
-        keys = {"devices", "planner", "gflops", "bandwidth_mbit_s", "pace_gflops", "cache"}
-        row = self._table(row, where, keys)
-        devices = row.get("devices")
-        if devices is not None and not (
-            isinstance(devices, list) and devices and all(isinstance(d, str) for d in devices)
-        ):
-            raise self._error(f"{where}.devices", f"wants a list of names, not {devices!r}")
-        for device in devices or ():
-            self._fits(f"{where}.devices", parse, device)
-        pace = self._number(row, where, "pace_gflops")
-        stated = {}
-        speed, port = (
-            self._number(row, where, "gflops"),
-            self._number(row, where, "bandwidth_mbit_s"),
-        )
-        if speed is not None:
-            stated["flops_per_s"] = speed * 1e9
-        if port is not None:
-            stated["bandwidth_bytes_per_s"] = port * _MBIT
-        planner = self._text(row, where, "planner") or AUTO
-        if planner not in (AUTO, *PLANNERS):
-            raise self._error(
-                f"{where}.planner", f"{planner!r} is none of {', '.join((AUTO, *PLANNERS))}"
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _check(entries: _SettingsFile) -> None:
+    """
+    Raises:
+        CoexecError: a value is out of its range.
+    """
+    rows = {f"machines.{name}": row for name, row in entries.machines.items()}
+    for where, table in {"network": entries.network, "faults": entries.faults, **rows}.items():
+        for key, value in vars(table).items():
+            least = 0.0 if key == "latency_ms" else math.ulp(0.0)
+            if isinstance(value, float) and not least <= value < math.inf:
+                raise UsageError(f"{where}.{key} wants a number above 0, not {value:g}")
+    if entries.faults.gain >= 1:
+        raise UsageError(f"faults.gain wants a share below 1, not {entries.faults.gain:g}")
+    if entries.cluster.address is not None:
+        split_address(entries.cluster.address)
+    for name, row in entries.machines.items():
+        check_name(name)
+        if row.devices == []:
+            raise UsageError(f"machines.{name}.devices wants at least one name")
+        for device in row.devices or ():
+            parse(device)
+        if row.planner not in (AUTO, *PLANNERS):
+            known = ", ".join((AUTO, *PLANNERS))
+            raise UsageError(f"machines.{name}.planner {row.planner!r} is none of {known}")
+        if row.cache == "":
+            raise UsageError(f"machines.{name}.cache wants the path of a folder")
+
+
+def lacking(settings: ClusterSettings) -> str | None:
+    """Text that names a missing property of the machines; None if all are stated."""
+    if not settings.machines:
+        return "no machine is named"
+    for name in settings.machines:
+        properties = settings.known_of(name)
+        if "flops_per_s" not in properties:
+            return f"machines.{name}.gflops is not stated"
+        if "bandwidth_bytes_per_s" not in properties:
+            return (
+                f"neither network.bandwidth_mbit_s nor machines.{name}.bandwidth_mbit_s is stated"
             )
-        options = MachineOptions(
-            devices, planner, None if pace is None else pace * 1e9, self._text(row, where, "cache")
+    return None
+
+
+def stated_machines(settings: ClusterSettings) -> tuple[KnownMachine, ...]:
+    """Machines of complete settings, see `lacking`."""
+    return tuple(
+        KnownMachine(
+            name,
+            Capacity(properties["flops_per_s"]),
+            properties["bandwidth_bytes_per_s"],
+            properties.get("latency_s", 0.0),
         )
-        return options, stated
+        for name in settings.machines
+        for properties in (settings.known_of(name),)
+    )
 
-    def _table(self, value: Any, where: str, keys: set[str]) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise self._error(where, "is no table")
-        for key in sorted(value.keys() - keys):
-            raise self._error(
-                f"{where}.{key}".lstrip("."), f"means nothing; known are {', '.join(sorted(keys))}"
+
+def made_up(
+    count: int | None, gflops: Sequence[float], mbit_s: Sequence[float]
+) -> tuple[KnownMachine, ...]:
+    """Machines with the names m1, m2 and so on.
+
+    Args:
+        count: number of machines; None: one for each capacity.
+        gflops: capacities; the last one is used for all further machines. The same holds for
+            ``mbit_s``.
+
+    Raises:
+        UsageError: there is no machine or no capacity, or there are more values than machines.
+    """
+    count = len(gflops) if count is None else count
+    if count < 1:
+        raise UsageError(f"--machines {count}: plan for at least one")
+    for name, values in (("--gflops", gflops), ("--mbit", mbit_s)):
+        if not values or len(values) > count:
+            raise UsageError(
+                f"{name} has {len(values)} values for {count} machines; give one for "
+                f"each, or fewer: the last one counts for the rest"
             )
-        return value
-
-    def _number(
-        self, table: Mapping[str, Any], where: str, key: str, least: float | None = None
-    ) -> float | None:
-        value = table.get(key)
-        if value is None:
-            return None
-        right = isinstance(value, int | float) and not isinstance(value, bool)
-        if not right or not (0 < value < math.inf or (least is not None and value == least)):
-            raise self._error(f"{where}.{key}", f"wants a number above 0, not {value!r}")
-        return float(value)
-
-    def _text(self, table: Mapping[str, Any], where: str, key: str) -> str | None:
-        value = table.get(key)
-        if value is not None and not (isinstance(value, str) and value):
-            raise self._error(f"{where}.{key}", f"wants text, not {value!r}")
-        return value
-
-    def _address(self, cluster: Mapping[str, Any]) -> str | None:
-        address = self._text(cluster, "cluster", "address")
-        if address is not None:
-            self._fits("cluster.address", split_address, address)
-        return address
-
-    def _fits(self, where: str, check: Callable[[str], Any], value: str) -> None:
-        """Run a check, and add the place in the file to its error."""
-        try:
-            check(value)
-        except CoexecError as error:
-            raise self._error(f"{where}:", str(error)) from None
-
-    def _error(self, where: str, what: str) -> UsageError:
-        return UsageError(f"{self._path}: {where} {what}")
+    rows = zip(range(count), *(chain(v, repeat(v[-1])) for v in (gflops, mbit_s)), strict=False)
+    return tuple(
+        KnownMachine(f"m{index + 1}", Capacity(1e9 * speed), _MBIT * port)
+        for index, speed, port in rows
+    )

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from statistics import median
+from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -20,18 +22,21 @@ import xxhash
 from coexec.arrays import Array
 from coexec.cache.scratch import private_folder
 from coexec.errors import ExecutionError
-from coexec.graph.graph import Graph, Tensor
+from coexec.graph.graph import Graph, Piece, Tensor
+from coexec.graph.region import Region
+from coexec.graph.stitch import missing
 from coexec.lowering.layout import PLAIN
+from coexec.lowering.lowered_model import LoweredModel, without_lowering
+from coexec.lowering.module import Module
+from coexec.lowering.module_writer import ModuleWriter
 from coexec.lowering.tensor_parts import part_name
 from coexec.model.inputs import random_values
 from coexec.model.model import Model
-from coexec.pipeline.cluster.jobs import Compute, ShareKey
-from coexec.pipeline.cluster.parts import FrameParts
+from coexec.pipeline.cluster.jobs import ShareKey
+from coexec.pipeline.plan.flow import Computation
 from coexec.pipeline.strip import Strip
-from coexec.pipeline.strip_module import ShareWriter
+from coexec.plan.schedule import TaskRegion
 from coexec.session import InferenceSession
-
-__all__ = ["OpenShares", "ShareModel", "ShareModels"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class ShareModels:
 
     def __init__(self, model: Model) -> None:
         self._graph: Graph = model.graph
-        self._writer = ShareWriter(model)
+        self._writer = _ShareWriter(model)
         self._arrays: dict[str, Array] = {}
 
     def of(self, strip: Strip) -> ShareModel:
@@ -107,6 +112,94 @@ def _put_beside(weight: onnx.TensorProto, name: str, size_bytes: int) -> None:
     weight.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", name), ("offset", "0"), ("length", str(size_bytes))):
         weight.external_data.add(key=key, value=value)
+
+
+class _ShareWriter:
+    """Writes strips of one model: its own operators, cut like modules of plans
+    (`coexec.lowering.pieces`)."""
+
+    def __init__(self, model: Model) -> None:
+        self._graph = model.graph
+        borders = [name for task in model.graph.tasks for name in task.outputs]
+        self._unlowered: LoweredModel = without_lowering(model.source, borders)
+
+    def write(self, strip: Strip, title: str) -> Module:
+        """The strip as a module in standard operators. Its inputs are the strip's reads and its
+        outputs the strip's writes, in their order and in the model's layout; `Tensor.name` of each
+        is `part_name` of the part. Reads that are not needed are left out.
+
+        Raises:
+            PlanError: a piece cannot be computed from the strip's reads.
+        """
+        graph = self._graph
+        writer = ModuleWriter(graph, self._unlowered, self._unlowered)
+        for name, region in strip.reads:
+            writer.read(name, region, PLAIN, part_name(name, region, PLAIN, graph))
+        needed = _needed(strip, graph)
+        for whole, pieces in groupby(strip.pieces, lambda piece: _is_whole(piece, graph)):
+            if whole:
+                writer.add_whole([graph.task[piece.task] for piece in pieces], needed)
+            else:
+                for piece in pieces:
+                    writer.add(piece)
+        return writer.module(title, [(name, region, PLAIN) for name, region in strip.writes])
+
+
+def _is_whole(piece: Piece, graph: Graph) -> bool:
+    return piece == graph.whole_piece(graph.task[piece.task])
+
+
+def _needed(strip: Strip, graph: Graph) -> Sequence[str]:
+    """Tensors that a piece reads, or that the strip writes."""
+    read = (name for piece in strip.pieces for name in graph.task[piece.task].inputs)
+    return list(dict.fromkeys((*read, *(name for name, _ in strip.writes))))
+
+
+class FrameParts:
+    """Parts of the tensors of one frame. Stored parts are never changed. Parts may be added while
+    another thread reads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._boxes: dict[str, dict[Region, Any]] = {}
+
+    def put(self, parts: Iterable[TaskRegion], arrays: Iterable[Any]) -> None:
+        """Store parts, without copies.
+
+        Raises:
+            ExecutionError: an array has another shape than its part.
+        """
+        for (name, region), array in zip(parts, arrays, strict=True):
+            if isinstance(array, np.ndarray) and region.start and array.shape != region.shape:
+                raise ExecutionError(f"{name}{region} arrived with shape {list(array.shape)}")
+            with self._lock:
+                self._boxes.setdefault(name, {})[region] = array
+
+    def get(self, name: str, region: Region) -> Any:
+        """A region of a tensor in contiguous memory: the stored array if it has this region, else a
+        copy.
+
+        Raises:
+            ExecutionError: a part of the region is missing.
+        """
+        with self._lock:
+            boxes = dict(self._boxes.get(name, {}))
+        if region in boxes:
+            return boxes[region]
+        for box, array in boxes.items():
+            if region.size and box.contains(region):
+                return np.ascontiguousarray(array[region.relative_to(box).slices])
+        gaps = missing(region, boxes)
+        if gaps or not boxes:
+            raise ExecutionError(f"{name}{gaps[0] if gaps else region} is not there")
+        stitched: Array = np.empty(region.shape, next(iter(boxes.values())).dtype)
+        for box, array in boxes.items():
+            common = box.overlap(region)
+            if common.size:
+                overlap_values = array[common.relative_to(box).slices]
+                stitched[common.relative_to(region).slices] = overlap_values
+        self.put([(name, region)], [stitched])
+        return stitched
 
 
 class OpenShares:
@@ -171,20 +264,20 @@ class OpenShares:
             session.close()
         self._sessions.clear()
 
-    def run(self, epoch: int, step: Compute, parts: FrameParts) -> list[Any]:
+    def run(self, epoch: int, what: Computation, parts: FrameParts) -> list[Any]:
         """Compute a share.
 
         Returns:
-            An array for each write of the step.
+            An array for each write of its strip.
 
         Raises:
             CoexecError: a part that it reads is missing, or a device failed.
         """
-        model = self._epochs[epoch][step.share]
+        model = self._epochs[epoch][what.stage, what.share]
         session = self._sessions[model.key]
         feeds = {
             input_name: parts.get(name, region)
-            for input_name, (name, region) in zip(model.inputs, step.reads, strict=True)
+            for input_name, (name, region) in zip(model.inputs, what.strip.reads, strict=True)
             if input_name
         }
         return session.run(None, feeds)

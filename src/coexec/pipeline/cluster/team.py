@@ -36,7 +36,7 @@ class Team(Protocol):
         None: frames need no link."""
         ...
 
-    def dismiss(self, name: str) -> Awaitable[None]:
+    async def dismiss(self, name: str) -> None:
         """End a machine's work for the session, whether it answers or not. It may be hired
         again."""
         ...

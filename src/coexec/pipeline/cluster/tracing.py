@@ -8,15 +8,14 @@ linearly in between.
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from coexec.pipeline.cluster.handles import MachineHandle, MachineLostError, News
-
-__all__ = ["ClusterRecording", "ClusterTrace", "FrameSpan", "MachineSpan"]
+from coexec.pipeline.cluster.handles import MachineLostError, News
+from coexec.pipeline.cluster.team import Member
 
 _PINGS = 8
 """Calls that measure a clock; the quickest one is used."""
@@ -64,21 +63,17 @@ class ClusterTrace:
 
     def to_chrome(self) -> str:
         """Chrome's trace event format, for ui.perfetto.dev: a process for each machine, with a
-        track for its computations and tracks for its messages, and a process for the frames."""
+        track for its computations and its messages, and a process for the frames."""
         events = [_named("process_name", _CALLER, 0, "frames")]
         for span in self.frames:
-            events += _frame_events(span)
+            name, facts = f"frame {span.number}", {"failed": span.failed}
+            events += _asynchronous(_CALLER, "frame", name, span.number, span, facts)
         for process, machine in enumerate(self.machines, _CALLER + 1):
             error_ms = 1e3 * self.clock_error_s.get(machine, 0.0)
             title = f"{machine} (clock within {error_ms:.2f} ms)"
             events.append(_named("process_name", process, 0, title))
-            events += _machine_events(process, [s for s in self.spans if s.machine == machine])
+            events += _machine_events(process, (s for s in self.spans if s.machine == machine))
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
-
-
-class _Traced(Protocol):
-    name: str
-    handle: MachineHandle
 
 
 class _Tick(NamedTuple):
@@ -101,12 +96,12 @@ class ClusterRecording:
         """Time of a machine's last news on its own clock, by machine."""
         self._frames: list[FrameSpan] = []
 
-    async def begin(self, member: _Traced) -> None:
+    async def begin(self, member: Member) -> None:
         """Start the recording on a machine."""
         self._noted.setdefault(member.name, [])
         await self._look(member, True)
 
-    async def begin_all(self, members: Iterable[_Traced]) -> None:
+    async def begin_all(self, members: Iterable[Member]) -> None:
         """Start the recording on several machines."""
         await asyncio.gather(*map(self.begin, members))
 
@@ -120,7 +115,7 @@ class ClusterRecording:
         begin_s = self._begin_s
         self._frames.append(FrameSpan(number, start_s - begin_s, end_s - begin_s, failed))
 
-    async def end(self, members: Iterable[_Traced]) -> ClusterTrace:
+    async def end(self, members: Iterable[Member]) -> ClusterTrace:
         """The recording up to now, after machines have sent all their spans."""
         now = perf_counter()
         recorded_members = [member for member in members if self._ticks.get(member.name)]
@@ -140,7 +135,7 @@ class ClusterRecording:
         errors = {n: max(tick.error_s for tick in ticks) for n, ticks in self._ticks.items()}
         return ClusterTrace(tuple(spans), tuple(self._frames), errors)
 
-    async def _look(self, member: _Traced, on: bool) -> None:
+    async def _look(self, member: Member, on: bool) -> None:
         """Switch the recording of a machine on or off, and measure the offset of its clock."""
         ticks = []
         with suppress(MachineLostError, TimeoutError):  # spans received so far stay valid
@@ -167,56 +162,39 @@ class ClusterRecording:
         return theirs_s - first.ahead_s - drift_s - self._begin_s
 
 
-def _frame_events(span: FrameSpan) -> Iterator[dict[str, Any]]:
-    common = {
-        "cat": "frame",
-        "name": f"frame {span.number}",
-        "id": span.number,
-        "pid": _CALLER,
-        "tid": 0,
-    }
-    yield common | {"ph": "b", "ts": span.start_s * 1e6, "args": {"failed": span.failed}}
-    yield common | {"ph": "e", "ts": span.end_s * 1e6}
-
-
-def _machine_events(process: int, spans: Sequence[MachineSpan]) -> Iterator[dict[str, Any]]:
-    """Computations on the first track, messages on the tracks after it: several messages may be in
-    transit at the same time."""
-    computed = [span for span in spans if span.kind == _COMPUTE]
-    tracks = [("compute", computed)]
-    tracks += [("messages", lane) for lane in _lanes(s for s in spans if s.kind != _COMPUTE)]
-    for number, (name, track) in enumerate(tracks):
-        yield _named("thread_name", process, number, name)
+def _machine_events(process: int, spans: Iterable[MachineSpan]) -> Iterator[dict[str, Any]]:
+    """Computations on one track; messages, of which several may be in transit at the same time, as
+    asynchronous events."""
+    yield _named("thread_name", process, 0, "compute")
+    for number, span in enumerate(spans):
+        facts = {"frame": span.frame, "stage": span.stage}
+        if span.kind != _COMPUTE:
+            key, name = f"{process}-{number}", f"frame {span.frame} {span.kind}"
+            yield from _asynchronous(process, "message", name, key, span, facts)
+            continue
         yield {
-            "ph": "M",
-            "name": "thread_sort_index",
+            "ph": "X",
             "pid": process,
-            "tid": number,
-            "args": {"sort_index": number},
+            "tid": 0,
+            "name": f"stage {span.stage}",
+            "cat": _COMPUTE,
+            "ts": span.start_s * 1e6,
+            "dur": (span.end_s - span.start_s) * 1e6,
+            "args": facts,
         }
-        for span in track:
-            is_message = span.kind != _COMPUTE
-            yield {
-                "ph": "X",
-                "pid": process,
-                "tid": number,
-                "name": f"frame {span.frame} {span.kind}" if is_message else f"stage {span.stage}",
-                "cat": "message" if is_message else _COMPUTE,
-                "ts": span.start_s * 1e6,
-                "dur": (span.end_s - span.start_s) * 1e6,
-                "args": {"frame": span.frame, "stage": span.stage},
-            }
 
 
-def _lanes(spans: Iterable[MachineSpan]) -> list[list[MachineSpan]]:
-    """Spans by start, in the fewest rows without overlap."""
-    lanes: list[list[MachineSpan]] = []
-    for span in spans:
-        lane = next((lane for lane in lanes if lane[-1].end_s <= span.start_s), None)
-        if lane is None:
-            lanes.append(lane := [])
-        lane.append(span)
-    return lanes
+def _asynchronous(
+    process: int,
+    category: str,
+    name: str,
+    key: int | str,
+    span: FrameSpan | MachineSpan,
+    facts: Mapping[str, Any],
+) -> Iterator[dict[str, Any]]:
+    common = {"cat": category, "name": name, "id": key, "pid": process, "tid": 0}
+    yield common | {"ph": "b", "ts": span.start_s * 1e6, "args": facts}
+    yield common | {"ph": "e", "ts": span.end_s * 1e6}
 
 
 def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:

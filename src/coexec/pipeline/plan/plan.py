@@ -7,15 +7,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from coexec.errors import PlanError
 from coexec.graph.graph import Graph, Task
-from coexec.graph.region import Region
 from coexec.plan.plan import Provenance
 from coexec.plan.schedule import TaskRegion
-
-__all__ = ["Exchange", "PipelinePlan", "Share", "Stage", "boundary", "stage_outputs"]
 
 _FORMAT = 1
 """Version of the format of plan files."""
@@ -74,8 +70,13 @@ class PipelinePlan:
             names |= dict.fromkeys((stage.leader, *stage.machines))
         return tuple(names)
 
+    def stages_of(self, machine: str) -> tuple[int, ...]:
+        """Indices of the stages that a machine leads or has a share of."""
+        stages = enumerate(self.stages)
+        return tuple(i for i, stage in stages if machine in (stage.leader, *stage.machines))
+
     def to_json(self) -> str:
-        """JSON text that a person can read and edit; `from_json` reads it back."""
+        """JSON text that a person can read."""
         head = {
             "format": _FORMAT,
             "model": self.model,
@@ -84,35 +85,6 @@ class PipelinePlan:
             "notes": self.notes,
         }
         return json.dumps(head | {"stages": [_row(s) for s in self.stages]}, indent=1, default=str)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Inverse of `to_json`.
-
-        Raises:
-            PlanError: the text is no pipeline plan, or has another format.
-        """
-        try:
-            data = json.loads(text)
-            if data["format"] != _FORMAT:
-                raise PlanError(
-                    f"the pipeline plan has format {data['format']!r}, this version "
-                    f"reads {_FORMAT}; plan again"
-                )
-            stages = tuple(_stage(row) for row in data["stages"])
-            return cls(
-                str(data["model"]),
-                stages,
-                Provenance(**data["provenance"]),
-                data["at_once"],
-                tuple(map(str, data["notes"])),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            if isinstance(error, PlanError):
-                raise
-            raise PlanError(
-                f"this is not a pipeline plan: {type(error).__name__}: {error}; plan again"
-            ) from None
 
 
 def boundary(graph: Graph, stages: Sequence[Stage], index: int) -> tuple[str, ...]:
@@ -155,20 +127,3 @@ def _row(stage: Stage) -> dict[str, Any]:
         "tasks": stage.tasks,
         "shares": shares,
     }
-
-
-def _stage(row: Any) -> Stage:
-    if row["exchange"] not in ("leader", "neighbours"):
-        raise ValueError(f"the exchange {row['exchange']!r} is neither leader nor neighbours")
-    shares = tuple(
-        Share(str(share["machine"]), tuple(_part(part) for part in share["outputs"]))
-        for share in row["shares"]
-    )
-    return Stage(tuple(map(str, row["tasks"])), str(row["leader"]), shares, row["exchange"])
-
-
-def _part(row: Any) -> TaskRegion:
-    start, stop = tuple(map(int, row["start"])), tuple(map(int, row["stop"]))
-    if len(start) != len(stop):
-        raise ValueError(f"{start} and {stop} have different lengths")
-    return str(row["tensor"]), Region(start, stop)

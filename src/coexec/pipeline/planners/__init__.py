@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from coexec.costs.capacity import ShareCosts
+from coexec.costs.capacity import CapacityCosts
 from coexec.pipeline.plan.plan import PipelinePlan
 from coexec.pipeline.plan.verify import verify_pipeline
 from coexec.pipeline.planners import (
@@ -30,7 +30,7 @@ from coexec.problem.planner import Planner, PlannerKind
 __all__ = ["PIPELINES", "PipelinePlanner"]
 
 
-PipelinePlanner: TypeAlias = Planner[ShareCosts, PipelineProblem, PipelineSolution, PipelinePlan]
+PipelinePlanner: TypeAlias = Planner[CapacityCosts, PipelineProblem, PipelineSolution, PipelinePlan]
 
 
 def _plan(

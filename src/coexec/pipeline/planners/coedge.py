@@ -2,14 +2,10 @@
 maps are small."""
 
 from coexec.pipeline.plan.plan import Stage
-from coexec.pipeline.planners.methods.balance import in_proportion
-from coexec.pipeline.planners.methods.bodies import StageBody
-from coexec.pipeline.planners.methods.building import notes_of, stages_of
-from coexec.pipeline.planners.methods.layers import layers_of
+from coexec.pipeline.planners.methods.bodies import StageBody, in_proportion
+from coexec.pipeline.planners.methods.building import layers_of, notes_of, stages_of
 from coexec.pipeline.planners.methods.problem import PipelineProblem, PipelineSolution
 from coexec.pipeline.planners.methods.rows import Range, RowGraph, bits_of
-
-__all__ = ["solve"]
 
 
 def solve(problem: PipelineProblem) -> PipelineSolution:

@@ -13,8 +13,6 @@ from coexec.pipeline.planners.methods.problem import PipelineProblem, PipelineSo
 from coexec.pipeline.planners.methods.rows import ROWS, bits_of
 from coexec.plan.schedule import TaskRegion
 
-__all__ = ["solve"]
-
 
 def solve(problem: PipelineProblem, *, layers: int = 16) -> PipelineSolution:
     """Fuse the first tasks, and cut their output into a grid of equal tiles, one for each machine.

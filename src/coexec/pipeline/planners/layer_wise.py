@@ -1,13 +1,10 @@
 """MoDNN: each layer's feature map is cut into strips, which one master scatters and gathers."""
 
 from coexec.pipeline.plan.plan import Stage
-from coexec.pipeline.planners.methods.balance import in_proportion
-from coexec.pipeline.planners.methods.building import notes_of, stages_of
-from coexec.pipeline.planners.methods.layers import layers_of
+from coexec.pipeline.planners.methods.bodies import in_proportion
+from coexec.pipeline.planners.methods.building import layers_of, notes_of, stages_of
 from coexec.pipeline.planners.methods.network import StageTime
 from coexec.pipeline.planners.methods.problem import PipelineProblem, PipelineSolution
-
-__all__ = ["solve"]
 
 
 def solve(problem: PipelineProblem) -> PipelineSolution:

@@ -2,12 +2,10 @@
 other."""
 
 from coexec.pipeline.plan.plan import Stage
-from coexec.pipeline.planners.methods.balance import in_proportion
-from coexec.pipeline.planners.methods.blocks import chain_of_blocks
+from coexec.pipeline.planners.methods.bodies import in_proportion
 from coexec.pipeline.planners.methods.building import notes_of, stages_of
+from coexec.pipeline.planners.methods.pieces import chain_of_blocks
 from coexec.pipeline.planners.methods.problem import PipelineProblem, PipelineSolution
-
-__all__ = ["solve"]
 
 
 def solve(problem: PipelineProblem) -> PipelineSolution:

@@ -3,13 +3,10 @@
 from typing import Literal
 
 from coexec.errors import UsageError
-from coexec.pipeline.planners.methods.blocks import chain_of_blocks
 from coexec.pipeline.planners.methods.network import TimeModel
-from coexec.pipeline.planners.methods.pieces import DIAMETER
+from coexec.pipeline.planners.methods.pieces import DIAMETER, chain_of_blocks
 from coexec.pipeline.planners.methods.pipeline import Rebalance, fine_pieces, pipelined
 from coexec.pipeline.planners.methods.problem import PipelineProblem, PipelineSolution
-
-__all__ = ["solve"]
 
 Cuts = Literal["pieces", "both"]
 
@@ -26,10 +23,9 @@ def solve(
     """Cut the graph into a chain of pieces, pieces into stages, and stages into rows.
 
     Algorithm 1 makes pieces such that the largest redundant work of a piece is least; it is exact
-    except for wide graphs (`coexec.pipeline.planners.methods.wide`). Algorithm 2 finds the stages
-    of least period on equal machines of mean capacity; it is exact for the model of time. Algorithm
-    3 assigns the stages to the real machines, and rows such that all machines of a stage finish
-    together.
+    except for wide graphs (`wide_chain`). Algorithm 2 finds the stages of least period on equal
+    machines of mean capacity; it is exact for the model of time. Algorithm 3 assigns the stages to
+    the real machines, and rows such that all machines of a stage finish together.
 
     Paper: Yang et al., "PICO: Pipeline Inference Framework for Versatile CNNs on Diverse Mobile
     Devices".
@@ -51,8 +47,6 @@ def solve(
     """
     if diameter < 0:
         raise UsageError(f"diameter is at least 0, not {diameter}")
-    if cuts not in ("pieces", "both"):
-        raise UsageError(f"cuts is pieces or both, not {cuts!r}")
     if diameter not in problem.chains:
         problem.chains[diameter] = fine_pieces(problem.bodies, diameter).chain
     chains = [problem.chains[diameter]]

@@ -1,11 +1,9 @@
 """PICO with blocks in place of pieces, to measure the gain by Algorithm 1."""
 
-from coexec.pipeline.planners.methods.blocks import chain_of_blocks
 from coexec.pipeline.planners.methods.network import TimeModel
+from coexec.pipeline.planners.methods.pieces import chain_of_blocks
 from coexec.pipeline.planners.methods.pipeline import Rebalance, pipelined
 from coexec.pipeline.planners.methods.problem import PipelineProblem, PipelineSolution
-
-__all__ = ["solve"]
 
 
 def solve(

@@ -7,17 +7,19 @@ divide by rows. A task of the body that cannot be cut (a gate of squeeze and exc
 as a whole by each machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from coexec.graph.graph import Piece, Task
+from coexec.graph.graph import Task
 from coexec.graph.region import Region
 from coexec.pipeline.planners.methods.rows import ROWS, Range, RowGraph, bits_of
-from coexec.pipeline.strip import strip_of
 
-__all__ = ["Bodies", "RowWork", "StageBody", "equal_cuts", "spread", "tail_of"]
+_CLOSE = 1e-3
+"""Bisection stops at this relative error of the latest end."""
+Seconds = Callable[[int, Range], float]
+"""Function from the number of a machine and its rows to the time at which it ends."""
 
 
 class RowWork(NamedTuple):
@@ -126,43 +128,10 @@ class StageBody:
                 regions.append((self._rows.names[tensor], region))
         return tuple(regions)
 
-    def share_work(self, share: Range) -> "PieceWork":
-        """The work of a share in the form that cost models read."""
-        return PieceWork(self, share)
-
     def graph_tasks(self, *, tail: bool = False) -> list[Task]:
         """The tasks of the body, or of the tail."""
         bits = self.tail if tail else self.tasks & ~self.tail
         return [self._rows.graph.tasks[i] for i in bits_of(bits)]
-
-    def pieces(self, share: Range) -> tuple[Piece, ...]:
-        """The pieces that a share computes, in topological order."""
-        return strip_of(self._rows.graph, self.graph_tasks(), dict(self.outputs(share))).pieces
-
-
-class PieceWork:
-    """The work of a share in the form that cost models read. Its pieces are computed only if a cost
-    model reads them."""
-
-    def __init__(self, body: StageBody, share: Range) -> None:
-        self._body, self._share = body, share
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates, halos included."""
-        return self._body.work(self._share).macs
-
-    @property
-    def pieces(self) -> tuple[Piece, ...]:
-        """The pieces in topological order."""
-        return self._body.pieces(self._share)
-
-
-class TailWork(NamedTuple):
-    """The work of a stage's tail in the form that cost models read."""
-
-    macs: int
-    pieces: tuple[Piece, ...]
 
 
 class Bodies:
@@ -211,3 +180,55 @@ def equal_cuts(height: int, count: int) -> Sequence[Range]:
     """``count`` shares with numbers of rows that are as equal as possible."""
     edges = [k * height // count for k in range(count + 1)]
     return tuple(pairwise(edges))
+
+
+def balanced(body: StageBody, weights: Sequence[float], seconds: Seconds) -> tuple[Range, ...]:
+    """The rows of each machine, from the top, with the earliest possible latest end for machines in
+    this order.
+
+    The latest end is found by bisection: for a candidate, each machine takes as many rows as it can
+    compute until then. A machine for which a single row is too much gets none. The paper uses
+    divide and conquer; both methods find the rows with which all machines finish together.
+
+    Args:
+        weights: the machines' capacities; the first guess is in proportion to them.
+        seconds: a function that grows with the rows.
+    """
+    best = in_proportion(body.height, weights)
+    high = max(seconds(k, share) for k, share in enumerate(best))
+    low = 0.0
+    while high - low > _CLOSE * high:
+        middle = (low + high) / 2
+        shares = _until(body.height, len(weights), middle, seconds)
+        if shares is None:
+            low = middle
+        else:
+            best, high = shares, max(seconds(k, share) for k, share in enumerate(shares))
+    return best
+
+
+def in_proportion(height: int, weights: Sequence[float]) -> tuple[Range, ...]:
+    """The rows of each machine, in proportion to ``weights``."""
+    total, reached, edges = sum(weights), 0.0, [0]
+    for weight in weights:
+        reached += weight
+        edges.append(round(height * reached / total))
+    return tuple((edges[k], edges[k + 1]) for k in range(len(weights)))
+
+
+def _until(height: int, count: int, end_s: float, seconds: Seconds) -> tuple[Range, ...] | None:
+    """The rows that each machine computes until ``end_s``; None if rows are left."""
+    shares, start = list[Range](), 0
+    for k in range(count):
+        stop, above = start, height + 1  # stop fits, above does not
+        while above - stop > 1:
+            middle = (stop + above) // 2
+            if seconds(k, (start, middle)) <= end_s:
+                stop = middle
+            else:
+                above = middle
+        if stop == start and seconds(k, (start, start)) > end_s:
+            return None  # the tail alone takes the leader longer
+        shares.append((start, stop))
+        start = stop
+    return tuple(shares) if start == height else None

@@ -1,13 +1,11 @@
 """From tasks, machines and rows to the stages of a plan."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from coexec.pipeline.plan.plan import Exchange, Share, Stage
 from coexec.pipeline.planners.methods.bodies import StageBody
 from coexec.pipeline.planners.methods.problem import Group, PipelineProblem
 from coexec.pipeline.planners.methods.rows import Range, bits_of
-
-__all__ = ["WHOLE_STAGES", "notes_of", "stages_of", "stages_of_groups"]
 
 WHOLE_STAGES = (
     "no task of this model can be cut by rows of a feature map: each stage is computed whole on "
@@ -64,3 +62,19 @@ def _tail(problem: PipelineProblem, body: StageBody, leader: str) -> Stage:
                 outputs.append((rows.names[tensor], graph.tensors[rows.names[tensor]].whole))
     names = tuple(task.name for task in body.graph_tasks(tail=True))
     return Stage(names, leader, (Share(leader, tuple(outputs)),))
+
+
+def layers_of(problem: PipelineProblem) -> Iterable[int]:
+    """The layers as bits of tasks: each task that can be cut by rows is a layer, and so is each run
+    of tasks that cannot."""
+    rows, waiting = problem.rows, 0
+    for task in bits_of(problem.all):
+        if rows.cuttable[task]:
+            if waiting:
+                yield waiting
+            waiting = 0
+            yield 1 << task
+        else:
+            waiting |= 1 << task
+    if waiting:
+        yield waiting

@@ -8,13 +8,11 @@
   stage. Messages between leaders take no time.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from coexec.hardware.hardware import Link, System
-
-__all__ = ["MODELS", "StageKey", "StageLoad", "StageTime", "TimeModel", "Wires"]
 
 TimeModel = Literal["overlap", "forwarding", "eq11"]
 StageKey = tuple[int, int, int]
@@ -65,12 +63,17 @@ class Wires:
         """The network of a system in which each device is a machine."""
         places = system.places
         links = [system.link(a, b) for a in places for b in places if a != b]
-        ends = _ends(links)
-        shared = any(not _common(pairs) for pairs in ends.values())
-        half = any(
-            {a for a, _ in pairs} & {b for _, b in pairs} & _common(pairs)
-            for pairs in ends.values()
-        )
+        links_of: dict[str, list[Link]] = {}
+        for link in links:
+            for medium in link.media:
+                links_of.setdefault(medium, []).append(link)
+        shared = half = False
+        for occupying in links_of.values():
+            # The machines that are an end of every link which occupies the medium.
+            common = set[str].intersection(*({link.source, link.target} for link in occupying))
+            shared |= not common
+            senders = {link.source for link in occupying}
+            half |= bool(senders & {link.target for link in occupying} & common)
         return cls(
             max((1.0 / link.bandwidth_bytes_per_s for link in links), default=0.0),
             max((link.sync_latency_s for link in links), default=0.0),
@@ -101,20 +104,3 @@ class Wires:
         all_times = list(times)
         slowest = max((time.period_s for time in all_times), default=0.0)
         return max(slowest, sum(time.shared_s for time in all_times))
-
-
-def _common(pairs: Sequence[tuple[str, str]]) -> set[str]:
-    """The machines that are an end of every link in ``pairs``."""
-    common = set(pairs[0])
-    for pair in pairs:
-        common &= set(pair)
-    return common
-
-
-def _ends(links: Iterable[Link]) -> Mapping[str, list[tuple[str, str]]]:
-    """Source and target of the links of each medium."""
-    ends_of: dict[str, list[tuple[str, str]]] = {}
-    for link in links:
-        for medium in link.media:
-            ends_of.setdefault(medium, []).append((link.source, link.target))
-    return ends_of

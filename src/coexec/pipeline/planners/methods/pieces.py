@@ -1,4 +1,5 @@
-"""A graph as a chain of pieces with little redundancy: PICO's Algorithm 1, exact.
+"""A graph as a chain of pieces with little redundancy: PICO's Algorithm 1, exact, and a beam search
+for graphs that are too wide for it. Also a graph as a chain of blocks.
 
 A *front* is a set of tasks that contains all predecessors of its tasks. A chain of pieces is a
 chain of growing fronts, from no task to all tasks; a piece is the difference of two fronts that
@@ -14,18 +15,18 @@ Paper: Yang et al., "PICO: Pipeline Inference Framework for Versatile CNNs on Di
 Devices", Algorithm 1.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
-from coexec.pipeline.planners.methods.rows import bits_of, turned
-
-__all__ = ["DIAMETER", "Dag", "TooWide", "best_chain", "chain_of_pieces", "least_chain"]
+from coexec.pipeline.planners.methods.rows import RowGraph, bits_of, turned
 
 DIAMETER = 5
 """The longest path inside a piece, in edges, as in the paper. A piece may be longer only if the
 tasks that it has to contain form a longer path."""
+_KEPT = 3
+"""Number of fronts of each size that the beam search continues."""
 Cost = Callable[[int], float]
 """The redundancy of a piece, given as bits."""
 Arcs = Mapping[int, Mapping[int, float]]
@@ -209,3 +210,91 @@ def _arcs_from(
                 more = ready & ~(1 << task) | sum(1 << f for f in freed)
                 stack.append((after, {**depth, task: long}, more))
     return cost_of
+
+
+def wide_chain(dag: Dag, cost: Cost, diameter: int = DIAMETER) -> list[int]:
+    """A good chain, its pieces as bits, by a beam search for graphs with too many fronts.
+
+    From a front, the search tries the smallest next front, and the smallest next fronts that
+    contain one more task at most a few steps away. Of all fronts with the same number of tasks,
+    only the best few are continued: those with the least maximum redundancy so far, then the least
+    sum. The time grows only with tasks times width. Finally, pieces are divided in two where that
+    costs nothing.
+
+    The costs of O(_KEPT * n * w * d) pieces are computed.
+    """
+    arcs: dict[int, dict[int, float]] = {}
+    value: dict[int, tuple[float, float]] = {0: (0.0, 0.0)}
+    by_size: list[dict[int, None]] = [{} for _ in range(len(dag.before) + 1)]
+    by_size[0][0] = None
+    for fronts in by_size[:-1]:
+        for front in sorted(fronts, key=lambda f: (value[f], f))[:_KEPT]:
+            worst, total = value[front]
+            arcs[front] = {}
+            for after in _candidates(dag, front, diameter):
+                price = arcs[front][after] = cost(after & ~front)
+                reached = (max(worst, price), total + price)
+                if after not in value or reached < value[after]:
+                    value[after] = reached
+                by_size[after.bit_count()][after] = None
+    return _finer(dag, cost, best_chain(arcs, dag.all))
+
+
+def _candidates(dag: Dag, front: int, diameter: int) -> Sequence[int]:
+    """The smallest next front, and the smallest next fronts that contain one more nearby task."""
+    least = dag.least_next(front)
+    fronts = {least: None} if least != front else {}
+    near = edge = dag.ready(least)
+    for _ in range(diameter):
+        readers = 0
+        for task in bits_of(edge):
+            readers |= dag.following[task]
+        edge = readers & ~near
+        near |= edge
+    depths = dag.depths(least & ~front)
+    limit = max(diameter, *depths.values(), 0) if depths else diameter
+    for task in bits_of(near):
+        after = dag.closed(least, 1 << task)
+        if max(dag.depths(after & ~front).values()) <= limit:
+            fronts[after] = None
+    return list(fronts)
+
+
+def _finer(dag: Dag, cost: Cost, pieces: Sequence[int]) -> list[int]:
+    """The pieces, divided where a front lies in between and neither part has a higher cost."""
+    finer: list[int] = []
+    front = 0
+    for piece in pieces:
+        end = front | piece
+        while True:
+            inner = dag.least_next(front)
+            parts = inner & ~front, end & ~inner
+            fits = all(parts) and not dag.least_next(inner) & ~end
+            whole = cost(end & ~front)
+            if not fits or max(map(cost, parts)) > whole:
+                break
+            finer.append(parts[0])
+            front = inner
+        finer.append(end & ~front)
+        front = end
+    return finer
+
+
+def chain_of_blocks(rows: RowGraph) -> list[int]:
+    """A graph as a chain of blocks, as bits of tasks: it is cut wherever a single tensor crosses
+    the cut. A graph without such a place is one block. This is the granularity of AOFL and
+    DeepSlicing.
+
+    Inputs and outputs of the model that cross a cut do not count, because they prevent no cut.
+    """
+    blocks: list[int] = []
+    done = start = 0
+    for task in range(len(rows.macs)):
+        done |= 1 << task
+        results = [t for t in rows.handed_on(done) if rows.maker[t] >= 0 and t not in rows.outputs]
+        if len(results) <= 1:
+            blocks.append(done & ~start)
+            start = done
+    if done != start:
+        blocks.append(done & ~start)
+    return blocks

@@ -5,16 +5,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from coexec.costs.capacity import ShareCosts
+from coexec.costs.capacity import CapacityCosts
 from coexec.graph.graph import Graph
 from coexec.hardware.hardware import System
 from coexec.pipeline.plan.plan import Stage
-from coexec.pipeline.planners.methods.balance import balanced
-from coexec.pipeline.planners.methods.bodies import Bodies, StageBody, TailWork
+from coexec.pipeline.planners.methods.bodies import Bodies, StageBody, balanced
 from coexec.pipeline.planners.methods.network import StageLoad, StageTime, TimeModel, Wires
 from coexec.pipeline.planners.methods.rows import Range, RowGraph
-
-__all__ = ["Group", "PipelineProblem", "PipelineSolution", "Staged"]
 
 
 class Group(NamedTuple):
@@ -52,7 +49,7 @@ class PipelineProblem:
     """A graph, the costs of its tasks on machines, and the network between the machines."""
 
     def __init__(
-        self, graph: Graph, cost: ShareCosts, system: System, bodies: Bodies | None = None
+        self, graph: Graph, cost: CapacityCosts, system: System, bodies: Bodies | None = None
     ) -> None:
         """
         Args:
@@ -64,7 +61,7 @@ class PipelineProblem:
         """The pieces of Algorithm 1 by diameter. They do not depend on the machines."""
         self._staged: dict[tuple[int, int, tuple[str, ...]], Staged] = {}
 
-    def on(self, cost: ShareCosts, system: System) -> "PipelineProblem":
+    def on(self, cost: CapacityCosts, system: System) -> "PipelineProblem":
         """The problem of the same graph on other machines; results for the graph alone are kept."""
         other = PipelineProblem(self.graph, cost, system, self.bodies)
         other.chains = self.chains
@@ -88,10 +85,9 @@ class PipelineProblem:
     @cached_property
     def rate(self) -> Mapping[str, float]:
         """Capacity of each machine: multiply-accumulates per second on the whole model."""
-        pieces = tuple(self.graph.whole_piece(task) for task in self.graph.tasks)
-        work = TailWork(max(1, self.graph.macs), pieces)
-        seconds = {name: self.cost.seconds(name, work) for name in self.system.names}
-        return {name: work.macs / max(s, 1e-12) for name, s in seconds.items()}
+        macs = max(1, self.graph.macs)
+        seconds = {name: self.cost.seconds(name, macs) for name in self.system.names}
+        return {name: macs / max(s, 1e-12) for name, s in seconds.items()}
 
     @cached_property
     def machines(self) -> tuple[str, ...]:
@@ -120,22 +116,15 @@ class PipelineProblem:
         the tail."""
         if len(machines) == 1:
             return ((0, body.height),)
-        tail_s = self.tail_s(body, machines[0])
+        tail_s = self.cost.seconds(machines[0], body.tail_macs)
 
         def ends(k: int, share: Range) -> float:
             seconds = tail_s if k == 0 else 0.0
             if share[0] < share[1]:
-                seconds += self.cost.seconds(machines[k], body.share_work(share))
+                seconds += self.cost.seconds(machines[k], body.work(share).macs)
             return seconds
 
         return balanced(body, [self.rate[name] for name in machines], ends)
-
-    def tail_s(self, body: StageBody, machine: str) -> float:
-        """Seconds of the tail of a set of tasks."""
-        if not body.tail:
-            return 0.0
-        pieces = tuple(self.graph.whole_piece(task) for task in body.graph_tasks(tail=True))
-        return self.cost.seconds(machine, TailWork(body.tail_macs, pieces))
 
     def load(
         self, done: int, body: StageBody, machines: Sequence[str], shares: Sequence[Range]
@@ -143,10 +132,9 @@ class PipelineProblem:
         """Computation and messages of a stage after the tasks ``done``."""
         works = [body.work(share) for share in shares]
         ends = [
-            self.cost.seconds(name, body.share_work(share)) if share[0] < share[1] else 0.0
-            for name, share in zip(machines, shares, strict=True)
+            self.cost.seconds(name, work.macs) for name, work in zip(machines, works, strict=True)
         ]
-        ends[0] += self.tail_s(body, machines[0])
+        ends[0] += self.cost.seconds(machines[0], body.tail_macs)
         return StageLoad(
             max(ends),
             sum(work.read_bytes for work in works[1:]),

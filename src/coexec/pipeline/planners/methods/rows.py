@@ -14,8 +14,6 @@ from typing import NamedTuple
 from coexec.graph.graph import Graph, Task, Tensor
 from coexec.graph.task_samples import GraphParts, TaskParts
 
-__all__ = ["ROWS", "Range", "RowGraph", "RowRead", "bits_of", "turned"]
-
 ROWS = 2
 """The axis of the rows."""
 Range = tuple[int, int]

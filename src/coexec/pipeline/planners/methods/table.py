@@ -7,11 +7,9 @@ take one pass through the graph, not one pass each.
 
 from collections.abc import Mapping, Sequence
 
-from coexec.pipeline.planners.methods.bodies import equal_cuts, spread
+from coexec.pipeline.planners.methods.bodies import equal_cuts, spread, tail_of
 from coexec.pipeline.planners.methods.network import StageKey, StageLoad
 from coexec.pipeline.planners.methods.rows import Range, RowGraph, bits_of
-
-__all__ = ["StageTable"]
 
 
 class StageTable:
@@ -80,10 +78,8 @@ class StageTable:
 
     def _tails(self, last: int) -> tuple[int, frozenset[int]]:
         """The tail of all stages that end with piece ``last``, and the outputs of their bodies."""
-        rows, done, tail = self._rows, self._done[last + 1], 0
-        for task in reversed(list(bits_of(done))):
-            if not rows.cuttable[task] and not rows.following[task] & done & ~tail:
-                tail |= 1 << task
+        rows = self._rows
+        tail = tail_of(rows, self._done[last + 1])
         handed = {t for t in self._crossing[last + 1] if rows.maker[t] >= 0}
         handed |= {read.tensor for task in bits_of(tail) for read in rows.reads[task]}
         return tail, frozenset(

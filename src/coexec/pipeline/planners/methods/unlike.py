@@ -15,8 +15,6 @@ from coexec.pipeline.planners.methods.problem import Group, PipelineProblem
 from coexec.pipeline.planners.methods.rows import bits_of
 from coexec.pipeline.planners.methods.table import StageTable
 
-__all__ = ["assigned", "moved"]
-
 _Cut = tuple[int, int, int, int]
 """A stage: first and last piece, then the positions of its first machine and of the machine behind
 its last one in an order of machines."""
