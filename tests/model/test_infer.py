@@ -15,7 +15,7 @@ import coexec
 from coexec.engines.detect import usable_cores
 from coexec.errors import ModelWarning
 from coexec.model.check import worst_difference
-from coexec.model.infer import complete, infer
+from coexec.model.shapes import infer
 from tests.helpers.small_models import from_nodes, tensor_info
 
 TWO = [f"cpu:{core}" for core in usable_cores()[:2]]
@@ -114,7 +114,7 @@ def test_what_is_still_unknown_onnx_runtime_is_asked_for() -> None:
     outputs = [onnx.ValueInfoProto(name="y"), onnx.ValueInfoProto(name="z")]
     proto = from_nodes(nodes, [tensor_info("x", [2, 4, 6, 6])], outputs, weights)
     model = ir.from_proto(proto)
-    complete(model)
+    infer(model)
     values = {v.name: v for node in model.graph for v in node.outputs}
     known = {name: (v.dtype, v.shape) for name, v in values.items() if name in ("h", "y")}
     assert known == {

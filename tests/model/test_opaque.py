@@ -22,9 +22,9 @@ from coexec.graph.receptive import needed_inputs, splittable_axes
 from coexec.graph.region import Region
 from coexec.model import load as loading
 from coexec.model.check import worst_difference
-from coexec.model.infer import complete
 from coexec.model.inputs import random_inputs
 from coexec.model.load import load
+from coexec.model.shapes import infer
 from coexec.model.values import run_session
 from coexec.plan.plan import Plan, Provenance
 from coexec.planners import PLANNERS
@@ -311,10 +311,10 @@ def test_a_model_that_cannot_be_simplified_is_grouped_as_it_is(
 def test_a_wrong_simplification_does_not_reach_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     simplified = loading.simplified
 
-    def wrong(model: ir.Model, **how: Any) -> tuple[ir.Model, tuple[str, ...]]:
-        found, texts = simplified(model, **how)
+    def wrong(model: ir.Model, **how: Any) -> ir.Model:
+        found = simplified(model, **how)
         next(n for n in found.graph if n.op_type == "Tanh").op_type = "Sigmoid"
-        return found, texts
+        return found
 
     monkeypatch.setattr(loading, "simplified", wrong)
     with pytest.warns(ModelWarning, match="differs from the given one in output 'y'"):
@@ -413,7 +413,7 @@ def test_a_scalar_is_told_from_an_unknown_rank() -> None:
     inputs = [tensor_info("x", [2, 4]), tensor_info("k", [])]
     proto = model_of(nodes, inputs, outputs, {"i": np.array(0, np.int64)}, microsoft=1)
     model = ir.from_proto(proto)
-    complete(model)
+    infer(model)
     shapes = {v.name: v.shape for n in model.graph for v in n.outputs}
     assert shapes["scalar"] == ir.Shape([]) and shapes["unknown"] is None
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import onnxruntime as ort
 
 from coexec.arrays import Array
 from coexec.model.shape_mismatch import UnfitError
+from coexec.model.stored import detached
 from coexec.model.types import show_maps, type_proto
 from coexec.model.values import FOREIGN, ort_value
 from coexec.ort import FOLDER_OF_WEIGHTS, OrtSession, reason_of
@@ -21,6 +23,7 @@ __all__ = [
     "own_content",
     "own_session",
     "plain_session",
+    "save_without_weights",
     "value_info",
     "weighted_session",
     "without_weights",
@@ -28,6 +31,8 @@ __all__ = [
 
 _EMBEDDED_BYTES = 1024
 """Weights below this size are part of the serialized model."""
+_CONTENT_BYTES = 1 << 16
+"""From this size on, the values of weights decide no shape and no fusion."""
 
 
 def plain_session(
@@ -163,19 +168,42 @@ def without_weights(
             continue
         if is_plain(tensor.dtype):
             weights[name] = tensor.numpy()
-            value.const_value = ir.ExternalTensor(
-                "weights",
-                0,
-                tensor.nbytes,
-                tensor.dtype,
-                shape=ir.Shape(tensor.shape.numpy()),
-                name=name,
-            )
+            value.const_value = _external(tensor, name, "weights")
         elif _is_external(tensor):
             value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
     proto = ir.to_proto(hollow)
     show_maps(proto)
     return proto, weights
+
+
+def save_without_weights(model: ir.Model, folder: Path) -> Path:
+    """Write ``model`` into ``folder`` and return its path.
+
+    Large weights are zeros there, in a file without content, which takes no room on the disk.
+    """
+    hollow = model.clone()
+    most_bytes = 0
+    for name, value in hollow.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or tensor.dtype == ir.DataType.STRING:
+            continue
+        if tensor.nbytes < _CONTENT_BYTES:
+            value.const_value = detached(tensor)
+            continue
+        most_bytes = max(most_bytes, tensor.nbytes)
+        value.const_value = _external(tensor, name, "zeros")
+    with (folder / "zeros").open("wb") as zeros:
+        zeros.truncate(most_bytes)
+    proto = ir.to_proto(hollow)
+    show_maps(proto)
+    onnx.save(proto, str(folder / "model.onnx"))
+    return folder / "model.onnx"
+
+
+def _external(tensor: ir.TensorProtocol, name: str, location: str) -> ir.ExternalTensor:
+    """A tensor of this type and shape at the begin of another file."""
+    shape = ir.Shape(tensor.shape.numpy())
+    return ir.ExternalTensor(location, 0, tensor.nbytes, tensor.dtype, shape=shape, name=name)
 
 
 def _is_external(tensor: ir.TensorProtocol) -> bool:

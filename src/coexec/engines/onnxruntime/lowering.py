@@ -18,9 +18,9 @@ import onnxruntime as ort
 from coexec.engines.onnxruntime.alignment import align, block_of
 from coexec.errors import ModelError, first_line
 from coexec.lowering.lowered_model import BORDER
-from coexec.model.computed import is_misinferred
 from coexec.model.nondeterministic import MERGING, random_nodes
 from coexec.model.reference_session import value_info
+from coexec.model.shapes import is_misinferred
 from coexec.model.tensors import why_opaque
 from coexec.model.types import show_maps
 from coexec.ort import OrtSession
@@ -75,7 +75,7 @@ def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
         ) from error
     for leftover in (plain, marked, folder / "plain.bin"):
         leftover.unlink(missing_ok=True)
-    if any(is_misinferred(node, model) for node in model.graph.all_nodes()):
+    if is_misinferred(model):
         if any(why_opaque(v) for node in model.graph for v in node.outputs if v.name):
             raise ModelError(
                 "shapes that depend on data, and others that ONNX Runtime infers wrong"
