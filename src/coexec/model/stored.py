@@ -73,7 +73,7 @@ def share(
 ) -> dict[str, ir.TensorProtocol] | None:
     """``tensors``, the large ones stored in the cache and mapped from it; None if that is full."""
     large = {name: tensor for name, tensor in tensors.items() if is_large(tensor)}
-    names = cache.add_weights(tensor.numpy() for tensor in large.values())
+    names = cache.weights.add(tensor.numpy() for tensor in large.values())
     if names is None:
         return None
     try:
