@@ -1,7 +1,10 @@
 """Reads an ONNX model from a path, bytes or a ModelProto, and refuses models that cannot be run."""
 
 import io
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,13 +16,12 @@ from coexec.errors import ModelError, first_line
 from coexec.model.external import attach
 from coexec.model.folders import opened
 from coexec.model.model import note_overridable
-from coexec.model.onnx_logging import quiet
 from coexec.model.sparse import with_dense_weights
 from coexec.model.structure import check_proto, decoded, hollow_source
 from coexec.model.types import hide_maps
 from coexec.model.weightless import Hollow
 
-__all__ = ["ModelSource", "read"]
+__all__ = ["ModelSource", "quiet", "read"]
 
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 """Sources of a model. A string of the form "zoo:NAME" is resolved by the caller."""
@@ -123,6 +125,19 @@ def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
         raise ModelError(
             f"{what} is not a valid ONNX model: {_reason(error)}; export or download it again"
         ) from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence logging in the ``with`` block: steps that an optimizer leaves out, with stack traces,
+    and advice on damaged models."""
+    logger = logging.getLogger("onnx_ir")
+    level = logger.level
+    try:
+        logger.setLevel(logging.CRITICAL)
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _reason(error: BaseException) -> str:

@@ -12,7 +12,7 @@ import onnxruntime as ort
 
 from coexec.arrays import Array
 from coexec.model.shape_mismatch import UnfitError
-from coexec.model.stored import detached
+from coexec.model.stored import LARGE_BYTES, detached
 from coexec.model.types import show_maps, type_proto
 from coexec.model.values import FOREIGN, ort_value
 from coexec.ort import FOLDER_OF_WEIGHTS, OrtSession, reason_of
@@ -29,8 +29,6 @@ __all__ = [
     "without_weights",
 ]
 
-_EMBEDDED_BYTES = 1024
-"""Weights below this size are part of the serialized model."""
 _CONTENT_BYTES = 1 << 16
 """From this size on, the values of weights decide no shape and no fusion."""
 
@@ -154,7 +152,7 @@ def without_weights(
         tensor = value.const_value
         if tensor is None or tensor.dtype == ir.DataType.STRING:
             continue
-        if tensor.nbytes < _EMBEDDED_BYTES and not _is_external(tensor):
+        if tensor.nbytes < LARGE_BYTES and not _is_external(tensor):
             continue
         if in_files and isinstance(tensor, ir.ExternalTensor):
             value.const_value = ir.ExternalTensor(

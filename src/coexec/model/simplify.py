@@ -8,7 +8,7 @@ import onnx_ir.passes.common as common
 from coexec.errors import ModelError
 from coexec.model.basic import optimised
 from coexec.model.model import forget_weights
-from coexec.model.onnx_logging import quiet
+from coexec.model.read import quiet
 from coexec.model.rewrites import activate_before_concat, rewrite
 from coexec.model.shape_mismatch import UnfitError
 from coexec.model.shapes import infer
