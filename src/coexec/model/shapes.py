@@ -19,7 +19,7 @@ from coexec.model.reference_session import own_session, save_without_weights, va
 from coexec.model.values import run_session
 from coexec.ort import OrtSession, reason_of
 
-__all__ = ["contradictions", "corrected_run", "infer", "is_misinferred"]
+__all__ = ["compute_shapes", "contradictions", "corrected_run", "infer", "is_misinferred"]
 
 _MISINFERRED = "coexec.misinferred"
 """Key in the metadata of models for which ONNX Runtime infers another shape than it computes."""
@@ -114,11 +114,21 @@ def corrected_run(
     outputs, shapes = _run(model, between, feeds)
     if all(values[name].shape == shape for name, shape in shapes.items()):
         return outputs, False
+    compute_shapes(model, feeds)
+    model.metadata_props[_MISINFERRED] = "1"
+    return outputs, True
+
+
+def compute_shapes(model: ir.Model, feeds: Mapping[str, Any]) -> None:
+    """Replace the inferred shapes of ``model`` that do not depend on data by those of a run.
+
+    Raises:
+        Exception: any error of ONNX Runtime.
+    """
+    values = {v.name: v for node in model.graph for v in node.outputs if v.name}
     _, shapes = _run(model, values, feeds, optimised=False)
     for name, shape in shapes.items():
         values[name].shape = ir.Shape(shape)
-    model.metadata_props[_MISINFERRED] = "1"
-    return outputs, True
 
 
 def _run(
