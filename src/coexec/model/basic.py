@@ -17,11 +17,9 @@ import onnxruntime as ort
 
 from coexec.arrays import Array
 from coexec.model.nondeterministic import MERGING, random_nodes
-from coexec.model.reference_session import own_content
-from coexec.model.shape_mismatch import UnfitError
+from coexec.model.reference_session import own_content, refusals
 from coexec.model.stored import LARGE_BYTES
 from coexec.model.types import hide_maps
-from coexec.ort import reason_of
 
 __all__ = ["optimised"]
 
@@ -46,7 +44,7 @@ def optimised(model: ir.Model, *, merge: bool) -> ir.Model:
     left_out = [_BY_ROWS, MERGING] if not merge or random_nodes(model) else [_BY_ROWS]
     options.add_session_config_entry(_LEFT_OUT, ";".join(left_out))
     weights = _Weights(model)
-    try:
+    with refusals():
         content, borrowed = own_content(model, options)
         compiler = ort.ModelCompiler(
             options,
@@ -55,8 +53,6 @@ def optimised(model: ir.Model, *, merge: bool) -> ir.Model:
             get_initializer_location_func=weights.location,
         )
         written = onnx.load_model_from_string(compiler.compile_to_bytes())
-    except Exception as error:
-        raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
     del borrowed  # the compiler used their memory
     return _read(written, model, weights.kept)
 

@@ -1,7 +1,8 @@
 """ONNX Runtime as its users call it: the reference for results and for the outputs of operators."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = [
     "own_content",
     "own_session",
     "plain_session",
+    "refusals",
     "save_without_weights",
     "value_info",
     "weighted_session",
@@ -43,9 +45,10 @@ def plain_session(
         ModelError: ONNX Runtime does not run the model.
     """
     options = _options(threads, optimised=optimised)
-    if isinstance(model, str):
-        return _with_weights(model, {}, options)
-    return own_session(model, options)
+    if not isinstance(model, str):
+        return own_session(model, options)
+    with refusals():
+        return _opened(model, {}, options)
 
 
 def weighted_session(
@@ -56,7 +59,9 @@ def weighted_session(
     Raises:
         ModelError: ONNX Runtime does not run the model.
     """
-    return _with_weights(content, weights, _options(threads, optimised=optimised))
+    options = _options(threads, optimised=optimised)
+    with refusals():
+        return _opened(content, _lend(weights, options), options)
 
 
 def _options(threads: int, *, optimised: bool) -> ort.SessionOptions:
@@ -77,11 +82,22 @@ def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) 
     Raises:
         ModelError: ONNX Runtime does not run the model.
     """
-    try:
+    with refusals():
         content, weights = own_content(model, options)
+        return _opened(content, weights, options)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Context in which any error means that ONNX Runtime does not run the model.
+
+    Raises:
+        UnfitError: with ONNX Runtime's reason.
+    """
+    try:
+        yield
     except Exception as error:
         raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
-    return _opened(content, weights, options)
 
 
 def own_content(
@@ -109,23 +125,10 @@ def _lend(weights: Mapping[str, Array], options: ort.SessionOptions) -> Mapping[
     return values
 
 
-def _with_weights(
-    content: str | bytes, weights: Mapping[str, Array], options: ort.SessionOptions
-) -> OrtSession:
-    try:
-        values = _lend(weights, options)
-    except Exception as error:
-        raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
-    return _opened(content, values, options)
-
-
 def _opened(
     content: str | bytes, weights: Mapping[str, ort.OrtValue], options: ort.SessionOptions
 ) -> OrtSession:
-    try:
-        session = OrtSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
+    session = OrtSession(content, options, providers=["CPUExecutionProvider"])
     session.borrowed_weights = weights  # the session uses their memory
     return session
 
