@@ -141,10 +141,13 @@ def _run(
     tensors = [v for node in probe.graph for v in node.outputs if v.name in names and _is_static(v)]
     probe.graph.outputs.extend(_shape_of(probe, value) for value in tensors)
     options = _options("optimization.disable_specified_optimizers", _BY_INFERENCE)
-    # A Shape runs as soon as it can; else it would keep its input in memory until the end.
+    # A Shape runs as soon as it can; else its input stays in memory until the end. In blocked
+    # layouts, an operator that has no priority would be between the two.
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    if not optimised:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = (
+        level.ORT_ENABLE_EXTENDED if optimised else level.ORT_DISABLE_ALL
+    )
     results = run_session(
         own_session(probe, options), [v.name or "" for v in probe.graph.outputs], feeds
     )
