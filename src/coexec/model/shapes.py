@@ -14,6 +14,7 @@ import onnxruntime as ort
 from coexec.cache import private_folder
 from coexec.errors import ModelError
 from coexec.graph.graph import Graph
+from coexec.model.model import forget_weights
 from coexec.model.opaque import live
 from coexec.model.reference_session import own_session, save_without_weights, value_info
 from coexec.model.values import run_session
@@ -76,6 +77,8 @@ def _described(model: ir.Model, values: Iterable[ir.Value], *, ranks: bool = Fal
         return list(own_session(probe, options).get_outputs())
     except Exception as error:
         raise ModelError(reason_of(error)) from error
+    finally:
+        forget_weights(probe)
 
 
 def _shape_of(model: ir.Model, value: ir.Value) -> ir.Value:
@@ -148,9 +151,9 @@ def _run(
     options.graph_optimization_level = (
         level.ORT_ENABLE_EXTENDED if optimised else level.ORT_DISABLE_ALL
     )
-    results = run_session(
-        own_session(probe, options), [v.name or "" for v in probe.graph.outputs], feeds
-    )
+    session = own_session(probe, options)
+    forget_weights(probe)
+    results = run_session(session, [v.name or "" for v in probe.graph.outputs], feeds)
     shapes = (tuple(map(int, shape)) for shape in results[len(outputs) :])
     by_name = zip((value.name or "" for value in tensors), shapes, strict=True)
     return dict(zip(outputs, results, strict=False)), dict(by_name)
