@@ -225,12 +225,13 @@ def _as_given(original: ir.Model, how: _How, reason: str) -> _Loaded:
         with suppress(Exception):  # outputs of known shapes can be written where they are wanted
             infer(model)
         graph, what = _grouped(model, how, whole=reason), "is run as a whole"
-    require_memory(f"the model {how.name!r}", least_bytes(graph))
     return _Loaded(model, graph, [f"the model {how.name!r} {what}: {reason}"])
 
 
 def _grouped(model: ir.Model, how: _How, whole: str = "") -> Graph:
+    """The tasks of the model, whose shapes a run corrects, in place."""
     graph = build_graph(model, how.name, whole)
+    require_memory(f"the model {how.name!r}", least_bytes(graph))
     if is_reshaped(model, graph, candidates(graph, how.examples)):
         graph = build_graph(model, how.name, whole)
     return graph

@@ -25,6 +25,8 @@ __all__ = ["compute_shapes", "contradictions", "corrected_run", "infer", "is_mis
 _MISINFERRED = "coexec.misinferred"
 """Key in the metadata of models for which ONNX Runtime infers another shape than it computes."""
 _SHAPE = "coexec.shape:"
+_SHAPE_VERSION = 21
+"""Of the standard operators, for models that have none."""
 _BY_INFERENCE = "ConstantFolding;ShapeInputMerge"
 """ONNX Runtime's optimizers that replace Shape operators by what it infers."""
 
@@ -83,6 +85,7 @@ def _described(model: ir.Model, values: Iterable[ir.Value], *, ranks: bool = Fal
 
 def _shape_of(model: ir.Model, value: ir.Value) -> ir.Value:
     """The output of a new Shape operator behind ``value``."""
+    model.opset_imports.setdefault("", _SHAPE_VERSION)
     node = ir.node("Shape", [value])
     model.graph.append(node)
     result = node.outputs[0]
