@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coexec.errors import ModelError
 from coexec.model.folders import ModelFolders, opened
-from coexec.model.messages import ModelProto, StrictModelProto, TensorProto
+from coexec.model.messages import ModelProto, TensorProto
 from coexec.model.weightless import Hollow, hollow, require_encodable
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def check_structure(source: "str | os.PathLike[str] | bytes | onnx.ModelProto") 
         check_proto(source, "the ModelProto", None)
     else:
         what, path, small = hollow_source(source)
-        check_proto(_strictly_decoded(small.content, what), what, path, small)
+        check_proto(decoded(small.content, what), what, path, small)
 
 
 def without_weights(source: str | os.PathLike[str] | bytes) -> "onnx.ModelProto":
@@ -127,14 +127,6 @@ def decoded(content: bytes, what: str) -> "onnx.ModelProto":
         ) from None
 
 
-def _strictly_decoded(content: bytes, what: str) -> Any:
-    """Like `decoded`, but by the class that checks all texts, if that succeeds."""
-    try:
-        return StrictModelProto.FromString(content)
-    except Exception:
-        return decoded(content, what)
-
-
 def check_proto(
     proto: "onnx.ModelProto", what: str, path: Path | None, small: Hollow | None = None
 ) -> None:
@@ -152,8 +144,7 @@ def check_proto(
             f"{what} ({size_bytes} bytes) is not an ONNX model: {fault}; export or download it "
             f"again"
         )
-    checked = isinstance(proto, StrictModelProto)
-    broken = None if checked else next(_broken_texts(proto, 0, what), None)
+    broken = next(_broken_texts(proto, 0, what), None)
     if broken is not None:
         raise ModelError(
             f"{what} is damaged: {broken!r} is no text in UTF-8; export or download it again"
