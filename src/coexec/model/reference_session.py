@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +13,7 @@ import onnxruntime as ort
 from coexec.arrays import Array
 from coexec.model.shape_mismatch import UnfitError
 from coexec.model.stored import LARGE_BYTES, detached
-from coexec.model.types import show_maps, type_proto
+from coexec.model.types import show_maps
 from coexec.model.values import FOREIGN, ort_value
 from coexec.ort import FOLDER_OF_WEIGHTS, OrtSession, reason_of
 
@@ -26,7 +25,6 @@ __all__ = [
     "plain_session",
     "refusals",
     "save_without_weights",
-    "value_info",
     "weighted_session",
     "without_weights",
 ]
@@ -216,19 +214,3 @@ def is_plain(dtype: ir.DataType) -> bool:
     if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
         return False
     return dtype.numpy().isbuiltin == 1 or dtype.numpy().name in FOREIGN
-
-
-def value_info(output: Any) -> onnx.ValueInfoProto | None:
-    """A session's description of an output in ONNX's form; None for types that only ONNX Runtime
-    has.
-
-    ONNX Runtime reports [] for a scalar and for a tensor of unknown rank alike: that is no shape
-    here.
-    """
-    proto = type_proto(output.type)
-    if proto is None:
-        return None
-    if proto.HasField("tensor_type"):
-        kind = proto.tensor_type.elem_type
-        return onnx.helper.make_tensor_value_info(output.name, kind, output.shape or None)
-    return onnx.helper.make_value_info(output.name, proto)

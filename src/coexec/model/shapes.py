@@ -16,7 +16,8 @@ from coexec.errors import ModelError
 from coexec.graph.graph import Graph
 from coexec.model.model import forget_weights
 from coexec.model.opaque import live
-from coexec.model.reference_session import own_session, save_without_weights, value_info
+from coexec.model.reference_session import own_session, save_without_weights
+from coexec.model.types import type_proto
 from coexec.model.values import run_session
 from coexec.ort import OrtSession, reason_of
 
@@ -45,12 +46,13 @@ def infer(model: ir.Model) -> None:
     values = {v.name: v for node in nodes for v in node.outputs if v.name}
     scalars = []
     for output in _described(model, values.values()) if values else ():
-        info, value = value_info(output), values[output.name]
-        if info is None or "map(" in output.type:  # onnx_ir has no maps
+        proto, value = type_proto(output.type), values[output.name]
+        if proto is None or "map(" in output.type:  # onnx_ir has no maps
             continue
-        inferred = ir.serde.deserialize_value_info_proto(info, None)
-        value.type, value.shape = inferred.type, inferred.shape
-        if value.shape is None and isinstance(value.type, ir.TensorType):
+        value.type = ir.serde.deserialize_type_proto_for_type(proto)
+        if isinstance(value.type, ir.TensorType) and output.shape:
+            value.shape = ir.Shape(output.shape)
+        elif isinstance(value.type, ir.TensorType):
             scalars.append(value)
     # ONNX Runtime describes a scalar and a tensor of unknown rank alike; their shapes differ.
     for output in _described(model, scalars, ranks=True) if scalars else ():
