@@ -43,7 +43,7 @@ def optimised(model: ir.Model, *, merge: bool) -> ir.Model:
     options.log_severity_level = 4  # every error is raised too
     left_out = [_BY_ROWS, MERGING] if not merge or random_nodes(model) else [_BY_ROWS]
     options.add_session_config_entry(_LEFT_OUT, ";".join(left_out))
-    weights = _Weights(model)
+    weights = _KeptWeights(model)
     with refusals():
         content, borrowed = own_content(model, options)
         compiler = ort.ModelCompiler(
@@ -57,7 +57,7 @@ def optimised(model: ir.Model, *, merge: bool) -> ir.Model:
     return _read(written, model, weights.kept)
 
 
-class _Weights:
+class _KeptWeights:
     """The weights that the optimized model keeps beside the serialized one."""
 
     def __init__(self, model: ir.Model) -> None:
