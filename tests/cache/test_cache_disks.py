@@ -53,7 +53,7 @@ def test_a_disk_that_is_too_small(
             warnings.simplefilter("ignore", CacheWarning)
             for _ in range(2):
                 assert same(answer(model, folder), expected)
-        assert not list(folder.glob("drafts/*"))
+        assert not list(folder.glob("drafts-2/*"))
 
 
 @pytest.mark.sampled(15)
@@ -96,7 +96,7 @@ def test_nothing_can_be_written_at_all(
 
 
 @pytest.mark.parametrize(
-    "kind", ["models", "lowered", "plans", "sources", "weights", "weights/*", "drafts"]
+    "kind", ["models", "lowered", "plans", "sources", "weights", "weights/*", "drafts-2"]
 )
 def test_a_file_in_the_place_of_a_folder(
     kind: str, model: Path, copy: Path, expected: list[Any]
@@ -143,14 +143,14 @@ def test_a_kill_leaves_nothing_behind(
     child.communicate()
     assert same(answer(model, cache), expected)
     Cache(cache)
-    assert not list(cache.glob("drafts/*"))
+    assert not list(cache.glob("drafts-2/*"))
 
 
 def test_drafts_go_with_their_process_and_those_of_other_hosts_by_age(tmp_path: Path) -> None:
     Cache(tmp_path).add("plans", "a", Entry({"x": b"1"}))
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    with private_folder(tmp_path / "drafts") as own:
+    with private_folder(tmp_path / "drafts-2") as own:
         host = own.name.split("-")[1]
         (own.parent / "notes").touch()
         for name in (f"{host}-{ended.pid}-1", f"{host}-{os.getpid()}-2", "other-1-3", "other-1-4"):
@@ -170,7 +170,7 @@ def test_several_processes_fill_one_cache(model: Path, tmp_path: Path, expected:
     assert [child.wait() for child in children] == [0, 0, 0]
     assert same(answer(model, cache), expected)
     Cache(cache)
-    assert not list(cache.glob("drafts/*"))
+    assert not list(cache.glob("drafts-2/*"))
 
 
 UNWRITABLE = """

@@ -8,6 +8,7 @@ process ends, and warns once (`CacheWarning`).
 
 from coexec.cache.entries import Entry
 from coexec.cache.files import (
+    DRAFTS,
     has_substitute,
     never_warn,
     private_folder,
@@ -21,6 +22,7 @@ from coexec.cache.folder import Cache, default_cache_folder
 from coexec.cache.weights import Weights, rest
 
 __all__ = [
+    "DRAFTS",
     "Cache",
     "Entry",
     "Weights",

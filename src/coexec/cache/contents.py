@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from coexec.cache.files import DRAFTS
 from coexec.cache.folder import KINDS, Cache
 from coexec.cache.limit import CacheFile, entries, files, size_of, trim, weights
 from coexec.cache.parts import EXPORTS
@@ -107,7 +108,7 @@ def _of_kind(root: Path, kind: str) -> list[CacheFile]:
         return list(files(root / "trials", _TRIAL))
     if kind in ("engines", EXPORTS):
         return [file for folder in _folders(root, kind) for file in _below(folder)]
-    return list(_below(root / kind))
+    return list(_below(root / (DRAFTS if kind == "drafts" else kind)))
 
 
 def _folders(root: Path, kind: str) -> list[Path]:

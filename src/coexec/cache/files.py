@@ -21,6 +21,7 @@ from coexec.errors import CacheWarning
 from coexec.keys import digest
 
 __all__ = [
+    "DRAFTS",
     "MEMORY",
     "Disk",
     "has_substitute",
@@ -37,6 +38,8 @@ __all__ = [
 
 _T = TypeVar("_T")
 
+DRAFTS = "drafts-2"
+"""The folder of a cache for drafts. Older versions remove what they do not know from ``drafts``."""
 MEMORY = Path("/dev/shm")
 """A folder whose files are in memory."""
 _MODE = 0o666
@@ -205,7 +208,7 @@ class Disk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.drafts = root / "drafts"
+        self.drafts = root / DRAFTS
         self.added_bytes = 0
         """Bytes that were written into the cache folder since somebody set this to 0."""
         sweep(self.drafts)
@@ -258,7 +261,7 @@ def _write(root: Path, place: PurePath, content: bytes | memoryview) -> Path:
     path = root / place
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)  # not written by coexec; a file cannot replace a folder
-    write_whole(path, [content], root / "drafts")
+    write_whole(path, [content], root / DRAFTS)
     return path
 
 

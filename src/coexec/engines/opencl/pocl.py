@@ -19,7 +19,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from coexec.cache import default_cache_folder, process_folder, substitute
+from coexec.cache import DRAFTS, default_cache_folder, process_folder, substitute
 from coexec.engines.opencl.cpu_runtime import CoreBinding, CpuRuntime, bind
 from coexec.engines.opencl.pocl_cpu import override_cpu_name
 from coexec.errors import DeviceError
@@ -61,7 +61,7 @@ class Pocl(CpuRuntime):
     def _own_folder(self) -> Path:
         """A folder that is removed when this process has ended: coexec's cache has the kernels."""
         cache = default_cache_folder()
-        drafts = cache / "drafts"
+        drafts = cache / DRAFTS
         with suppress(OSError):
             drafts.mkdir(parents=True, exist_ok=True)
             folder = process_folder(drafts) / "pocl"
