@@ -20,22 +20,6 @@ from typing import TypeVar
 from coexec.errors import CacheWarning
 from coexec.keys import digest
 
-__all__ = [
-    "DRAFTS",
-    "MEMORY",
-    "Disk",
-    "has_substitute",
-    "in_scratch",
-    "never_warn",
-    "private_folder",
-    "process_folder",
-    "substitute",
-    "sweep",
-    "warn_once",
-    "write_new",
-    "write_whole",
-]
-
 _T = TypeVar("_T")
 
 DRAFTS = "drafts-2"

@@ -21,8 +21,6 @@ from coexec.model.types import type_proto
 from coexec.model.values import run_session
 from coexec.ort import OrtSession, reason_of
 
-__all__ = ["compute_shapes", "contradictions", "corrected_run", "infer", "is_misinferred"]
-
 _MISINFERRED = "coexec.misinferred"
 """Key in the metadata of models for which ONNX Runtime infers another shape than it computes."""
 _SHAPE = "coexec.shape:"
