@@ -120,7 +120,7 @@ def test_the_cache_keeps_its_limit(
     root = tmp_path_factory.mktemp("limit")
     for time_s, (seed, count, key) in enumerate(rows):
         cache = Cache(root, limit_bytes=10_000)
-        names = cache.add_weights([array(seed, count)])
+        names = cache.weights.add([array(seed, count)])
         assert names
         cache.add("plans", str(key), Entry({"x": bytes(500)}, tuple(names)))
         own = cache.find("plans", str(key))

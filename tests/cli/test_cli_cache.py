@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coexec.cache import Cache, Entry
-from coexec.cache.folder import KINDS, LIMIT_BYTES
+from coexec.cache.folder import KINDS, LIMIT_BYTES, place_of
 from coexec.cli import main
 from coexec.errors import StoreError
 
@@ -22,11 +22,11 @@ def fill(root: Path) -> Cache:
     shared = np.zeros(3000, np.uint8)
     for time_s, key in enumerate("abcd"):
         own = np.full(2000, ord(key), np.uint8)
-        names = cache.add_weights([shared, own])
+        names = cache.weights.add([shared, own])
         assert names is not None
         kind = "plans" if key in "ab" else "models"
         cache.add(kind, key, Entry({"x": key.encode() * 100}, tuple(names)))
-        os.utime(cache._place(kind, key)[0], (1e9 + time_s,) * 2)
+        os.utime(cache.root / place_of(kind, key)[0], (1e9 + time_s,) * 2)
     (root / "profiles-4.sqlite").write_bytes(bytes(500))
     (root / "trials").mkdir()
     (root / "trials" / "0f.json").write_bytes(bytes(60))
@@ -128,16 +128,17 @@ import sys
 import numpy as np
 from coexec.cache import Cache, Entry
 cache = Cache(sys.argv[1])
-names = cache.add_weights([np.full(2000, 7, np.uint8)])
+names = cache.weights.add([np.full(2000, 7, np.uint8)])
 print("stored", flush=True)
 sys.stdin.readline()
 cache.add("plans", "late", Entry({}, tuple(names)))
 """
 
 
-def test_weights_that_another_process_will_refer_to_stay(
+def test_an_entry_whose_weights_were_cleared_is_made_again(
     root: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Another process stores weights before the entry that refers to them."""
     words = [sys.executable, "-c", CHILD, str(root)]
     child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None and child.stdout.readline() == "stored\n"
@@ -146,12 +147,14 @@ def test_weights_that_another_process_will_refer_to_stay(
     assert child.returncode == 0
     cache = Cache(root)
     entry = cache.find("plans", "late")
-    assert entry is not None and cache.weights.fetch(entry.weights)
+    assert entry is not None
+    with pytest.raises(StoreError, match="not in the cache any more"):
+        cache.weights.fetch(entry.weights)
 
 
 def test_weights_without_an_entry_go(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = sizes(capfd, root)
-    Cache(root).add_weights([np.full(900, 9, np.uint8)])
+    Cache(root).weights.add([np.full(900, 9, np.uint8)])
     call(capfd, "trim", "--cache", str(root))
     assert sizes(capfd, root) == before
 

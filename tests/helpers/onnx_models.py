@@ -17,9 +17,11 @@ from coexec.lowering.layout import PLAIN
 from coexec.lowering.lowered_model import LoweredModel, without_lowering
 from coexec.lowering.module import Module
 from coexec.lowering.module_writer import ModuleWriter
+from coexec.model.check import is_reshaped
 from coexec.model.group import build_graph
-from coexec.model.infer import complete, infer
+from coexec.model.inputs import candidates
 from coexec.model.model import Model
+from coexec.model.shapes import infer
 from tests.helpers.operator_cases import Case
 
 Array = np.ndarray[Any, Any]
@@ -76,14 +78,12 @@ def _proto(
 
 
 def _grouped(proto: onnx.ModelProto) -> Model:
-    source = ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
-    declared = {v: v.shape for node in source.graph for v in node.outputs}
+    source = ir.from_proto(proto)
     infer(source)
-    complete(source)
-    for value, shape in declared.items():
-        if value.shape is None or not value.shape.is_static():
-            value.shape = shape
-    return Model(source, build_graph(source, "small"), "digest")
+    graph = build_graph(source, "small")
+    if is_reshaped(source, graph, candidates(graph)):
+        graph = build_graph(source, "small")
+    return Model(source, graph, "digest")
 
 
 def run(model: ir.Model, feeds: Mapping[str, Array]) -> list[Array]:

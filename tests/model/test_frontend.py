@@ -223,13 +223,7 @@ def test_an_output_that_is_an_input_unchanged(node: onnx.NodeProto, cache: Cache
     assert np.array_equal(y, x) and np.array_equal(z, np.maximum(x, 0))
 
 
-def test_graphs_that_contradict_themselves() -> None:
-    x, y = tensor_info("x", [3]), tensor_info("y", [3])
-    relu = helper.make_node("Relu", ["x"], ["y"], "r")
-    for proto, message in (
-        (from_nodes([helper.make_node("Relu", ["z"], ["y"], "r")], [x], [y]), "reads 'z'"),
-        (from_nodes([relu], [x], [y, tensor_info("q", [3])]), "output 'q', which nothing"),
-        (from_nodes([relu], [tensor_info("x", [3], 8)], [tensor_info("y", [3], 8)]), "string"),
-    ):
-        with pytest.raises(ModelError, match=message):
-            load(proto)
+def test_a_type_that_an_operator_does_not_take() -> None:
+    ends = tensor_info("x", [3], 8), tensor_info("y", [3], 8)
+    with pytest.raises(ModelError, match="string"):
+        load(from_nodes([helper.make_node("Relu", ["x"], ["y"], "r")], [ends[0]], [ends[1]]))

@@ -22,8 +22,8 @@ SHAPE = (12, 4, 5, 5)
 NUMBERS = (0.0, -0.0, 1e-10, -1e-12, 1.0, 1 + 1e-6, 1 - 1e-7, 2.0, -1.0)
 LIMITS = (-3.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 6.0)
 KINDS = (
-    *("arithmetic", "limit", "clip", "relu", "views", "transposes", "scatter", "slice", "dropout"),
-    *("log", "join", "again", "conv", "normalise", "padded conv", "mean", "swish"),
+    *("arithmetic", "clip", "relu", "views", "transposes", "dropout", "join", "again", "conv"),
+    *("normalise", "padded conv", "swish"),
 )
 
 
@@ -68,12 +68,6 @@ class Building:
         swapped = op in ("Add", "Mul") and self.one(True, False)
         return self.add(op, *((number, x) if swapped else (x, number)))
 
-    def _limit(self, x: str) -> str:
-        number = np.array(self.one(*LIMITS), np.float32)
-        if self.opset < 8:  # they do not broadcast
-            number = np.full(SHAPE, number)
-        return self.add(self.one("Max", "Min"), x, self.weight(number))
-
     def _clip(self, x: str) -> str:
         if self.opset < 11:
             least, most = sorted((self.one(*LIMITS), self.one(*LIMITS)))
@@ -92,35 +86,8 @@ class Building:
         back = [first.index(axis) for axis in range(4)]
         return self.add("Transpose", self.add("Transpose", x, perm=first), perm=back)
 
-    def _scatter(self, x: str) -> str:
-        order = self.one(range(12), reversed(range(12)), [0] * 12)
-        indices = self.weight(np.array(list(order), np.int64).reshape(-1, 1))
-        if self.opset < 11:
-            return x
-        kinds = ("none",) if self.opset < 16 else ("none", "add", "mul")
-        kind = self.one(*kinds)
-        words = {} if kind == "none" else {"reduction": kind}
-        return self.add("ScatterND", x, indices, self.add("Neg", x), **words)
-
-    def _slice(self, x: str) -> str:
-        if self.opset < 10:
-            return self.add("Slice", x, starts=[0], ends=[99], axes=[2])
-        step = self.one(1, -1)
-        bounds = (0, 99) if step == 1 else (-1, -99)
-        return self.add(
-            "Slice",
-            x,
-            self.vector(bounds[0]),
-            self.vector(bounds[1]),
-            self.vector(self.one(1, 2)),
-            self.vector(step),
-        )
-
     def _dropout(self, x: str) -> str:
         return self.add("Dropout", x)
-
-    def _log(self, x: str) -> str:
-        return self.add(self.one("Log", "Sqrt", "Reciprocal", "Exp"), x)
 
     def _join(self, x: str) -> str:
         joined = self.add("Concat", x, self.last[-1], axis=1)
@@ -163,9 +130,6 @@ class Building:
             return self.add("Pad", x, pads=pads, value=number)
         filling = self.weight(np.array(number, np.float32))
         return self.add("Pad", x, self.vector(*pads), filling)
-
-    def _mean(self, x: str) -> str:
-        return self.add("AveragePool", self._padded(x), kernel_shape=[3, 3])
 
     def _swish(self, x: str) -> str:
         if self.opset < 11:

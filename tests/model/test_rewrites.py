@@ -1,8 +1,6 @@
 """Simplified models compute what they did before, and have fewer operators."""
 
-import math
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import onnx
@@ -16,43 +14,6 @@ from coexec.model.load import load, random_inputs
 from tests.helpers.small_models import from_nodes, tensor_info
 
 
-def padded_pool(
-    pool: str,
-    margins: list[int],
-    filling: float,
-    kernel: int,
-    stride: int = 2,
-    size: int = 9,
-    mode: str = "constant",
-    **attributes: Any,
-) -> onnx.ModelProto:
-    """x -> Relu -> Pad by (top, left, bottom, right) -> pool -> y."""
-    top, left, bottom, right = margins
-    weights = {
-        "p": np.array([0, 0, top, left, 0, 0, bottom, right], np.int64),
-        "v": np.array(filling, np.float32),
-    }
-    pads = [0] * 4
-    node = helper.make_node(
-        pool,
-        ["padded"],
-        ["y"],
-        "pool",
-        kernel_shape=[kernel] * 2,
-        strides=[stride] * 2,
-        pads=attributes.pop("pads", pads),
-        **attributes,
-    )
-    inputs = ["r", "p", "v"] if mode == "constant" else ["r", "p"]
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"], "relu"),
-        helper.make_node("Pad", inputs, ["padded"], "pad", mode=mode),
-        node,
-    ]
-    shape: list[int | str] = [1, 5, size, size]
-    return from_nodes(nodes, [tensor_info("x", shape)], [tensor_info("y", list("abcd"))], weights)
-
-
 def kinds_after(model: onnx.ModelProto) -> Counter[str]:
     """Operators of the simplified model, after making sure that it computes the same."""
     loaded = load(model, check=True)
@@ -62,33 +23,6 @@ def kinds_after(model: onnx.ModelProto) -> Counter[str]:
     for a, b in zip(found, expected, strict=True):
         assert a.shape == b.shape and worst_difference(a, b) < 1e-6
     return Counter(node.op_type for node in loaded.source.graph)
-
-
-@pytest.mark.parametrize("size", [8, 9])
-@pytest.mark.parametrize("margins", [[1, 1, 1, 1], [0, 0, 1, 1], [1, 0, 0, 1]])
-def test_margins_become_those_of_the_pool(size: int, margins: list[int]) -> None:
-    for counted in (0, 1):
-        model = padded_pool("AveragePool", margins, 0.0, 3, size=size, count_include_pad=counted)
-        assert not kinds_after(model)["Pad"]
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        padded_pool("MaxPool", [1, 1, 1, 1], 0.0, 3),
-        padded_pool("MaxPool", [0, 0, 1, 1], -math.inf, 3),
-        padded_pool("AveragePool", [1, 1, 1, 1], 2.0, 3),
-        padded_pool("AveragePool", [-1, -1, 0, 0], 0.0, 3),
-        padded_pool("AveragePool", [-1, -1, 3, 3], 0.0, 1),
-        padded_pool("AveragePool", [-1, -1, 1, 1], 0.0, 1, size=8),
-        padded_pool("AveragePool", [-4, -4, 0, 0], 0.0, 1),
-        padded_pool("AveragePool", [1, 1, 1, 1], 0.0, 3, pads=[1, 1, 1, 1]),
-        padded_pool("AveragePool", [1, 1, 1, 1], 0.0, 2, ceil_mode=1, size=8),
-        padded_pool("AveragePool", [1, 1, 1, 1], 0.0, 3, mode="reflect"),
-    ],
-)
-def test_other_pads_stay(model: onnx.ModelProto) -> None:
-    assert kinds_after(model)["Pad"] == 1
 
 
 def joined(*readers: str, keep: bool = False) -> onnx.ModelProto:
@@ -187,3 +121,25 @@ def test_weights_that_stay_are_not_copied() -> None:
     given = ir.from_proto(proto)
     before = given.graph.initializers["w"].const_value
     assert optimised(given, merge=True).graph.initializers["w"].const_value is before
+
+
+def test_the_weights_of_a_branch_that_is_never_taken_vanish() -> None:
+    def branch(name: str, weight: str) -> onnx.GraphProto:
+        add = helper.make_node("Add", ["x", weight], [name])
+        return helper.make_graph([add], name, [], [tensor_info(name, [512])])
+
+    branches = {"then_branch": branch("t", "w"), "else_branch": branch("e", "v")}
+    nodes = [
+        helper.make_node("Equal", ["one", "one"], ["always"]),
+        helper.make_node("If", ["always"], ["h"], **branches),
+        helper.make_node("Relu", ["h"], ["y"]),
+    ]
+    weights = {
+        "one": np.array(1, np.int64),
+        "w": np.ones(512, np.float32),
+        "v": np.zeros(512, np.float32),
+    }
+    ends = tensor_info("x", [512]), tensor_info("y", [512])
+    graph = load(from_nodes(nodes, [ends[0]], [ends[1]], weights), check=True).source.graph
+    assert [node.op_type for node in graph] == ["Add", "Relu"]
+    assert list(graph.initializers) == ["w"]

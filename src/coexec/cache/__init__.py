@@ -7,14 +7,22 @@ process ends, and warns once (`CacheWarning`).
 """
 
 from coexec.cache.entries import Entry
+from coexec.cache.files import (
+    DRAFTS,
+    has_substitute,
+    never_warn,
+    private_folder,
+    process_folder,
+    substitute,
+    warn_once,
+    write_new,
+    write_whole,
+)
 from coexec.cache.folder import Cache, default_cache_folder
-from coexec.cache.new_file import write_new, write_whole
-from coexec.cache.scratch import private_folder
-from coexec.cache.substitute import has_substitute, substitute
-from coexec.cache.warning import never_warn, warn_once
 from coexec.cache.weights import Weights, rest
 
 __all__ = [
+    "DRAFTS",
     "Cache",
     "Entry",
     "Weights",
@@ -22,6 +30,7 @@ __all__ = [
     "has_substitute",
     "never_warn",
     "private_folder",
+    "process_folder",
     "rest",
     "substitute",
     "warn_once",

@@ -8,12 +8,11 @@ coexec did not write are counted and left alone, as ``--cache`` may name any fol
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from coexec.cache.files import DRAFTS
 from coexec.cache.folder import KINDS, Cache
 from coexec.cache.limit import CacheFile, entries, files, size_of, trim, weights
 from coexec.cache.parts import EXPORTS
@@ -27,9 +26,6 @@ _ENGINE = re.compile(r"[a-z]+-[0-9a-f]{16}")
 _ANY = re.compile(r".+", re.DOTALL)
 CLEARABLE = (*KINDS, "profiles", "trials", "engines", EXPORTS)
 """Kinds that may be cleared alone; weights go with the last entry that refers to them."""
-_NEW_S = 600.0
-"""A process stores weights before the entry that refers to them. While other processes write,
-weights without an entry are left alone for this long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,7 @@ def trimmed(cache: Cache, limit_bytes: int) -> int:
 
     Weights that a remaining entry refers to stay.
     """
-    trim(cache.root, KINDS, limit_bytes, set(), _being_written(cache.root), room=1.0)
+    trim(cache.root, KINDS, limit_bytes, set(), set(), room=1.0)
     return size_of(cache.root, KINDS)
 
 
@@ -97,7 +93,7 @@ def clear(cache: Cache, kind: str | None = None) -> list[Path]:
         for folder in _folders(cache.root, each):
             shutil.rmtree(folder, ignore_errors=True)
     everything = size_of(cache.root, KINDS)
-    trim(cache.root, KINDS, everything, set(), _being_written(cache.root), room=1.0)
+    trim(cache.root, KINDS, everything, set(), set(), room=1.0)
     return left
 
 
@@ -112,7 +108,7 @@ def _of_kind(root: Path, kind: str) -> list[CacheFile]:
         return list(files(root / "trials", _TRIAL))
     if kind in ("engines", EXPORTS):
         return [file for folder in _folders(root, kind) for file in _below(folder)]
-    return list(_below(root / kind))
+    return list(_below(root / (DRAFTS if kind == "drafts" else kind)))
 
 
 def _folders(root: Path, kind: str) -> list[Path]:
@@ -141,17 +137,3 @@ def _content(kind: str, own: list[CacheFile]) -> Content:
         sum(file.size_bytes for file in own),
         max((file.used_s for file in own), default=None),
     )
-
-
-def _being_written(root: Path) -> set[str]:
-    """Weights that another process may be about to refer to.
-
-    A process that writes has a locked file among the drafts. The lock files of processes that have
-    ended were removed when the cache was opened.
-    """
-    if not any(root.glob("drafts/*.lock")):
-        return set()
-    since_s = time.time() - _NEW_S
-    with suppress(OSError):
-        return {file.path.name for file in weights(root) if file.used_s > since_s}
-    return set()

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from coexec.cache.entries import weights_of
+from coexec.cache.files import write_whole
 from coexec.cache.limit import is_part
-from coexec.cache.new_file import write_whole
 from coexec.cache.weights import file_of
 
 __all__ = ["EXPORTS", "chunks", "keep_newest", "part_files", "place_parts"]
@@ -50,7 +50,6 @@ def place_parts(root: Path, parts: Iterable[tuple[str, Path]]) -> None:
     for place, source in parts:
         target = root / PurePosixPath(place)
         if is_part(place) and not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
             write_whole(target, chunks(source))
 
 

@@ -11,7 +11,7 @@ import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy.typing as npt
 import xxhash
 
 from coexec.arrays import aligned_bytes
-from coexec.cache.drafts import Drafts
+from coexec.cache.files import Disk, warn_once
 from coexec.errors import StoreError
 
 __all__ = ["Weights", "file_of", "name_of", "rest"]
@@ -60,46 +60,31 @@ def file_of(root: Path, name: str) -> Path:
 
 
 class Weights:
-    """The weights of one cache folder."""
+    """The weights of one cache, in one or several folders."""
 
-    def __init__(self, root: Path, drafts: Drafts, warn: Callable[[str], None]) -> None:
-        self._root, self._drafts, self._warn = root, drafts, warn
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
         self.used: set[str] = set()
         """Names of the weights that this process has stored or mapped."""
-        self.written_bytes = 0
-        self.stand_in: Weights | None = None
-        """The weights of the folder that replaces a cache that cannot be written, if there is
-        one."""
 
-    def add(self, arrays: Iterable[npt.NDArray[Any]]) -> list[str]:
-        """Store the bytes of arrays that are not stored yet, and return their names.
-
-        Raises:
-            OSError: they cannot be written. None of them is left then.
-        """
+    def add(self, arrays: Iterable[npt.NDArray[Any]]) -> list[str] | None:
+        """Store the bytes of arrays that are not stored yet, and return their names; None if not
+        all can be stored."""
         names: list[str] = []
-        new: list[str] = []
-        try:
-            for array in arrays:
-                flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-                name = name_of(flat)
-                names.append(name)
-                if not self._has(name):
-                    new.append(name)
-                    self._drafts.write(file_of(self._root, name), [flat.data])
-                    self.written_bytes += flat.nbytes
-        except OSError:
-            for name in new:
-                with suppress(OSError):
-                    file_of(self._root, name).unlink()
-            raise
+        for array in arrays:
+            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            name = name_of(flat)
+            names.append(name)
+            place = file_of(Path(), name)
+            if not (self._has(name) or self._disk.write(place, flat.data)):
+                return None
         self.used.update(names)
         return names
 
     def _has(self, name: str) -> bool:
         """Whether a weight is stored and undamaged."""
         try:
-            self._own([name])
+            self.fetch([name])
         except StoreError:
             return False
         return True
@@ -110,24 +95,22 @@ class Weights:
         Raises:
             StoreError: a weight is missing or damaged; damaged weights are removed.
         """
-        names = list(names)
-        if self.stand_in is None:
-            return self._own(names)
-        here = [name for name in names if file_of(self._root, name).is_file()]
-        return self._own(here) | self.stand_in.fetch(set(names).difference(here))
-
-    def _own(self, names: Iterable[str]) -> dict[str, Bytes]:
         contents = {name: self._contents(name) for name in names}
         damaged = _damaged(contents)
         for name in damaged:
             with suppress(OSError):
-                file_of(self._root, name).unlink()
+                self._file(name).unlink()
         if damaged:
             problem = f"weight {damaged[0]} was damaged, its content has another checksum"
-            self._warn(problem)
+            warn_once(self._disk.root, problem)
             raise StoreError(problem)
         self.used.update(contents)
         return contents
+
+    def _file(self, name: str) -> Path:
+        """The file of a weight in the first folder that has it."""
+        files = [file_of(root, name) for root in self._disk.roots]
+        return next((file for file in files if file.is_file()), files[0])
 
     def _contents(self, name: str) -> Bytes:
         """The bytes of a weight.
@@ -136,11 +119,11 @@ class Weights:
             StoreError: the weight is missing, or cannot be read.
         """
         try:
-            return _contents(file_of(self._root, name))
+            return _contents(self._file(name))
         except (FileNotFoundError, NotADirectoryError):
             raise StoreError(f"weight {name} is not in the cache any more") from None
         except (OSError, ValueError) as error:
-            self._warn(f"weight {name} cannot be read: {error}")
+            warn_once(self._disk.root, f"weight {name} cannot be read: {error}")
             raise StoreError(f"weight {name} cannot be read: {error}") from None
 
 

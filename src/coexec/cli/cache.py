@@ -73,8 +73,7 @@ def trim_command(
         raise StoreError(
             f"the cache {str(opened.root)!r} takes {format_bytes(left_bytes)} still, "
             f"{format_bytes(limit_bytes)} were wanted: files cannot be removed, or "
-            f"another process writes; make the folder writable, or try "
-            f"later"
+            f"another process writes; make the folder writable, or try later"
         )
     print_freed(opened, before, json)
 

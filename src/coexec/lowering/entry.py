@@ -5,11 +5,11 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
+from onnx import external_data_helper
 
 from coexec.cache import Cache, Entry
 from coexec.lowering.dialect import Dialect
 from coexec.lowering.lowered_model import LoweredModel, read_lowered
-from coexec.model.external import embed_in_bodies
 from coexec.model.model import require_whole
 from coexec.model.stored import Stored, detached, is_large, share, stored_tensor, written
 
@@ -61,7 +61,7 @@ def import_lowered(
         ValueError, OSError: a file is missing or cut off.
     """
     proto = onnx.load(str(path), load_external_data=False)
-    embed_in_bodies(proto.graph.node, path.parent)
+    _embed_in_bodies(proto.graph.node, path.parent)
     read = {t.name: ir.serde.deserialize_tensor(t, path.parent) for t in proto.graph.initializer}
     for number in reversed(range(len(proto.graph.input))):
         if proto.graph.input[number].name in tables:
@@ -79,6 +79,22 @@ def import_lowered(
         proto.graph.initializer.append(serialized)
     stored = dict.fromkeys(t.stored_as for t in weights.values() if isinstance(t, Stored))
     return lowered, Entry({_FILE: proto.SerializeToString()}, tuple(stored))
+
+
+def _embed_in_bodies(nodes: Iterable[onnx.NodeProto], folder: Path) -> None:
+    """Read external weights of the bodies of ``nodes`` from ``folder``, whose files coexec wrote.
+
+    When ONNX Runtime saves a model, it moves large constants of bodies there, too.
+    """
+    for node in nodes:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                for tensor in body.initializer:
+                    if external_data_helper.uses_external_data(tensor):
+                        external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+                        tensor.data_location = onnx.TensorProto.DEFAULT
+                        del tensor.external_data[:]
+                _embed_in_bodies(body.node, folder)
 
 
 def load_lowered(

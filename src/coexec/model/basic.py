@@ -17,15 +17,12 @@ import onnxruntime as ort
 
 from coexec.arrays import Array
 from coexec.model.nondeterministic import MERGING, random_nodes
-from coexec.model.reference_session import own_content
-from coexec.model.shape_mismatch import UnfitError
+from coexec.model.reference_session import own_content, refusals
+from coexec.model.stored import LARGE_BYTES
 from coexec.model.types import hide_maps
-from coexec.ort import reason_of
 
 __all__ = ["optimised"]
 
-_SEPARATE_BYTES = 1024
-"""Smaller weights are part of the serialized model."""
 _BYTE_BITS = 8
 _BY_ROWS = "MatMulAddFusion"
 """It puts a Reshape before and behind every product with more than two axes."""
@@ -46,46 +43,56 @@ def optimised(model: ir.Model, *, merge: bool) -> ir.Model:
     options.log_severity_level = 4  # every error is raised too
     left_out = [_BY_ROWS, MERGING] if not merge or random_nodes(model) else [_BY_ROWS]
     options.add_session_config_entry(_LEFT_OUT, ";".join(left_out))
-    given = {name: value.const_value for name, value in model.graph.initializers.items()}
-    weights: dict[str, Any] = {}
-
-    def text(name: str, value: ort.OrtValue) -> None:
-        """Keep texts, which ONNX Runtime 1.32 writes as the memory that holds them."""
-        content = [each.encode() for each in value.numpy().reshape(-1)]
-        new = ir.StringTensor(content, shape=ir.Shape(value.shape()), name=name)
-        if list(weights.setdefault(name, new).string_data()) != content:
-            raise ValueError(f"two tensors with other texts have the name {name!r}")
-
-    def location(name: str, value: ort.OrtValue, file: Any) -> Any:
-        """Where the written model looks for a weight; None: it has the numbers itself."""
-        if value.data_type() == "tensor(string)":
-            return text(name, value)
-        if value.tensor_size_in_bytes() < _SEPARATE_BYTES or name in weights:
-            return None  # bodies may have equal names
-        kind = value.element_type()
-        tensor = given.get(name)
-        if file is None and (tensor is None or not _is_unchanged(tensor, value)):
-            if ir.DataType(kind).bitwidth < _BYTE_BITS:
-                return None
-            numbers = _bytes_of(value).view(ir.DataType(kind).numpy()).reshape(value.shape())
-            tensor = ir.Tensor(numbers.copy(), dtype=ir.DataType(kind), name=name)
-        if tensor is not None:
-            weights[name] = tensor
-        return ort.OrtExternalInitializerInfo("weights", 0, value.tensor_size_in_bytes())
-
-    try:
+    weights = _KeptWeights(model)
+    with refusals():
         content, borrowed = own_content(model, options)
         compiler = ort.ModelCompiler(
             options,
             content,
             graph_optimization_level=ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-            get_initializer_location_func=location,
+            get_initializer_location_func=weights.location,
         )
         written = onnx.load_model_from_string(compiler.compile_to_bytes())
-    except Exception as error:
-        raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
     del borrowed  # the compiler used their memory
-    return _read(written, model, weights)
+    return _read(written, model, weights.kept)
+
+
+class _KeptWeights:
+    """The weights that the optimized model keeps beside the serialized one."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._given = {n: value.const_value for n, value in model.graph.initializers.items()}
+        self.kept: dict[str, Any] = {}
+        """Tensors by name."""
+
+    def location(self, name: str, value: ort.OrtValue, file: Any) -> Any:
+        """Where the written model looks for a weight; None: it has the numbers itself.
+
+        Args:
+            file: where the given model has it; None: in memory.
+        """
+        if value.data_type() == "tensor(string)":
+            return self._keep_texts(name, value)
+        size_bytes = value.tensor_size_in_bytes()
+        if size_bytes < LARGE_BYTES or name in self.kept:
+            return None  # bodies may have equal names
+        tensor = self._given.get(name)
+        if file is None and (tensor is None or not _is_unchanged(tensor, value)):
+            dtype = ir.DataType(value.element_type())
+            if dtype.bitwidth < _BYTE_BITS:
+                return None
+            numbers = _bytes_of(value).view(dtype.numpy()).reshape(value.shape())
+            tensor = ir.Tensor(numbers.copy(), dtype=dtype, name=name)
+        if tensor is not None:
+            self.kept[name] = tensor
+        return ort.OrtExternalInitializerInfo("weights", 0, size_bytes)
+
+    def _keep_texts(self, name: str, value: ort.OrtValue) -> None:
+        """Keep texts, which ONNX Runtime 1.32 writes as the memory that holds them."""
+        content = [each.encode() for each in value.numpy().reshape(-1)]
+        new = ir.StringTensor(content, shape=ir.Shape(value.shape()), name=name)
+        if list(self.kept.setdefault(name, new).string_data()) != content:
+            raise ValueError(f"two tensors with other texts have the name {name!r}")
 
 
 def _bytes_of(value: ort.OrtValue) -> Array:

@@ -1,6 +1,7 @@
 """Checks that the simplified model computes the same as the given one."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -8,30 +9,36 @@ import onnx_ir as ir
 
 from coexec.arrays import Array
 from coexec.errors import ModelError, first_line
+from coexec.graph.graph import Graph
 from coexec.model.difference import HALF_TOLERANCE, TOLERANCE, is_narrow, worst_difference
 from coexec.model.nondeterministic import random_nodes
 from coexec.model.reference_session import plain_session
+from coexec.model.shapes import corrected_run
 from coexec.model.values import run_session
 from coexec.ort import OrtSession
 
-__all__ = ["check_same", "plain_session", "worst_difference"]
+__all__ = ["check_same", "is_reshaped", "plain_session", "worst_difference"]
 
 _BUG = "this is a bug of the simplification, please report it with the model"
 
 
 def check_same(
-    original: ir.Model, simplified: ir.Model, candidates: Iterable[Mapping[str, Array]]
-) -> str | None:
+    original: ir.Model,
+    simplified: ir.Model,
+    graph: Graph,
+    candidates: Iterable[Mapping[str, Array]],
+) -> tuple[str | None, bool]:
     """Run both in ONNX Runtime on the first inputs that the original accepts, and compare.
 
+    The run corrects the shapes of ``simplified``, whose tasks are ``graph``, in place.
+
     Returns:
-        Why nothing could be compared, or None. Nothing can be compared if ONNX Runtime runs the
-            original with none of the candidates, or if it gives a result of another shape than
-            declared (a fed value decides it), or two results for the same inputs.
+        Why nothing could be compared, or None; and whether shapes were wrong, so that the graph has
+            to be made again. Nothing can be compared if ONNX Runtime runs the original with none of
+            the candidates, or gives two results for the same inputs.
 
     Raises:
-        ModelError: ONNX Runtime does not accept the model; or an output differs, or has another
-            shape than the given model states and ONNX Runtime computes.
+        ModelError: ONNX Runtime does not accept the model; or an output differs.
     """
     names = [v.name or "" for v in original.graph.outputs]
     session = plain_session(original)
@@ -42,21 +49,36 @@ def check_same(
         except ModelError as error:
             reason = f"ONNX Runtime does not run it with made-up inputs ({error})"
             continue
-        reason = _other_shape(simplified, expected) or ""
-        if reason:
-            if _states_shapes(original, expected):
-                raise ModelError(
-                    f"the simplified model has another shape than the given one: {reason}; {_BUG}"
-                )
-            continue
         del session  # it has copies of weights, as the next one has
-        difference = _difference(names, _run_simplified(simplified, names, inputs), expected)
+        try:
+            outputs, reshaped = corrected_run(simplified, graph, inputs)
+        except Exception as error:
+            raise ModelError(
+                f"ONNX Runtime runs the given model and not the simplified one "
+                f"({first_line(error)}); {_BUG}"
+            ) from None
+        difference = _difference(names, [outputs[name] for name in names], expected)
+        if difference is not None:  # the run for shapes may have prevented a fusion
+            again = _run(plain_session(simplified), names, inputs)
+            difference = _difference(names, again, expected)
         if difference is None:
-            return None
+            return None, reshaped
         if _is_random(original, names, inputs, expected):
-            return "two runs of it with the same inputs differ, as it draws random numbers"
+            return (
+                "two runs of it with the same inputs differ, as it draws random numbers",
+                reshaped,
+            )
         raise ModelError(f"the simplified model differs from the given one in {difference}; {_BUG}")
-    return reason
+    return reason, False
+
+
+def is_reshaped(model: ir.Model, graph: Graph, candidates: Iterable[Mapping[str, Array]]) -> bool:
+    """Correct the shapes of ``model`` by a run on the first inputs that it accepts, in place;
+    return whether any was wrong."""
+    for inputs in candidates:
+        with suppress(Exception):  # whatever ONNX Runtime raises
+            return corrected_run(model, graph, inputs)[1]
+    return False
 
 
 def _is_random(
@@ -71,41 +93,11 @@ def _is_random(
     return any(_difference(names, outputs, expected) is not None for outputs in runs)
 
 
-def _run_simplified(model: ir.Model, names: Sequence[str], inputs: Mapping[str, Any]) -> list[Any]:
-    """Results of the simplified model for inputs that the given model accepts."""
-    try:
-        return _run(plain_session(model), names, inputs)
-    except ModelError as error:
-        raise ModelError(
-            f"ONNX Runtime runs the given model and not the simplified one ({error}); {_BUG}"
-        ) from None
-
-
 def _run(session: OrtSession, names: Sequence[str], inputs: Mapping[str, Any]) -> list[Any]:
     try:
         return run_session(session, names, inputs)
     except Exception as error:
         raise ModelError(first_line(error)) from None
-
-
-def _other_shape(model: ir.Model, outputs: Sequence[Any]) -> str | None:
-    """A message about the first output whose shape is not the declared one; None if there is
-    none."""
-    for value, array in zip(model.graph.outputs, outputs, strict=True):
-        static = value.shape is not None and value.shape.is_static()
-        if static and isinstance(array, np.ndarray) and value.shape != array.shape:
-            return (
-                f"with made-up inputs, output {value.name!r} has the shape "
-                f"{list(array.shape)} and not {value.shape}"
-            )
-    return None
-
-
-def _states_shapes(model: ir.Model, outputs: Sequence[Any]) -> bool:
-    """Whether the model declares the shapes of all outputs, and they have these shapes."""
-    shapes = [value.shape for value in model.graph.outputs]
-    is_stated = all(shape is not None and shape.is_static() for shape in shapes)
-    return is_stated and _other_shape(model, outputs) is None
 
 
 def _difference(

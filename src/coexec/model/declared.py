@@ -24,6 +24,7 @@ __all__ = [
     "known_inputs",
     "options_of",
     "require_fit",
+    "sizes_by_name",
     "sizes_of",
 ]
 
@@ -125,7 +126,7 @@ def canonical(shapes: Shapes, declared: Declared) -> dict[str, tuple[int, ...] |
     """``shapes`` as the shape of each input, as far as they determine it, without shapes that the
     model declares itself. Entries that do not fit the model stay, so that a reader can report them.
     """
-    sizes = _sizes(shapes, declared)
+    sizes = sizes_by_name(shapes, declared)
     fixed_shapes: dict[str, tuple[int, ...] | int] = {}
     for name, dims in declared.items():
         entry = shapes.get(
@@ -144,9 +145,8 @@ def canonical(shapes: Shapes, declared: Declared) -> dict[str, tuple[int, ...] |
     return dict(sorted(fixed_shapes.items()))
 
 
-def _sizes(shapes: Shapes, declared: Declared) -> dict[str, int]:
-    """Size by name of a dimension: the given one, or the one in which all shapes of inputs
-    agree."""
+def sizes_by_name(shapes: Shapes, declared: Declared) -> dict[str, int]:
+    """Size by name of a dimension: the given one, or the one in which all given shapes agree."""
     by_shape: dict[str, set[int]] = {}
     for name, dims in declared.items():
         entry = shapes.get(name, ())

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from coexec.errors import ModelError, UsageError, first_line
-from coexec.model.declared import UNNAMED, require_fit
+from coexec.model.declared import UNNAMED, require_fit, sizes_by_name
 from coexec.model.digest import Shapes
 from coexec.model.main_memory import require_memory
 from coexec.model.types import type_of
@@ -50,7 +50,6 @@ def fix(
     values = values or {}
     inputs = {v.name: v for v in model.graph.inputs if v.name}
     own = {name: dims_of(value) for name, value in inputs.items()}
-    symbols = {d: None for dims in own.values() for d in dims or () if isinstance(d, str)}
     require_fit(shapes, own)
     for name in values:
         if name not in inputs and name not in model.graph.initializers:
@@ -61,7 +60,7 @@ def fix(
     for name, value in inputs.items():
         if (shape := shapes.get(name)) is not None:
             value.shape = ir.Shape((shape,) if isinstance(shape, int) else tuple(shape))
-    sizes = _sizes(inputs, own, shapes, symbols)
+    sizes: Mapping[Any, int] = sizes_by_name(shapes, own)
     for value in inputs.values():
         if value.shape is not None:
             value.shape = ir.Shape([sizes.get(d, d) for d in dims_of(value) or ()])
@@ -78,29 +77,6 @@ def dims_of(value: ir.Value) -> list[int | str | None] | None:
         return None
     dims = [d if isinstance(d, int) else d.value for d in value.shape]
     return [None if d in UNNAMED else d for d in dims]
-
-
-def _sizes(
-    inputs: Mapping[str, ir.Value],
-    own: Mapping[str, list[int | str | None] | None],
-    shapes: Shapes,
-    symbols: Mapping[str, Any],
-) -> dict[Any, int]:
-    """The given size of each symbolic dimension, by its name or by the shapes of inputs."""
-    sizes_by_symbol: dict[Any, set[int]] = {}
-    for name, dims in own.items():
-        shape = inputs[name].shape
-        if name in shapes and dims is not None and shape is not None:
-            for symbol, size in zip(dims, shape.numpy(), strict=True):
-                if isinstance(symbol, str):
-                    sizes_by_symbol.setdefault(symbol, set()).add(size)
-    sizes = {
-        symbol: min(symbol_sizes)
-        for symbol, symbol_sizes in sizes_by_symbol.items()
-        if len(symbol_sizes) == 1
-    }
-    named = {n: s for n, s in shapes.items() if n in symbols and n not in inputs}
-    return sizes | {name: size for name, size in named.items() if isinstance(size, int)}
 
 
 def _set_value(model: ir.Model, name: str, content: Any) -> None:

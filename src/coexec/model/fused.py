@@ -18,16 +18,14 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from coexec.cache.scratch import private_folder
-from coexec.model.stored import detached
+from coexec.cache import private_folder
+from coexec.model.reference_session import save_without_weights
 from coexec.ort import OrtSession
 
 __all__ = ["mark_fused", "marked_groups"]
 
 _MARK = "coexec.fused"
 """Key of the metadata of nodes; nodes with equal values are one task."""
-_CONTENT_BYTES = 1 << 16
-"""From this size on, the values of weights decide no fusion; they are zeros meanwhile."""
 _MOVING = frozenset(
     {
         "Cast",
@@ -71,32 +69,8 @@ def marked_groups(nodes: Sequence[ir.Node]) -> dict[ir.Node, list[ir.Node]]:
 
 
 def _optimised(model: ir.Model, folder: Path) -> onnx.GraphProto:
-    """The graph of ``model`` after ONNX Runtime's extended optimisations.
-
-    Large weights refer to a file without content, which takes no room on the disk.
-    """
-    hollow = model.clone()
-    most_bytes = 0
-    for name, value in hollow.graph.initializers.items():
-        tensor = value.const_value
-        if tensor is None or tensor.dtype == ir.DataType.STRING:
-            continue
-        if tensor.nbytes < _CONTENT_BYTES:
-            value.const_value = detached(tensor)
-            continue
-        most_bytes = max(most_bytes, tensor.nbytes)
-        value.const_value = ir.ExternalTensor(
-            "zeros",
-            0,
-            tensor.nbytes,
-            tensor.dtype,
-            shape=ir.Shape(tensor.shape.numpy()),
-            name=name,
-        )
-    with (folder / "zeros").open("wb") as zeros:
-        zeros.truncate(most_bytes)
-    source, optimised = folder / "given.onnx", folder / "optimised.onnx"
-    onnx.save(ir.to_proto(hollow), str(source))
+    """The graph of ``model`` after ONNX Runtime's extended optimisations."""
+    source, optimised = save_without_weights(model, folder), folder / "optimised.onnx"
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1

@@ -17,13 +17,12 @@ from coexec.arguments import check_model
 from coexec.cache import Cache, Entry
 from coexec.errors import ModelError, ModelWarning, StoreError, first_line
 from coexec.graph.graph import Graph
-from coexec.model.check import check_same
+from coexec.model.check import check_same, is_reshaped
 from coexec.model.declared import options_of
 from coexec.model.digest import Shapes, digest_of
 from coexec.model.fixed import fix
 from coexec.model.fused import mark_fused
 from coexec.model.group import build_graph
-from coexec.model.infer import complete, infer
 from coexec.model.inputs import candidates, random_inputs
 from coexec.model.main_memory import least_bytes, require_memory
 from coexec.model.model import Model, forget_weights
@@ -31,6 +30,7 @@ from coexec.model.nondeterministic import random_nodes
 from coexec.model.read import ModelSource, read
 from coexec.model.reference_session import plain_session
 from coexec.model.shape_mismatch import UnfitError
+from coexec.model.shapes import contradictions, infer
 from coexec.model.simplify import simplified
 from coexec.model.stored import Stored, share, stored_tensor, written
 from coexec.settings import check_shapes, check_values
@@ -148,7 +148,7 @@ def _simplified(original: ir.Model, how: _How) -> _Loaded:
                 raise
         return _checked(original, how._replace(rewrites=False))
     except (_DiffersError, _NotPlannedError) as error:
-        return _as_given(original, how.name, str(error))
+        return _as_given(original, how, str(error))
 
 
 class _DiffersError(Exception):
@@ -168,7 +168,7 @@ def _checked(original: ir.Model, how: _How) -> _Loaded:
         ModelError: ONNX Runtime does not run the given model.
     """
     try:
-        model, wrong = simplified(original, rewrites=how.rewrites)
+        model = simplified(original, rewrites=how.rewrites)
         mark_fused(model)
         graph = build_graph(model, how.name)
     except MemoryError:
@@ -178,11 +178,16 @@ def _checked(original: ir.Model, how: _How) -> _Loaded:
     require_memory(f"the model {how.name!r}", least_bytes(graph))
     tries = candidates(graph, how.examples)
     try:
-        unchecked = check_same(original, model, tries) if how.check else None
+        if how.check:
+            unchecked, reshaped = check_same(original, model, graph, tries)
+        else:
+            unchecked, reshaped = None, is_reshaped(model, graph, tries)
     except (MemoryError, UnfitError):
         raise
     except Exception as error:  # it differs, or cannot be checked
         raise _DiffersError(first_line(error)) from error
+    if reshaped:
+        graph = build_graph(model, how.name)
     if unchecked is not None and _vanishes(graph):
         raise UnfitError("ONNX Runtime does not run the model", unchecked)
     if unchecked is not None:
@@ -191,7 +196,7 @@ def _checked(original: ir.Model, how: _How) -> _Loaded:
         except ModelError as error:  # nothing was compared, so this was not noticed
             raise _DiffersError(first_line(error)) from error
     doubts = []
-    if wrong:
+    if wrong := contradictions(original, model):
         doubts.append(
             f"the model {how.name!r} declares {len(wrong)} wrong shapes: {wrong[0]}; "
             f"what the operators compute is used"
@@ -203,7 +208,7 @@ def _checked(original: ir.Model, how: _How) -> _Loaded:
     return _Loaded(model, graph, doubts)
 
 
-def _as_given(original: ir.Model, name: str, reason: str) -> _Loaded:
+def _as_given(original: ir.Model, how: _How, reason: str) -> _Loaded:
     """The unchanged model in tasks; in one opaque task if it cannot be grouped.
 
     Raises:
@@ -214,16 +219,22 @@ def _as_given(original: ir.Model, name: str, reason: str) -> _Loaded:
     try:
         passes.NameFixPass()(model)
         infer(model)
-        complete(model)
-        graph, what = build_graph(model, name), "is planned as it was given"
+        graph, what = _grouped(model, how), "is planned as it was given"
     except Exception as error:
         model, reason = _copy(original), first_line(error)
         with suppress(Exception):  # outputs of known shapes can be written where they are wanted
             infer(model)
-            complete(model)
-        graph, what = build_graph(model, name, whole=reason), "is run as a whole"
-    require_memory(f"the model {name!r}", least_bytes(graph))
-    return _Loaded(model, graph, [f"the model {name!r} {what}: {reason}"])
+        graph, what = _grouped(model, how, whole=reason), "is run as a whole"
+    return _Loaded(model, graph, [f"the model {how.name!r} {what}: {reason}"])
+
+
+def _grouped(model: ir.Model, how: _How, whole: str = "") -> Graph:
+    """The tasks of the model, whose shapes a run corrects, in place."""
+    graph = build_graph(model, how.name, whole)
+    require_memory(f"the model {how.name!r}", least_bytes(graph))
+    if is_reshaped(model, graph, candidates(graph, how.examples)):
+        graph = build_graph(model, how.name, whole)
+    return graph
 
 
 def _copy(model: ir.Model) -> ir.Model:

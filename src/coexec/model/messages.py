@@ -9,16 +9,12 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-from google.protobuf.descriptor_pb2 import Edition, FeatureSet, FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
-__all__ = ["ModelProto", "StrictModelProto", "TensorProto"]
+__all__ = ["ModelProto", "TensorProto"]
 
 _FILE = "onnx.onnx_ml_pb2"
 
@@ -35,21 +31,5 @@ def _messages() -> ModuleType:
     return module
 
 
-def _strict(model: Any) -> Any:
-    """The same message in a pool of its own, which decodes only texts in UTF-8."""
-    file = FileDescriptorProto()
-    model.DESCRIPTOR.file.CopyToProto(file)
-    # ONNX is defined in proto2, which has no such option; protobuf's editions have it.
-    file.syntax, file.edition = "editions", Edition.EDITION_2023
-    features = file.options.features
-    features.enum_type = FeatureSet.CLOSED
-    features.utf8_validation = FeatureSet.VERIFY
-    pool = DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return GetMessageClass(pool.FindMessageTypeByName(model.DESCRIPTOR.full_name))
-
-
 if not TYPE_CHECKING:
     ModelProto, TensorProto = _messages().ModelProto, _messages().TensorProto
-StrictModelProto: Any = _strict(ModelProto)
-"""A `ModelProto` that decodes only if all of its texts are UTF-8. It has the same attributes."""

@@ -1,7 +1,10 @@
 """Reads an ONNX model from a path, bytes or a ModelProto, and refuses models that cannot be run."""
 
 import io
+import logging
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,16 +13,14 @@ import onnx_ir as ir
 
 from coexec.arrays import aligned_bytes
 from coexec.errors import ModelError, first_line
-from coexec.model.external import attach
-from coexec.model.folders import opened
+from coexec.model.folders import ModelFolders, opened
 from coexec.model.model import note_overridable
-from coexec.model.onnx_logging import quiet
 from coexec.model.sparse import with_dense_weights
 from coexec.model.structure import check_proto, decoded, hollow_source
 from coexec.model.types import hide_maps
 from coexec.model.weightless import Hollow
 
-__all__ = ["ModelSource", "read"]
+__all__ = ["ModelSource", "quiet", "read"]
 
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 """Sources of a model. A string of the form "zoo:NAME" is resolved by the caller."""
@@ -64,7 +65,7 @@ def _parse(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ir.Model
         model.graph.initializers[name].const_value = tensor
     _drop_unused_weights(model)
     if path is not None:
-        attach(model, path)
+        _attach(model, path)
     return model
 
 
@@ -100,6 +101,77 @@ def _read_weights(
     return weights
 
 
+def _attach(model: ir.Model, path: Path) -> None:
+    """Point external weights at their files, which `coexec.model.structure` has checked.
+
+    Weights of the graph stay in their files; constants in nodes, bodies and functions are read.
+
+    Args:
+        path: of the model as the user named it.
+
+    Raises:
+        ModelError: a file may not be read any more.
+    """
+    folders = ModelFolders(path)
+
+    def locate(tensor: ir.ExternalTensor) -> ir.ExternalTensor:
+        name = tensor.name or ""
+        file = folders.file(name, os.fspath(tensor.location))
+        # Without a base folder, onnx_ir does not restrict which files may be read.
+        return ir.ExternalTensor(
+            str(file), tensor.offset, tensor.length, tensor.dtype, shape=tensor.shape, name=name
+        )
+
+    for value in model.graph.initializers.values():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = locate(value.const_value)
+    for graph in _bodies(model):
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = _in_memory(locate(value.const_value))
+    for node in _nodes(model):
+        for attribute in list(node.attributes.values()):
+            _read_attribute(node, attribute, locate)
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
+
+
+def _bodies(model: ir.Model) -> Iterator[ir.Graph]:
+    """The graphs inside of nodes, at any depth."""
+    for node in _nodes(model):
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield attribute.as_graph()
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                yield from attribute.as_graphs()
+
+
+def _read_attribute(
+    node: ir.Node, attribute: ir.Attr, locate: Callable[[ir.ExternalTensor], ir.ExternalTensor]
+) -> None:
+    """Replace external tensors in an attribute by the content of their files."""
+
+    def read(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        return _in_memory(locate(tensor)) if isinstance(tensor, ir.ExternalTensor) else tensor
+
+    name = attribute.name
+    if attribute.is_ref():
+        return
+    if attribute.type == ir.AttributeType.TENSOR:
+        if isinstance(attribute.value, ir.ExternalTensor):
+            node.attributes[name] = ir.AttrTensor(name, read(attribute.value))
+    elif attribute.type == ir.AttributeType.TENSORS:
+        node.attributes[name] = ir.AttrTensors(name, [read(t) for t in attribute.value])
+
+
+def _in_memory(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+
+
 def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
     if not proto.graph.output or not proto.opset_import:
         raise ModelError(
@@ -123,6 +195,19 @@ def _deserialize(proto: onnx.ModelProto, what: str) -> ir.Model:
         raise ModelError(
             f"{what} is not a valid ONNX model: {_reason(error)}; export or download it again"
         ) from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence logging in the ``with`` block: steps that an optimizer leaves out, with stack traces,
+    and advice on damaged models."""
+    logger = logging.getLogger("onnx_ir")
+    level = logger.level
+    try:
+        logger.setLevel(logging.CRITICAL)
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _reason(error: BaseException) -> str:

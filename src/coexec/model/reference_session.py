@@ -1,8 +1,9 @@
 """ONNX Runtime as its users call it: the reference for results and for the outputs of operators."""
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,7 +12,8 @@ import onnxruntime as ort
 
 from coexec.arrays import Array
 from coexec.model.shape_mismatch import UnfitError
-from coexec.model.types import show_maps, type_proto
+from coexec.model.stored import LARGE_BYTES, detached
+from coexec.model.types import show_maps
 from coexec.model.values import FOREIGN, ort_value
 from coexec.ort import FOLDER_OF_WEIGHTS, OrtSession, reason_of
 
@@ -21,13 +23,14 @@ __all__ = [
     "own_content",
     "own_session",
     "plain_session",
-    "value_info",
+    "refusals",
+    "save_without_weights",
     "weighted_session",
     "without_weights",
 ]
 
-_EMBEDDED_BYTES = 1024
-"""Weights below this size are part of the serialized model."""
+_CONTENT_BYTES = 1 << 16
+"""From this size on, the values of weights decide no shape and no fusion."""
 
 
 def plain_session(
@@ -40,9 +43,10 @@ def plain_session(
         ModelError: ONNX Runtime does not run the model.
     """
     options = _options(threads, optimised=optimised)
-    if isinstance(model, str):
-        return _with_weights(model, {}, options)
-    return own_session(model, options)
+    if not isinstance(model, str):
+        return own_session(model, options)
+    with refusals():
+        return _opened(model, {}, options)
 
 
 def weighted_session(
@@ -53,7 +57,9 @@ def weighted_session(
     Raises:
         ModelError: ONNX Runtime does not run the model.
     """
-    return _with_weights(content, weights, _options(threads, optimised=optimised))
+    options = _options(threads, optimised=optimised)
+    with refusals():
+        return _opened(content, _lend(weights, options), options)
 
 
 def _options(threads: int, *, optimised: bool) -> ort.SessionOptions:
@@ -74,11 +80,22 @@ def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) 
     Raises:
         ModelError: ONNX Runtime does not run the model.
     """
-    try:
+    with refusals():
         content, weights = own_content(model, options)
+        return _opened(content, weights, options)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Context in which any error means that ONNX Runtime does not run the model.
+
+    Raises:
+        UnfitError: with ONNX Runtime's reason.
+    """
+    try:
+        yield
     except Exception as error:
         raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
-    return _opened(content, weights, options)
 
 
 def own_content(
@@ -106,23 +123,10 @@ def _lend(weights: Mapping[str, Array], options: ort.SessionOptions) -> Mapping[
     return values
 
 
-def _with_weights(
-    content: str | bytes, weights: Mapping[str, Array], options: ort.SessionOptions
-) -> OrtSession:
-    try:
-        values = _lend(weights, options)
-    except Exception as error:
-        raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
-    return _opened(content, values, options)
-
-
 def _opened(
     content: str | bytes, weights: Mapping[str, ort.OrtValue], options: ort.SessionOptions
 ) -> OrtSession:
-    try:
-        session = OrtSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        raise UnfitError("ONNX Runtime does not run the model", reason_of(error)) from None
+    session = OrtSession(content, options, providers=["CPUExecutionProvider"])
     session.borrowed_weights = weights  # the session uses their memory
     return session
 
@@ -149,7 +153,7 @@ def without_weights(
         tensor = value.const_value
         if tensor is None or tensor.dtype == ir.DataType.STRING:
             continue
-        if tensor.nbytes < _EMBEDDED_BYTES and not _is_external(tensor):
+        if tensor.nbytes < LARGE_BYTES and not _is_external(tensor):
             continue
         if in_files and isinstance(tensor, ir.ExternalTensor):
             value.const_value = ir.ExternalTensor(
@@ -163,19 +167,42 @@ def without_weights(
             continue
         if is_plain(tensor.dtype):
             weights[name] = tensor.numpy()
-            value.const_value = ir.ExternalTensor(
-                "weights",
-                0,
-                tensor.nbytes,
-                tensor.dtype,
-                shape=ir.Shape(tensor.shape.numpy()),
-                name=name,
-            )
+            value.const_value = _external(tensor, name, "weights")
         elif _is_external(tensor):
             value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
     proto = ir.to_proto(hollow)
     show_maps(proto)
     return proto, weights
+
+
+def save_without_weights(model: ir.Model, folder: Path) -> Path:
+    """Write ``model`` into ``folder`` and return its path.
+
+    Large weights are zeros there, in a file without content, which takes no room on the disk.
+    """
+    hollow = model.clone()
+    most_bytes = 0
+    for name, value in hollow.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or tensor.dtype == ir.DataType.STRING:
+            continue
+        if tensor.nbytes < _CONTENT_BYTES:
+            value.const_value = detached(tensor)
+            continue
+        most_bytes = max(most_bytes, tensor.nbytes)
+        value.const_value = _external(tensor, name, "zeros")
+    with (folder / "zeros").open("wb") as zeros:
+        zeros.truncate(most_bytes)
+    proto = ir.to_proto(hollow)
+    show_maps(proto)
+    onnx.save(proto, str(folder / "model.onnx"))
+    return folder / "model.onnx"
+
+
+def _external(tensor: ir.TensorProtocol, name: str, location: str) -> ir.ExternalTensor:
+    """A tensor of this type and shape at the begin of another file."""
+    shape = ir.Shape(tensor.shape.numpy())
+    return ir.ExternalTensor(location, 0, tensor.nbytes, tensor.dtype, shape=shape, name=name)
 
 
 def _is_external(tensor: ir.TensorProtocol) -> bool:
@@ -187,19 +214,3 @@ def is_plain(dtype: ir.DataType) -> bool:
     if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
         return False
     return dtype.numpy().isbuiltin == 1 or dtype.numpy().name in FOREIGN
-
-
-def value_info(output: Any) -> onnx.ValueInfoProto | None:
-    """A session's description of an output in ONNX's form; None for types that only ONNX Runtime
-    has.
-
-    ONNX Runtime reports [] for a scalar and for a tensor of unknown rank alike: that is no shape
-    here.
-    """
-    proto = type_proto(output.type)
-    if proto is None:
-        return None
-    if proto.HasField("tensor_type"):
-        kind = proto.tensor_type.elem_type
-        return onnx.helper.make_tensor_value_info(output.name, kind, output.shape or None)
-    return onnx.helper.make_value_info(output.name, proto)

@@ -7,40 +7,34 @@ import onnx_ir.passes.common as common
 
 from coexec.errors import ModelError
 from coexec.model.basic import optimised
-from coexec.model.infer import complete, contradictions, infer
 from coexec.model.model import forget_weights
-from coexec.model.onnx_logging import quiet
+from coexec.model.read import quiet
 from coexec.model.rewrites import activate_before_concat, rewrite
 from coexec.model.shape_mismatch import UnfitError
-from coexec.model.types import without_maps
+from coexec.model.shapes import infer
 
 __all__ = ["simplified"]
 
 
-def simplified(model: ir.Model, *, rewrites: bool = True) -> tuple[ir.Model, tuple[str, ...]]:
-    """A new model that computes the same, with all shapes that are known.
+def simplified(model: ir.Model, *, rewrites: bool = True) -> ir.Model:
+    """A new model that computes the same, with all shapes that ONNX Runtime infers.
 
     Args:
         rewrites: whether to shape the model for coexec's engines, too.
-
-    Returns:
-        The model, and the declared shapes that are wrong, each as a text.
 
     Raises:
         ModelError: ONNX Runtime or shape inference refuses the model.
     """
     names, listed = _interface(model), [v.name or "" for v in model.graph.outputs]
     given = dict(model.graph.initializers) | {v.name: v for v in model.graph.inputs}
-    declared = {v.name or "": v.shape for node in model.graph for v in node.outputs}
     model = model.clone()
     # ONNX Runtime computes an output that no node makes, or that is listed twice, by an Identity.
     made = dict.fromkeys(v for v in model.graph.outputs if v.producer() is not None)
     if not made:  # inputs and weights alone
-        return model, ()
+        return model
     model.graph.outputs[:] = list(made)
     with quiet():
-        with without_maps(model):
-            common.InlinePass()(model)
+        common.InlinePass()(model)
         common.LiftSubgraphInitializersToMainGraphPass()(model)
         model = _replaced(model, merge=False)
         if rewrites:
@@ -53,7 +47,6 @@ def simplified(model: ir.Model, *, rewrites: bool = True) -> tuple[ir.Model, tup
         model.graph.sort()
         try:
             infer(model)
-            complete(model)
         except Exception as error:
             raise UnfitError("the shapes of the model cannot be inferred", error) from error
     _restore_outputs(model, listed, given)
@@ -62,7 +55,7 @@ def simplified(model: ir.Model, *, rewrites: bool = True) -> tuple[ir.Model, tup
             f"simplification renamed inputs or outputs, {names} to {_interface(model)}; this is a "
             f"bug, please report it with the model"
         )
-    return model, contradictions(model, declared)
+    return model
 
 
 def _replaced(model: ir.Model, *, merge: bool) -> ir.Model:

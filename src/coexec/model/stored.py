@@ -15,6 +15,7 @@ from coexec.cache import Cache
 from coexec.errors import StoreError
 
 __all__ = [
+    "LARGE_BYTES",
     "Stored",
     "detached",
     "is_large",
@@ -23,8 +24,9 @@ __all__ = [
     "written",
 ]
 
-_LARGE_BYTES = 1024
-"""Weights from this size on have a file of their own; smaller ones lie in the protobuf."""
+LARGE_BYTES = 1024
+"""Weights from this size on lie beside a model; smaller ones are a part of the protobuf, where
+optimizers and engines read their values."""
 
 
 class Stored(ir.Tensor):  # type: ignore[type-arg]  # it is no generic class at run time
@@ -42,7 +44,7 @@ def is_large(tensor: ir.TensorProtocol) -> bool:
     """Whether a weight is stored by itself: it has whole bytes, and many."""
     return (
         tensor.dtype != ir.DataType.STRING  # has no size in bytes
-        and tensor.nbytes >= _LARGE_BYTES
+        and tensor.nbytes >= LARGE_BYTES
         and tensor.dtype.bitwidth >= 8
     )
 
@@ -73,7 +75,7 @@ def share(
 ) -> dict[str, ir.TensorProtocol] | None:
     """``tensors``, the large ones stored in the cache and mapped from it; None if that is full."""
     large = {name: tensor for name, tensor in tensors.items() if is_large(tensor)}
-    names = cache.add_weights(tensor.numpy() for tensor in large.values())
+    names = cache.weights.add(tensor.numpy() for tensor in large.values())
     if names is None:
         return None
     try:

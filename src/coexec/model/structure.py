@@ -6,6 +6,7 @@ Runtime runs passes: nodes in any order, an output listed twice, weights that a 
 custom domains, functions, sequences, weights that are damaged and not used.
 """
 
+import math
 import mmap
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -15,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coexec.errors import ModelError
 from coexec.model.folders import ModelFolders, opened
-from coexec.model.messages import ModelProto, StrictModelProto, TensorProto
+from coexec.model.messages import ModelProto, TensorProto
 from coexec.model.weightless import Hollow, hollow, require_encodable
-from coexec.model.weights import require_values
 
 if TYPE_CHECKING:
     import onnx
@@ -30,6 +30,27 @@ _LARGE_BYTES = 1 << 12
 """Smaller weights are decoded with the rest: copying them is faster than leaving them out."""
 _MOST_NODES = 2_000_000
 """Most nodes if functions replace their calls: an engine needs about a KiB for each."""
+
+_KIND = TensorProto
+_TYPES = frozenset(_KIND.DataType.values()) - {_KIND.UNDEFINED}
+_FORMS: dict[int, tuple[int, str, float]] = {
+    _KIND.FLOAT: (32, "float_data", 1),
+    _KIND.COMPLEX64: (64, "float_data", 2),
+    _KIND.DOUBLE: (64, "double_data", 1),
+    _KIND.COMPLEX128: (128, "double_data", 2),
+    _KIND.INT64: (64, "int64_data", 1),
+    _KIND.UINT64: (64, "uint64_data", 1),
+    _KIND.UINT32: (32, "uint64_data", 1),
+    _KIND.INT32: (32, "int32_data", 1),
+    **dict.fromkeys((_KIND.INT16, _KIND.UINT16, _KIND.FLOAT16, _KIND.BFLOAT16),
+                    (16, "int32_data", 1)),
+    **dict.fromkeys((_KIND.INT8, _KIND.UINT8, _KIND.BOOL, _KIND.FLOAT8E4M3FN,
+                     _KIND.FLOAT8E4M3FNUZ, _KIND.FLOAT8E5M2, _KIND.FLOAT8E5M2FNUZ),
+                    (8, "int32_data", 1)),
+    **dict.fromkeys((_KIND.INT4, _KIND.UINT4, _KIND.FLOAT4E2M1), (4, "int32_data", 1 / 2)),
+}  # fmt: skip
+"""By type: bits of a value, the field for values that are not raw, and entries of that field for a
+value, as in onnx.proto. Later types are left to the engine."""
 
 _Function = tuple[str, str, str]
 """Domain, name and overload."""
@@ -52,7 +73,7 @@ def check_structure(source: "str | os.PathLike[str] | bytes | onnx.ModelProto") 
         check_proto(source, "the ModelProto", None)
     else:
         what, path, small = hollow_source(source)
-        check_proto(_strictly_decoded(small.content, what), what, path, small)
+        check_proto(decoded(small.content, what), what, path, small)
 
 
 def without_weights(source: str | os.PathLike[str] | bytes) -> "onnx.ModelProto":
@@ -106,14 +127,6 @@ def decoded(content: bytes, what: str) -> "onnx.ModelProto":
         ) from None
 
 
-def _strictly_decoded(content: bytes, what: str) -> Any:
-    """Like `decoded`, but by the class that checks all texts, if that succeeds."""
-    try:
-        return StrictModelProto.FromString(content)
-    except Exception:
-        return decoded(content, what)
-
-
 def check_proto(
     proto: "onnx.ModelProto", what: str, path: Path | None, small: Hollow | None = None
 ) -> None:
@@ -131,8 +144,7 @@ def check_proto(
             f"{what} ({size_bytes} bytes) is not an ONNX model: {fault}; export or download it "
             f"again"
         )
-    checked = isinstance(proto, StrictModelProto)
-    broken = None if checked else next(_broken_texts(proto, 0, what), None)
+    broken = next(_broken_texts(proto, 0, what), None)
     if broken is not None:
         raise ModelError(
             f"{what} is damaged: {broken!r} is no text in UTF-8; export or download it again"
@@ -327,7 +339,7 @@ class _Check:
                 self._tensor(sparse.indices)
 
     def _tensor(self, tensor: "onnx.TensorProto", raw_bytes: int | None = None) -> None:
-        require_values(tensor, raw_bytes, self._folders)
+        _require_values(tensor, raw_bytes, self._folders)
 
 
 def _is_known(name: str, levels: tuple[Container[str], ...]) -> bool:
@@ -339,3 +351,56 @@ def _named(graph: "onnx.GraphProto") -> set[str]:
     weights = {t.name for t in graph.initializer}
     weights |= {t.values.name for t in graph.sparse_initializer}
     return weights | {v.name for v in graph.input}
+
+
+def _require_values(
+    tensor: "onnx.TensorProto", raw_bytes: int | None, folders: ModelFolders | None
+) -> None:
+    """Raise ModelError unless ``tensor`` has all of its values and no more.
+
+    Args:
+        raw_bytes: length of the raw data if it was left out of ``tensor``, else None.
+        folders: where external values may lie; None: nowhere.
+    """
+    dims, kind = tuple(tensor.dims), tensor.data_type
+    if min(dims, default=0) < 0 or kind not in _TYPES:
+        raise ModelError(
+            f"{_described(tensor)} and type {kind} does not hold what it should; "
+            f"export the model or download it again"
+        )
+    count = math.prod(dims)
+    bits, field, entries = _FORMS.get(kind, (0, "", 0))
+    if tensor.data_location == _KIND.EXTERNAL:
+        _require_file(tensor, (count * bits + 7) // 8, folders)
+    elif kind == _KIND.STRING:
+        _require_count(tensor, len(tensor.string_data), count, "texts")
+    elif raw_bytes is not None or tensor.HasField("raw_data"):
+        have = len(tensor.raw_data) if raw_bytes is None else raw_bytes
+        if bits:
+            _require_count(tensor, have, (count * bits + 7) // 8, "bytes")
+    elif bits:
+        _require_count(tensor, len(getattr(tensor, field)), math.ceil(count * entries), "values")
+
+
+def _described(tensor: "onnx.TensorProto") -> str:
+    return f"weight {tensor.name!r} of shape {list(tensor.dims)}".replace(", ", ",")
+
+
+def _require_count(tensor: "onnx.TensorProto", have: int, need: int, unit: str) -> None:
+    if have != need:
+        raise ModelError(
+            f"{_described(tensor)} does not hold what it should: {have} {unit}, {need} "
+            f"are needed; export the model or download it again"
+        )
+
+
+def _require_file(
+    tensor: "onnx.TensorProto", size_bytes: int, folders: ModelFolders | None
+) -> None:
+    entries = {item.key: item.value for item in tensor.external_data}
+    if folders is None:
+        raise ModelError(
+            f"weight {tensor.name!r} lies in the external file {entries.get('location', '')!r}, "
+            f"but the model was given as an object without a folder; load it from its path instead"
+        )
+    folders.require(tensor.name, entries, size_bytes)

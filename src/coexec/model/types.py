@@ -1,28 +1,22 @@
 """Types of values as ONNX Runtime writes them: "tensor(float)", "seq(map(int64,tensor(float)))"."""
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 
 import onnx
 import onnx_ir as ir
 
 __all__ = [
-    "LEFT_ALONE",
     "declared_values",
-    "hidden",
     "hide_maps",
     "show_maps",
     "type_of",
     "type_proto",
     "type_text",
-    "without_maps",
 ]
 
 _HIDDEN = "coexec.type"
 """Key in the metadata of a value whose type onnx_ir cannot hold."""
-_AT_MAP = ", at a map"
-LEFT_ALONE = ", left alone"
 
 _ELEMENT = onnx.TensorProto.DataType
 
@@ -97,35 +91,6 @@ def show_maps(proto: onnx.ModelProto) -> None:
         for item in info.metadata_props:
             if item.key == _HIDDEN:
                 info.type.CopyFrom(type_proto(item.value))
-
-
-@contextmanager
-def without_maps(model: ir.Model) -> Iterator[None]:
-    """Hide operators with maps from optimizer and inference, inside the ``with`` block.
-
-    onnx_ir stops at the type of ZipMap's result, and ONNX's inference ends the process at an input
-    without a type.
-    """
-    nodes = [n for n in model.graph.all_nodes() if n.op_type == "ZipMap" or _reads_map(n)]
-    with hidden(nodes, _AT_MAP):
-        yield
-
-
-@contextmanager
-def hidden(nodes: Iterable[ir.Node], suffix: str) -> Iterator[None]:
-    """Give the nodes another type, inside the ``with`` block."""
-    types = {node: node.op_type for node in nodes}
-    for node in types:
-        node.op_type += suffix
-    try:
-        yield
-    finally:
-        for node, op_type in types.items():
-            node.op_type = op_type
-
-
-def _reads_map(node: ir.Node) -> bool:
-    return any(v is not None and _HIDDEN in v.metadata_props for v in node.inputs)
 
 
 def declared_values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:

@@ -7,7 +7,7 @@ If the model is cut after lowering, segments pass blocked tensors on, together t
 whole model, and are created in a fraction of the time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +15,18 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from coexec.arrays import Array
 from coexec.engines.onnxruntime.alignment import align, block_of
 from coexec.errors import ModelError, first_line
 from coexec.lowering.lowered_model import BORDER
-from coexec.model.computed import is_misinferred
 from coexec.model.nondeterministic import MERGING, random_nodes
-from coexec.model.reference_session import value_info
+from coexec.model.shapes import compute_shapes, infer, is_misinferred
 from coexec.model.tensors import why_opaque
-from coexec.model.types import show_maps
+from coexec.model.types import hide_maps, show_maps
 from coexec.ort import OrtSession
 
 __all__ = ["lower"]
 
-_SHAPE = "shape of "
 _WEIGHT_BYTES = 1024
 """Weights from this size on are stored outside of the model file."""
 
@@ -75,14 +74,10 @@ def lower(model: ir.Model, borders: Sequence[str], folder: Path) -> Path:
         ) from error
     for leftover in (plain, marked, folder / "plain.bin"):
         leftover.unlink(missing_ok=True)
-    if any(is_misinferred(node, model) for node in model.graph.all_nodes()):
-        if any(why_opaque(v) for node in model.graph for v in node.outputs if v.name):
-            raise ModelError(
-                "shapes that depend on data, and others that ONNX Runtime infers wrong"
-            )
-        _record_shapes(lowered, _computed)
-    else:
-        _record_shapes(lowered, _inferred)
+    opaque = any(why_opaque(v) for node in model.graph for v in node.outputs if v.name)
+    if is_misinferred(model) and opaque:
+        raise ModelError("shapes that depend on data, and others that ONNX Runtime infers wrong")
+    _record_shapes(lowered, misinferred=is_misinferred(model))
     return lowered
 
 
@@ -94,20 +89,30 @@ def _options(level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
     return options
 
 
-def _record_shapes(
-    lowered: Path, shapes_of: Callable[[onnx.ModelProto, Path], list[onnx.ValueInfoProto]]
-) -> None:
+def _record_shapes(lowered: Path, *, misinferred: bool) -> None:
     """Add the types and shapes that ONNX Runtime infers but does not save.
 
     For example those of blocked tensors, and of values in the body of an inlined function.
 
     Args:
-        shapes_of: returns types and shapes of values of a model; the path is for a temporary file.
+        misinferred: ONNX Runtime infers other shapes than it computes: those of one run on zeros
+            are used.
     """
     proto = onnx.load(str(lowered), load_external_data=False)
-    path = lowered.with_name("probe.onnx")
-    infos = {v.name: v for v in shapes_of(proto, path)}
-    path.unlink(missing_ok=True)
+    typed = {v.name for v in (*proto.graph.value_info, *proto.graph.output)}
+    model = ir.from_proto(hide_maps(proto))
+    values = [v for node in model.graph for v in node.outputs if v.name]
+    if not misinferred and typed.issuperset(v.name for v in values):
+        return
+    ir.external_data.set_base_dir(model.graph, lowered.parent)
+    infer(model)
+    if misinferred:
+        compute_shapes(model, _zeros(model))
+    infos = {
+        v.name: ir.serde.serialize_value(v)
+        for v in values
+        if v.type is not None and (misinferred or v.name not in typed)
+    }
     for declared in (proto.graph.value_info, proto.graph.output):
         for info in declared:
             info.CopyFrom(infos.pop(info.name, info))
@@ -115,56 +120,10 @@ def _record_shapes(
     onnx.save(proto, str(lowered))
 
 
-def _inferred(proto: onnx.ModelProto, path: Path) -> list[onnx.ValueInfoProto]:
-    """Types and shapes that ONNX Runtime infers for the values without a type in ``proto``."""
-    graph = proto.graph
-    typed = {v.name for v in (*graph.value_info, *graph.output)}
-    untyped = [n for node in graph.node for n in node.output if n and n not in typed]
-    return _asked(proto, untyped, path) if untyped else []
-
-
-def _asked(proto: onnx.ModelProto, names: list[str], path: Path) -> list[onnx.ValueInfoProto]:
-    # Types and shapes that ONNX Runtime infers for the values ``names``.
-    probe = onnx.ModelProto()
-    probe.CopyFrom(proto)
-    del probe.graph.output[:]
-    # ONNX Runtime completes outputs without a type.
-    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    session = _opened(probe, path)
-    infos = (value_info(output) for output in session.get_outputs())
-    return [info for info in infos if info is not None]
-
-
-def _computed(proto: onnx.ModelProto, path: Path) -> list[onnx.ValueInfoProto]:
-    """The shapes of all values as computed in one run on zeros.
-
-    For models in which ONNX Runtime infers a shape that differs from the computed one.
-    """
-    infos = _asked(proto, [n for node in proto.graph.node for n in node.output if n], path)
-    probe = onnx.ModelProto()
-    probe.CopyFrom(proto)
-    del probe.graph.output[:], probe.graph.value_info[:]
-    for info in infos:
-        probe.graph.node.append(onnx.helper.make_node("Shape", [info.name], [_SHAPE + info.name]))
-        probe.graph.output.append(onnx.ValueInfoProto(name=_SHAPE + info.name))
-    session = _opened(probe, path)
-    feeds = {
-        v.name: np.zeros(
-            [d.dim_value for d in v.type.tensor_type.shape.dim],
-            onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type),
-        )
-        for v in probe.graph.input
+def _zeros(model: ir.Model) -> dict[str, Array]:
+    inputs = ((v.name or "", v.shape, v.dtype) for v in model.graph.inputs)
+    return {
+        name: np.zeros(shape.numpy(), dtype.numpy())
+        for name, shape, dtype in inputs
+        if shape is not None and dtype is not None
     }
-    shapes = session.run(None, feeds)
-    return [
-        onnx.helper.make_tensor_value_info(
-            info.name, info.type.tensor_type.elem_type, [int(d) for d in shape]
-        )
-        for info, shape in zip(infos, shapes, strict=True)
-    ]
-
-
-def _opened(probe: onnx.ModelProto, path: Path) -> OrtSession:
-    onnx.save(probe, str(path))
-    options = _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
-    return OrtSession(str(path), options, providers=["CPUExecutionProvider"])

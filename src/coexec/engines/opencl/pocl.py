@@ -19,8 +19,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from coexec.cache import default_cache_folder, substitute
-from coexec.cache.drafts import Drafts
+from coexec.cache import DRAFTS, default_cache_folder, process_folder, substitute
 from coexec.engines.opencl.cpu_runtime import CoreBinding, CpuRuntime, bind
 from coexec.engines.opencl.pocl_cpu import override_cpu_name
 from coexec.errors import DeviceError
@@ -62,10 +61,10 @@ class Pocl(CpuRuntime):
     def _own_folder(self) -> Path:
         """A folder that is removed when this process has ended: coexec's cache has the kernels."""
         cache = default_cache_folder()
-        self._drafts = Drafts(cache)
-        self._drafts.sweep()
+        drafts = cache / DRAFTS
         with suppress(OSError):
-            folder = self._drafts.prepare() / "pocl"
+            drafts.mkdir(parents=True, exist_ok=True)
+            folder = process_folder(drafts) / "pocl"
             if _no_room(folder) is None:
                 return folder
         return (substitute(cache) or cache) / "pocl"

@@ -16,8 +16,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
-from coexec.cache import default_cache_folder, substitute
-from coexec.cache.drafts import Drafts
+from coexec.cache import default_cache_folder, substitute, write_whole
 from coexec.errors import first_line
 from coexec.extras import install
 from coexec.keys import digest
@@ -99,14 +98,11 @@ def _folder(system: Path, libraries: list[Path]) -> Path | None:
 
 
 def _written(root: Path, texts: Mapping[str, str]) -> Path:
-    folder, drafts = root / "opencl-vendors" / digest(sorted(texts.items())), Drafts(root)
-    try:
-        for name, text in texts.items():
-            path = folder / name
-            if not path.is_file() or path.read_text() != text:
-                drafts.write(path, [text.encode()])
-    finally:
-        drafts.close()
+    folder = root / "opencl-vendors" / digest(sorted(texts.items()))
+    for name, text in texts.items():
+        path = folder / name
+        if not path.is_file() or path.read_text() != text:
+            write_whole(path, [text.encode()])
     return folder
 
 

@@ -20,7 +20,7 @@ import onnx
 import xxhash
 
 from coexec.arrays import Array
-from coexec.cache.scratch import private_folder
+from coexec.cache import private_folder
 from coexec.errors import ExecutionError
 from coexec.graph.graph import Graph, Piece, Tensor
 from coexec.graph.region import Region
