@@ -14,19 +14,18 @@ import onnx
 import pytest
 
 from coexec.cli import main
-from coexec.cli.bench_tables import gain_in_words
 from coexec.engines.detect import usable_cores
 from coexec.hardware.hardware import Place
 from coexec.model.load import load
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance
-from coexec.report import peak, standings
+from coexec.report import peak, race
 from coexec.report.bound import bound_of
-from coexec.report.standings import Row, Standings, race_rows
+from coexec.report.race import Rival, race_rivals
+from coexec.report.ways import Way, gain_in_words
 from coexec.selection.decision import Candidate, Decision
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
-from coexec.selection.race import Lap, Outcome
 from coexec.settings import Settings
 from coexec.units import format_seconds
 from tests.helpers.busy_machine import used_by_others
@@ -65,9 +64,12 @@ def test_the_last_line_says_what_was_gained(
     plan_s: float, alone_s: float, base_s: float, end: str
 ) -> None:
     times_s = {"heft": plan_s, "cpu:0 alone": alone_s, "ORT": base_s}
-    rows = [Row(name, None, list, lambda: None, is_base=name == "ORT") for name in times_s]
-    outcome = Outcome({name: [Lap((s,), (s,))] * 3 for name, s in times_s.items()})
-    said = gain_in_words(Standings(rows, {}, outcome), "heft")
+    said = gain_in_words(
+        [
+            Way(name=name, paced_s=seconds, is_base=name == "ORT", is_plan=name == "heft")
+            for name, seconds in times_s.items()
+        ]
+    )
     times = f"({format_seconds(plan_s)} a request in place of {format_seconds(base_s)})"
     assert said.startswith(f"heft takes {plan_s / base_s:.2f} of the time of ORT {times} and ")
     alone = f"{plan_s / alone_s:.2f} of the time of cpu:0 alone"
@@ -81,13 +83,13 @@ def plan_on(device: str, engine: str = "onnxruntime", planner: str = "x") -> Pla
 
 
 def test_a_plan_that_is_there_twice_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standings, "Rest", lambda: SimpleNamespace(until_idle=lambda: True))
+    monkeypatch.setattr(race, "Rest", lambda: SimpleNamespace(until_idle=lambda: True))
     ran: list[str] = []
 
-    def row(name: str, plan: Plan | None) -> Row:
+    def rival(name: str, plan: Plan | None) -> Rival:
         segments = None if plan is None else derive(plan, load(branches()).graph).segments
-        run = partial(ran.append, name)
-        return Row(name, None, run, lambda: len(ran), segments, init_s=len(name))
+        way = Way(name=name, init_s=len(name), is_base=name == "ORT")
+        return Rival(way, partial(ran.append, name), lambda: len(ran), segments)
 
     # On one device, who made it and what it calls fused make no difference to what runs.
     again = replace(plan_on("cpu:0", planner="y"), fused=frozenset(plan_on("cpu:0").device_of))
@@ -98,16 +100,10 @@ def test_a_plan_that_is_there_twice_runs_once(monkeypatch: pytest.MonkeyPatch) -
         "ORT": None,
         "ORT, once more": None,
     }
-    rows = [row(name, plan) for name, plan in plans.items()]
-    rows[3].is_base = True
-    found = race_rows(rows, 3)
-    assert found.same_as == {"again": "one"} and "again" not in ran
+    ways = race_rivals([rival(name, plan) for name, plan in plans.items()], 3).ways
     assert {"one", "other engine", "ORT", "ORT, once more"} == set(ran)
-    one, again = found.facts(rows[0]), found.facts(rows[2])
-    assert again["same_as"] == "one" and again["name"] == "again"
-    assert {k: v for k, v in one.items() if k not in ("name", "same_as")} == {
-        k: v for k, v in again.items() if k not in ("name", "same_as")
-    }
+    assert [way.name for way in ways if way.same_as] == ["again"]
+    assert ways[2] == replace(ways[0], name="again", same_as="one")
 
 
 @pytest.mark.usefixtures("no_memory")
@@ -127,15 +123,15 @@ def test_equal_rows_are_named(folder: Path, capfd: pytest.CaptureFixture[str]) -
 def test_a_race_of_rows_knows_the_load_by_other_programs(
     monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
-    monkeypatch.setattr(standings, "REAL", used_by_others(share))
-    found = race_rows([Row("a", None, lambda: 0, lambda: 0)], 1)
-    assert found.outcome.others == pytest.approx(share)
+    monkeypatch.setattr(race, "REAL", used_by_others(share))
+    found = race_rivals([Rival(Way(name="a", is_base=True), lambda: 0, lambda: 0)], 1)
+    assert found.others == pytest.approx(share)
 
 
 def test_the_order_of_turns_rotates() -> None:
     order: list[str] = []
-    rows = [Row(name, None, partial(order.append, name), lambda: 0) for name in "abc"]
-    race_rows(rows, 3)
+    ways = [Way(name=name, is_base=name == "a") for name in "abc"]
+    race_rivals([Rival(w, partial(order.append, w.name), lambda: 0) for w in ways], 3)
     firsts = [a for a, b in zip(order, ["", *order], strict=False) if a != b]
     assert "".join(firsts[-9:]) == "abcbcacab"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coexec.cli.decisions import print_candidates
+from coexec.cli.decisions import candidate_lines
 from coexec.selection.decision import Candidate, Decision
 
 
@@ -13,6 +13,5 @@ def test_a_plan_that_is_only_the_first_is_not_called_taken(
         Candidate(("cpu:0",), "heft", status="taken", reason="the taken plan is clearly faster"),
         Candidate(("cpu:1",), "heft", reason="the taken plan is still faster"),
     )
-    print_candidates(Decision(rows), "first")
-    text = capfd.readouterr().out
+    text = "\n".join(candidate_lines(Decision(rows), "first"))
     assert text.count("the first plan is") == 2 and "taken plan" not in text

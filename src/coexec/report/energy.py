@@ -1,18 +1,14 @@
 """Energy of an inference on this machine, if its energy counters can be read."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coexec.errors import DeviceError
 from coexec.profiling.energy import CLASSES, EnergyMeter
 
-__all__ = ["MeasuredEnergy", "measured_energy"]
 
-
-@dataclass(frozen=True, slots=True)
-class MeasuredEnergy:
+class MeasuredEnergy(NamedTuple):
     """Joules of an inference, or why they are unknown."""
 
     energy_j: float | None = None
