@@ -4,14 +4,10 @@ A verb's file declares its options. Its function ``command`` has the slow import
 and completion need neither engines nor NumPy. A file with an object ``group`` has verbs of its own.
 """
 
-import ast
-import dataclasses
-import inspect
-import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import typer
@@ -29,7 +25,7 @@ _RESULTS: dict[tuple[str, str], type | Mapping[str, str]] = {}
 """Class of a verb's result, or the meaning of its fields, by module and name of its function."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Energy:
     """The energy of an inference by simulation."""
 
@@ -85,22 +81,9 @@ def prints(result: type | None = None, **fields: str) -> Callable[[_Command], _C
     return declare
 
 
-def fields_of(command: Any) -> Mapping[str, str]:
-    """The meaning of the fields of a command's JSON document, by name."""
-    result = _RESULTS.get((command.callback.__module__, command.callback.__name__), {})
-    return field_texts(result) if isinstance(result, type) else result
-
-
-def field_texts(result: type) -> Mapping[str, str]:
-    """The docstrings of a dataclass's fields by name, those of its bases at the end."""
-    texts: dict[str, str] = {}
-    for form in filter(dataclasses.is_dataclass, result.__mro__):
-        (body,) = ast.parse(textwrap.dedent(inspect.getsource(form))).body
-        assert isinstance(body, ast.ClassDef)
-        for field, text in pairwise(body.body):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                texts[ast.unparse(field.target)] = inspect.cleandoc(ast.literal_eval(text.value))
-    return texts
+def result_of(command: Any) -> type | Mapping[str, str]:
+    """What a command has declared with `prints`."""
+    return _RESULTS.get((command.callback.__module__, command.callback.__name__), {})
 
 
 class Verb(TyperCommand):
