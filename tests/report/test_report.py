@@ -8,7 +8,6 @@ from typing import Any
 import onnx
 import pytest
 
-from coexec.cli import main
 from coexec.errors import ExecutionError
 from coexec.report import answer as answer_module
 from coexec.report import gather, race
@@ -26,19 +25,7 @@ from coexec.settings import Settings
 from coexec.timing.trace import Span, Trace
 from tests.helpers.busy_machine import used_by_others
 from tests.helpers.small_models import branches
-from tests.report.conftest import two_cores
-from tests.report.test_page import data_of
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    onnx.save(branches(), str(tmp_path / "small.onnx"))
-    return tmp_path / "small.onnx"
-
-
-def report(model: Path, *words: str) -> int:
-    cache = ["--cache", str(model.parent / "cache"), "--output", str(model.with_suffix(".html"))]
-    return main(["report", str(model), *words, *cache, "--planners-s", "1"])
+from tests.report.conftest import data_of, report, two_cores
 
 
 def test_times_and_shares_agree_with_each_other(page: Path) -> None:
@@ -57,46 +44,25 @@ def test_times_and_shares_agree_with_each_other(page: Path) -> None:
     assert set(data["colours"]) == set(data["places"])
 
 
-def test_the_answer_names_the_bottleneck(page: Path) -> None:
-    assert any("of the critical path" in sentence for sentence in data_of(page)["answer"])
-
-
-def test_a_device_alone_has_one_prediction(page: Path) -> None:
+def test_the_answer_names_the_bottleneck_and_a_device_alone_has_one_prediction(page: Path) -> None:
     data = data_of(page)
+    assert any("of the critical path" in sentence for sentence in data["answer"])
     predicted_s = {row["name"]: row["predicted_s"] for row in data["rivals"]}
     first, second = (row["name"] for row in data["without"])
     without_s = [row["predicted_s"] for row in data["without"]]
     assert without_s == [predicted_s[f"{second} alone"], predicted_s[f"{first} alone"]]
-
-
-def test_a_pin_to_a_device_does_not_hinder_the_plan_without_it(page: Path) -> None:
-    assert all(row["predicted_s"] is not None for row in data_of(page)["without"])
+    assert None not in without_s  # a pin to a device does not hinder the plan without it
 
 
 def test_onnx_runtimes_own_session_is_the_row_of_share_one(model: Path) -> None:
     place = f"{two_cores().split(',')[0]}/onnxruntime"
     assert report(model, "--devices", place, "--repeats", "1") == 0
-    rows = data_of(model.with_suffix(".html"))["rivals"]
+    rows = data_of(model)["rivals"]
     (base,) = [row for row in rows if row["is_base"]]
     assert base["share"] == 1.0 and "ONNX Runtime's own session" in base["name"]
 
 
-def test_a_page_that_cannot_be_written_is_refused_before_the_model_is_read(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    output = tmp_path / "file" / "page.html"
-    assert main(["report", str(tmp_path / "absent.onnx"), "--output", str(output)]) == 3
-    assert "is not a folder" in capfd.readouterr().err
-
-
-def test_a_plan_without_a_device_has_a_time_limit(model: Path) -> None:
-    pair = two_cores().split(",")
-    pins = {"b0.a": pair[0], "b2.a": pair[1]}
-    prepared = prepare(
-        str(model),
-        Settings(devices=pair, planner="heft", pins=pins, cache=str(model.parent / "cache")),
-    )
+def test_a_plan_without_a_device_has_a_time_limit(prepared: Prepared) -> None:
     statuses = [row.status for row in without_devices(prepared, 0.0)]
     assert statuses == ["not tried: no time was left"] * 2
 
@@ -213,7 +179,7 @@ def test_the_race_of_auto_is_the_only_one(
 ) -> None:
     monkeypatch.setattr(gather, "race_rivals", None)  # a call is an error
     assert report(model, "--devices", two_cores(), "--repeats", "1") == 0
-    data = data_of(model.with_suffix(".html"))
+    data = data_of(model)
     assert [row["is_plan"] for row in data["rivals"]].count(True) == 1
     plan = next(row for row in data["rivals"] if row["is_plan"])
     assert plan["status"] == "taken" and plan["reason"] and plan["peak_bytes"] > 0
@@ -234,7 +200,7 @@ def test_a_phone_is_simulated_and_nothing_runs(
     assert report(model, "--platform", "kirin_990", "--planner", "heft", "--json") == 0
     facts = json.loads(capfd.readouterr().out)
     assert "simulated" in facts["answer"][1] and "failure" not in facts
-    data = data_of(model.with_suffix(".html"))
+    data = data_of(model)
     assert data["rivals"] == [] and data["measured"] is None and data["nodes"]
     assert "kirin_990" in data["facts"]["processor"]
 
@@ -244,7 +210,7 @@ def test_figures_from_a_busy_machine_are_in_doubt(
 ) -> None:
     monkeypatch.setattr(race, "REAL", used_by_others(0.5))
     assert report(model, "--devices", two_cores(), "--planner", "heft", "--repeats", "1") == 0
-    data = data_of(model.with_suffix(".html"))
+    data = data_of(model)
     assert data["doubt"] == "other programs used 50% of the processors' time during the race"
     assert data["facts"]["load while racing"] == "50% of the processors' time, by other programs"
 
@@ -261,7 +227,7 @@ def test_the_recorded_run_of_middle_length_is_shown(
 
     monkeypatch.setattr(gather, "RealRecorder", Recorder)
     assert report(model, "--devices", two_cores(), "--planner", "heft", "--repeats", "1") == 0
-    assert data_of(model.with_suffix(".html"))["measured"]["makespan_s"] == 0.2
+    assert data_of(model)["measured"]["makespan_s"] == 0.2
 
 
 def test_a_failed_run_leaves_a_page_with_what_happened_until_then(
@@ -274,23 +240,6 @@ def test_a_failed_run_leaves_a_page_with_what_happened_until_then(
     code = report(model, "--devices", two_cores(), "--planner", "heft", "--repeats", "1")
     said = capfd.readouterr().err
     assert code == 3 and "cpu:1 failed in segment 3" in said and "Traceback" not in said
-    data = data_of(model.with_suffix(".html"))
+    data = data_of(model)
     assert "cpu:1 failed in segment 3" in data["failure"]
     assert data["tasks"] and data["measured"]["blocks"] and not data["rivals"]
-
-
-def test_a_file_that_is_no_model_leaves_no_page(
-    model: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    model.write_text("no model")
-    assert report(model) == 3
-    assert not model.with_suffix(".html").exists()
-    assert len(capfd.readouterr().err.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    "words", [("--repeats", "-1"), ("--planners-s", "-1"), ("--planners-s", "nan")]
-)
-def test_numbers_without_a_meaning_are_refused(model: Path, words: tuple[str, str]) -> None:
-    cache = ["--cache", str(model.parent / "cache")]
-    assert main(["report", str(model), *cache, *words]) == 2

@@ -89,26 +89,21 @@ def _groups(reasons: "Sequence[Reason]") -> "Table":
     groups: dict[tuple[Group, str, str], list[Reason]] = {}
     for reason in reasons:
         groups.setdefault((reason.group, reason.device, reason.engine), []).append(reason)
-
-    def computing_s(own: "list[Reason]") -> float:
-        return sum(reason.predicted_s for reason in own)
-
-    def elsewhere(own: "list[Reason]") -> str | None:
+    rows = []
+    for (group, device, engine), own in groups.items():
+        computing_s = sum(reason.predicted_s for reason in own)
         later_s = [r.elsewhere.end_s - r.here.end_s for r in own if r.elsewhere is not None]
-        if not later_s or own[0].group == "even":
-            return None
-        median_s = statistics.median(later_s)
-        return f"{format_seconds(abs(median_s))} {'later' if median_s > 0 else 'sooner'}"
-
+        elsewhere = ""
+        if later_s and group != "even":
+            median_s = statistics.median(later_s)
+            elsewhere = f"{format_seconds(abs(median_s))} {'later' if median_s > 0 else 'sooner'}"
+        rows.append((computing_s, GROUPS[group], f"{device}/{engine}", len(own), elsewhere))
     return show(
-        sorted(groups.values(), key=computing_s, reverse=True),
-        {
-            "why": lambda own: GROUPS[own[0].group],
-            "where": lambda own: f"{own[0].device}/{own[0].engine}",
-            "tasks": len,
-            "computing": lambda own: format_seconds(computing_s(own)),
-            "elsewhere (median)": elsewhere,
-        },
+        (
+            (why, where, tasks, format_seconds(seconds), elsewhere)
+            for seconds, why, where, tasks, elsewhere in sorted(rows, reverse=True)
+        ),
+        ("why", "where", "tasks", "computing", "elsewhere (median)"),
     )
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # imports would add to the memory of the process that runs ON
     from coexec.plan.plan import Plan
     from coexec.selection.planning_context import PlanningContext
 
-__all__ = ["of_onnx_runtime", "of_plan"]
 
 _RUNS = 2
 
