@@ -20,7 +20,6 @@ from coexec.report.peak import of_onnx_runtime, of_plan
 from coexec.report.ways import Way
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
-from coexec.selection.decision import Candidate
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 from coexec.selection.quiet_moment import REAL, Rest
@@ -130,28 +129,17 @@ def _alone(plan: Prepared) -> dict[str, float | None]:
     else the devices of the plan, if there are several."""
     if plan.work.settings.plan is not None:
         return dict.fromkeys(plan.work.device_names) if len(plan.work.device_names) > 1 else {}
-    known = plan.system.names
     planned = {str(place): place.device for place in plan.system.places}
-    considered = {
-        c.devices[0]: _single_s(plan, c, planned)
-        for c in plan.candidates
-        if len(c.devices) == 1 and c.is_able and c.status != "left out"
-    }
-    if considered:
-        return considered
-    return {name: alone_s(plan, name) for name in known} if len(known) > 1 else {}
-
-
-def _single_s(plan: Prepared, candidate: Candidate, planned: Mapping[str, str]) -> float | None:
-    """Predicted seconds of a candidate with one device: in the system of the plan, if that has the
-    device with the same engine.
-
-    Args:
-        planned: devices of the plan's system by place.
-    """
-    (name,) = candidate.devices
-    place = next((each for each in (name, f"{name}/onnxruntime") if each in planned), None)
-    return candidate.predicted_s if place is None else alone_s(plan, planned[place])
+    alone: dict[str, float | None] = {}
+    for candidate in plan.candidates:
+        if len(candidate.devices) == 1 and candidate.is_able and candidate.status != "left out":
+            (name,) = candidate.devices
+            # The system of the plan predicts it, if that has the device with the same engine.
+            place = next((p for p in (name, f"{name}/onnxruntime") if p in planned), None)
+            predicted_s = candidate.predicted_s
+            alone[name] = predicted_s if place is None else alone_s(plan, planned[place])
+    known = plan.system.names if len(plan.system.names) > 1 else ()
+    return alone or {name: alone_s(plan, name) for name in known}
 
 
 def alone_rivals(
