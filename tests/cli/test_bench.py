@@ -18,7 +18,7 @@ from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance
 from coexec.report import peak, race
 from coexec.report.bound import bound_of
-from coexec.report.race import Rival, race_rivals
+from coexec.report.race import RaceEntry, race_rivals
 from coexec.report.ways import Way, gain_in_words
 from coexec.selection.decision import Candidate, Decision
 from coexec.selection.planning_context import PlanningContext
@@ -77,10 +77,10 @@ def test_a_plan_that_is_there_twice_runs_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(race, "Rest", lambda: SimpleNamespace(until_idle=lambda: True))
     ran: list[str] = []
 
-    def rival(name: str, plan: Plan | None) -> Rival:
+    def rival(name: str, plan: Plan | None) -> RaceEntry:
         segments = None if plan is None else derive(plan, load(branches()).graph).segments
         way = Way(name=name, init_s=len(name), is_base=name == "ORT")
-        return Rival(way, partial(ran.append, name), lambda: len(ran), segments)
+        return RaceEntry(way, partial(ran.append, name), lambda: len(ran), segments)
 
     # On one device, who made it and what it calls fused make no difference to what runs.
     again = replace(plan_on("cpu:0", planner="y"), fused=frozenset(plan_on("cpu:0").device_of))
@@ -112,14 +112,14 @@ def test_a_race_knows_the_load_by_other_programs(
     monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
     monkeypatch.setattr(race, "REAL", used_by_others(share))
-    found = race_rivals([Rival(Way(name="a", is_base=True), lambda: 0, lambda: 0)], 1)
+    found = race_rivals([RaceEntry(Way(name="a", is_base=True), lambda: 0, lambda: 0)], 1)
     assert found.others == pytest.approx(share)
 
 
 def test_the_order_of_turns_rotates() -> None:
     order: list[str] = []
     ways = [Way(name=name, is_base=name == "a") for name in "abc"]
-    race_rivals([Rival(w, partial(order.append, w.name), lambda: 0) for w in ways], 3)
+    race_rivals([RaceEntry(w, partial(order.append, w.name), lambda: 0) for w in ways], 3)
     firsts = [a for a, b in zip(order, ["", *order], strict=False) if a != b]
     assert "".join(firsts[-9:]) == "abcbcacab"
 

@@ -14,7 +14,7 @@ from coexec.cli.options import (
     TraceOpt,
     verb,
 )
-from coexec.cli.verbs import Answer
+from coexec.cli.verbs import VerbOutput
 
 if TYPE_CHECKING:
     from coexec.report.ways import Way
@@ -53,7 +53,7 @@ def command(
     check: CheckOpt = False,
     gantt: Annotated[bool, typer.Option(help="Draw a run of the plan.")] = False,
     trace: TraceOpt = None,
-) -> Answer:
+) -> VerbOutput:
     """Compare the plan with each device alone and with ONNX Runtime on the same cores.
 
     All take turns in one process, so that a noisy machine disturbs all alike. A turn begins when no
@@ -139,7 +139,7 @@ def command(
         if checked is None or checked.error is None:
             yield f"verdict: {gain_in_words(result.rows)}"
 
-    return Answer(result, text(), None if checked is None else checked.error)
+    return VerbOutput(result, text(), None if checked is None else checked.error)
 
 
 def _tables(found: Bench) -> Iterator[Any]:

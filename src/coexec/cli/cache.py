@@ -8,7 +8,7 @@ import typer
 from typer.main import get_command
 
 from coexec.cli.options import DebugOpt, JsonOpt, SettingOptions, takes
-from coexec.cli.verbs import Answer, prints
+from coexec.cli.verbs import VerbOutput, prints
 from coexec.errors import StoreError
 from coexec.units import format_bytes, format_since, parse_bytes
 
@@ -58,7 +58,7 @@ class CacheContents:
 
 
 @dataclass(frozen=True)
-class Freed:
+class Removal:
     """What was removed from the cache."""
 
     folder: str
@@ -87,7 +87,7 @@ def command(
         kinds = contents(cache.root)
         limited_bytes = sum(c.size_bytes for c in kinds if c.kind not in _OUTSIDE)
         found = CacheContents(str(cache.root), cache.limit_bytes, limited_bytes, kinds)
-        Answer(found, _text(found)).print(json)
+        VerbOutput(found, _text(found)).print(json)
 
 
 def _text(found: CacheContents) -> Iterator[Any]:
@@ -111,7 +111,7 @@ def _text(found: CacheContents) -> Iterator[Any]:
 
 
 @_verbs.command("trim")
-@prints(Freed)
+@prints(Removal)
 @takes("cache")
 def trim_command(
     context: Context,
@@ -141,7 +141,7 @@ def trim_command(
 
 
 @_verbs.command("clear")
-@prints(Freed)
+@prints(Removal)
 @takes("cache")
 def clear_command(
     context: Context,
@@ -178,7 +178,7 @@ def _sizes(cache: "Cache") -> dict[str, int]:
     return {content.kind: content.size_bytes for content in contents(cache.root)}
 
 
-def _freed(cache: "Cache", before: Mapping[str, int]) -> Answer:
+def _freed(cache: "Cache", before: Mapping[str, int]) -> VerbOutput:
     """What was removed since the cache had the sizes ``before``."""
     after = _sizes(cache)
     freed = {kind: size - after[kind] for kind, size in before.items() if size > after[kind]}
@@ -187,7 +187,7 @@ def _freed(cache: "Cache", before: Mapping[str, int]) -> Answer:
         f"freed {format_bytes(sum(freed.values()))}{details}",
         f"{format_bytes(sum(after.values()))} left in {cache.root}",
     )
-    return Answer(Freed(str(cache.root), freed, after), lines)
+    return VerbOutput(Removal(str(cache.root), freed, after), lines)
 
 
 group = get_command(_verbs)

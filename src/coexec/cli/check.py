@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from coexec.cli.options import PLANNED, ModelOrExportArg, SettingOptions, verb
-from coexec.cli.verbs import Answer
+from coexec.cli.verbs import VerbOutput
 from coexec.model.probe_names import ProbeName
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """A plan or its tasks, compared with ONNX Runtime."""
 
     differences: Mapping[str, float] | None = None
@@ -29,7 +29,7 @@ class Checked:
     """With --tasks: the first task that differs, with its facts; null: none does."""
 
 
-@verb(Checked, *PLANNED)
+@verb(CheckResult, *PLANNED)
 def command(
     model: ModelOrExportArg,
     options: SettingOptions,
@@ -44,7 +44,7 @@ def command(
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="With --tasks: list every task.")] = False,
-) -> Answer:
+) -> VerbOutput:
     """Compare the outputs of a plan with ONNX Runtime's for the same inputs: random ones, or those
     of --inputs, or, with --probe, the same with other float values. Exit code 1 if they differ.
 
@@ -66,7 +66,9 @@ def command(
         source, config = resolve_export(model, options.settings(progress=tell))
         if tasks:
             compared = task_comparison.compare(source, config, tell, probe)
-            return Answer(Checked(**compared.facts()), compared.text(every), compared.error())
+            return VerbOutput(
+                CheckResult(**compared.facts()), compared.text(every), compared.error()
+            )
         prepared = prepare(source, config)
         work = prepared.work
         feeds, _ = accepted(work.given, probe)
@@ -78,4 +80,4 @@ def command(
     lines = [f"{name} differs by {d:.1e}" for name, d in checked.differences.items()]
     lines.append(f"{checked.verdict}{note if prepared.plan.as_given else ''}")
     text = [] if checked.error is not None else lines
-    return Answer(Checked(checked.differences), text, checked.error)
+    return VerbOutput(CheckResult(checked.differences), text, checked.error)

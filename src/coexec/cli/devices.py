@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coexec.cli.options import SettingOptions, verb
-from coexec.cli.verbs import Answer
+from coexec.cli.verbs import VerbOutput
 
 if TYPE_CHECKING:
     from coexec.engines.registry import Driven
@@ -25,7 +25,7 @@ class Devices:
 
 
 @verb(Devices, "fresh")
-def command(options: SettingOptions) -> Answer:
+def command(options: SettingOptions) -> VerbOutput:
     """List this machine's processors and the engines that compute on them. cpu:0-3 may be used in
     parts: cpu:0-1,cpu:2-3. --fresh tries all engines again."""
     from coexec.engines.names import default_names
@@ -33,7 +33,7 @@ def command(options: SettingOptions) -> Answer:
 
     clusters = [describe(name) for name in default_names()]
     found = Devices(clusters, processors(fresh=options.settings().fresh), broken())
-    return Answer(found, _text(found))
+    return VerbOutput(found, _text(found))
 
 
 def _text(found: Devices) -> Iterator[Any]:

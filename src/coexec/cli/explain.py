@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coexec.cli.options import PLANNED, ModelArg, PlatformOpt, SettingOptions, verb
-from coexec.cli.verbs import Answer, Energy
+from coexec.cli.verbs import Energy, VerbOutput
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,7 +33,7 @@ def command(
     platform: PlatformOpt = None,
     top: Annotated[int, typer.Option(help="Tasks to list, the longest first.")] = 10,
     every: Annotated[bool, typer.Option("--all", help="List every task.")] = False,
-) -> Answer:
+) -> VerbOutput:
     """Say what auto considered, with the reason for each candidate; and why tasks are where they
     are: how much later the result of each, moved alone, would be where it is read. Groups of equal
     reasons first, then the longest tasks, or --all. Measured times are of tasks one after the
@@ -75,7 +75,7 @@ def command(
                 f"the {top} longest of {len(reasons)} tasks; --all lists every one, --top N more"
             )
 
-    return Answer(result, text())
+    return VerbOutput(result, text())
 
 
 def _groups(reasons: "Sequence[Reason]") -> "Table":

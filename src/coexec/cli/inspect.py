@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coexec.cli.options import ModelArg, SettingOptions, device_names, verb
-from coexec.cli.verbs import Answer
+from coexec.cli.verbs import VerbOutput
 
 if TYPE_CHECKING:
     from coexec.engines.base import OpenEngine
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ModelFacts:
+class Inspection:
     """What a model is made of."""
 
     tasks: int
@@ -47,7 +47,7 @@ class ModelFacts:
     """With --device: the tasks that it runs, and why it does not run the others."""
 
 
-@verb(ModelFacts, "shapes", "values", "examples", "cache")
+@verb(Inspection, "shapes", "values", "examples", "cache")
 def command(
     model: ModelArg,
     options: SettingOptions,
@@ -56,7 +56,7 @@ def command(
         bool, typer.Option(help="Bytes of intermediate tensors, and their bound.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="What this device runs.")] = None,
-) -> Answer:
+) -> VerbOutput:
     """Show tasks, FLOPs, bytes, width and critical path. --tasks lists every task. --memory lists
     the bytes of intermediate tensors on one device, in one buffer and in shared objects, and the
     lower bound of each. --device lists what a device runs and what not."""
@@ -78,7 +78,7 @@ def command(
     macs: Counter[str] = Counter()
     for task in graph.tasks:
         macs[task.kind] += task.macs
-    facts = ModelFacts(
+    facts = Inspection(
         len(graph.tasks),
         len({task.signature for task in graph.tasks}),
         graph.macs,
@@ -94,12 +94,12 @@ def command(
         None if device is None else _support(graph, work.devices[0].first),
     )
     if facts.device is not None:
-        return Answer(facts, _of_device(facts, facts.device))
+        return VerbOutput(facts, _of_device(facts, facts.device))
     if tasks:
-        return Answer(facts, map(format_graph, [graph]))
+        return VerbOutput(facts, map(format_graph, [graph]))
     if facts.memory is not None:
-        return Answer(facts, _of_memory(facts.memory))
-    return Answer(facts, _text(facts, graph))
+        return VerbOutput(facts, _of_memory(facts.memory))
+    return VerbOutput(facts, _text(facts, graph))
 
 
 def _memory(graph: "Graph") -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _support(graph: "Graph", engine: "OpenEngine") -> dict[str, Any]:
     }
 
 
-def _text(facts: ModelFacts, graph: "Graph") -> Iterator[Any]:
+def _text(facts: Inspection, graph: "Graph") -> Iterator[Any]:
     from coexec.cli.console import show, text_of
     from coexec.units import format_count
 
@@ -192,7 +192,7 @@ def _of_memory(memory: Mapping[str, Any]) -> Iterator[Any]:
     yield show(rows, ("strategy", "shares", "total", "bound", "of the bound"))
 
 
-def _of_device(facts: ModelFacts, device: Mapping[str, Any]) -> Iterator[Any]:
+def _of_device(facts: Inspection, device: Mapping[str, Any]) -> Iterator[Any]:
     from coexec.cli.console import show
     from coexec.units import format_count
 

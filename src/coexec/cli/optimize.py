@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coexec.cli.options import CHOOSING, ModelArg, SettingOptions, default_plan, verb
-from coexec.cli.verbs import Answer
+from coexec.cli.verbs import VerbOutput
 
 TimeOpt = Annotated[float, typer.Option("--time", help="Seconds for all of it.")]
 PlanFileOpt = Annotated[
@@ -18,7 +18,7 @@ PlanFileOpt = Annotated[
 
 
 @dataclass(frozen=True)
-class Optimized:
+class OptimizeResult:
     """The fastest way that was found to run a model."""
 
     verdict: str
@@ -54,10 +54,10 @@ class Optimized:
     """The file of the plan; null: none was kept."""
 
 
-@verb(Optimized, *CHOOSING)
+@verb(OptimizeResult, *CHOOSING)
 def command(
     model: ModelArg, options: SettingOptions, time: TimeOpt = 30.0, output: PlanFileOpt = None
-) -> Answer:
+) -> VerbOutput:
     """Find the fastest way to run a model within --time seconds, and say whether it is worth it.
 
     The plan is kept where it is clearly faster than ONNX Runtime's own session; then a line says
@@ -80,7 +80,7 @@ def command(
         write_file(file, kept)
     plan, decision = verdict.plan, verdict.decision
     same = ("is_faster", "ratio", "refused", "is_earlier", "untried", "doubt", "unfinished")
-    result = Optimized(
+    result = OptimizeResult(
         verdict=str(verdict),
         onnx_runtime_s=None if plan is None else plan.reference_s,
         plan_s=None if plan is None else plan.measured_s,
@@ -114,4 +114,4 @@ def command(
             yield f"\nThe candidates{when}:"
             yield from candidate_lines(decision, "first")
 
-    return Answer(result, text())
+    return VerbOutput(result, text())

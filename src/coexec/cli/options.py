@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from coexec.cli.verbs import Answer, prints
+from coexec.cli.verbs import VerbOutput, prints
 from coexec.errors import UsageError
 from coexec.settings import Settings
 
@@ -129,16 +129,18 @@ def takes(*settings: str) -> Callable[[_Command], _Command]:
     return decorate
 
 
-def verb(result: type, *settings: str) -> Callable[[Callable[..., Answer]], Callable[..., None]]:
-    """Decorator of a verb's function, which returns an `Answer`.
+def verb(
+    result: type, *settings: str
+) -> Callable[[Callable[..., VerbOutput]], Callable[..., None]]:
+    """Decorator of a verb's function, which returns a `VerbOutput`.
 
     The verb gets the options of settings as by `takes`, and --json and --debug.
 
     Args:
-        result: the class of the answer's result.
+        result: the class of its result.
     """
 
-    def decorate(command: Callable[..., Answer]) -> Callable[..., None]:
+    def decorate(command: Callable[..., VerbOutput]) -> Callable[..., None]:
         @functools.wraps(command)
         def called(*, json: bool, debug: bool, **arguments: Any) -> None:
             command(**arguments).print(json)

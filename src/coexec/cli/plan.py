@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from coexec.cli.options import PLANNING, ModelArg, PlatformOpt, SettingOptions, verb
-from coexec.cli.verbs import Answer, Energy
+from coexec.cli.verbs import Energy, VerbOutput
 
 PlanFileOpt = Annotated[Path | None, typer.Option("--output", help="A file for the plan.")]
 
 
 @dataclass(frozen=True)
-class Planned(Energy):
+class PlanPrediction(Energy):
     """A plan file, and what the plan takes."""
 
     format: int
@@ -37,7 +37,7 @@ class Planned(Energy):
     """Whether one engine runs the model as it was given."""
 
 
-@verb(Planned, *PLANNING)
+@verb(PlanPrediction, *PLANNING)
 def command(
     model: ModelArg,
     options: SettingOptions,
@@ -46,7 +46,7 @@ def command(
     programs: Annotated[
         bool, typer.Option("--programs", help="Print the steps of each device.")
     ] = False,
-) -> Answer:
+) -> VerbOutput:
     """Plan a model and print the prediction; --output keeps the plan for coexec run --plan.
 
     --programs prints the steps of each device: it waits for segments of other devices, copies the
@@ -74,7 +74,7 @@ def command(
     if output is not None:
         write_file(output, text_of(plan, prepared.graph, prepared.origin.shapes))
     bound = bound_of(prepared)
-    result = Planned(
+    result = PlanPrediction(
         **json.loads(plan.to_json()),
         predicted_s=trace.makespan_s,
         segments=len(schedule.segments),
@@ -102,4 +102,4 @@ def command(
         "written": None if output is None else str(output),
     }
     listed = [f"\n{text(steps, schedule)}"] if programs else []
-    return Answer(result, chain(decision_lines(prepared.decision), labelled(lines), listed))
+    return VerbOutput(result, chain(decision_lines(prepared.decision), labelled(lines), listed))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from coexec.cli.options import SAMPLES, SettingOptions, verb
-from coexec.cli.verbs import Answer
+from coexec.cli.verbs import VerbOutput
 
 if TYPE_CHECKING:
     from coexec.costs.table import CostTable
@@ -54,7 +54,7 @@ def command(
     top: Annotated[int, typer.Option(help="Tasks to list, the longest first.")] = 20,
     train: TrainOpt = False,
     samples: SamplesOpt = SAMPLES,
-) -> Answer:
+) -> VerbOutput:
     """Show the seconds of every task on every device. Times of earlier measurements are used, also
     of other sizes (~); tasks are measured where an error could change a plan. --fresh measures all
     tasks. --pieces measures parts of tasks too, which takes some minutes; planners that divide
@@ -97,7 +97,7 @@ def command(
         ],
         **system.to_json(),
     )
-    return Answer(result, _text(cost, system, work.model.graph, top, doubts))
+    return VerbOutput(result, _text(cost, system, work.model.graph, top, doubts))
 
 
 def _by_name(values: Mapping[Any, Any]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _by_name(values: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def _trained(options: SettingOptions, samples: int) -> Answer:
+def _trained(options: SettingOptions, samples: int) -> VerbOutput:
     """The rates of kernels on each device, learnt from made-up networks."""
     from coexec.cli.console import show
     from coexec.cli.progress import progress
@@ -127,7 +127,7 @@ def _trained(options: SettingOptions, samples: int) -> Answer:
         )
         for place, kinds in predictors.items()
     )
-    return Answer(Profile(predictors=predictors), tables)
+    return VerbOutput(Profile(predictors=predictors), tables)
 
 
 def _text(

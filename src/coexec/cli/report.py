@@ -15,7 +15,7 @@ from coexec.cli.options import (
     default_report,
     verb,
 )
-from coexec.cli.verbs import Answer
+from coexec.cli.verbs import VerbOutput
 
 if TYPE_CHECKING:
     from coexec.report.ways import Way
@@ -57,7 +57,7 @@ def command(
         int, typer.Option(help="Rounds of the race, if auto has raced nothing; 0: nothing runs.")
     ] = 10,
     planners_s: PlannersOpt = 20.0,
-) -> Answer:
+) -> VerbOutput:
     """Write one HTML page about a model, which works offline: what was chosen and why, all ways to
     run the model side by side, the schedule as simulated and as measured, the graph, all planners,
     and every task with its time on every device.
@@ -91,4 +91,4 @@ def command(
     write_file(file, page_of(contents))
     doubt = [] if contents.doubt is None else [f"in doubt: {contents.doubt}"]
     lines = [*contents.answer, *doubt, f"report: {file}, open it in a browser"]
-    return Answer(Report(str(file), contents.answer, contents.doubt, contents.rivals), lines)
+    return VerbOutput(Report(str(file), contents.answer, contents.doubt, contents.rivals), lines)

@@ -13,11 +13,11 @@ from coexec.cli.options import (
     TraceOpt,
     verb,
 )
-from coexec.cli.verbs import Answer
+from coexec.cli.verbs import VerbOutput
 
 
 @dataclass(frozen=True)
-class Ran:
+class RunResult:
     """A run of a plan."""
 
     latency_s: float
@@ -33,14 +33,14 @@ class Ran:
     """Why not."""
 
 
-@verb(Ran, *PLANNED, "waiting")
+@verb(RunResult, *PLANNED, "waiting")
 def command(
     model: ModelOrExportArg,
     options: SettingOptions,
     output: OutputOpt = None,
     check: CheckOpt = False,
     trace: TraceOpt = None,
-) -> Answer:
+) -> VerbOutput:
     """Run a model once, after two runs to warm up.
 
     --inputs and --output name .npz files; without --inputs, random numbers are used. --check
@@ -97,5 +97,5 @@ def command(
         if checked is not None and checked.error is None:
             yield f"check: {checked.verdict}"
 
-    result = Ran(ran.makespan_s, differences, busy_s, energy_j, unknown)
-    return Answer(result, text(), None if checked is None else checked.error)
+    result = RunResult(ran.makespan_s, differences, busy_s, energy_j, unknown)
+    return VerbOutput(result, text(), None if checked is None else checked.error)

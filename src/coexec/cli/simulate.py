@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from coexec.cli.options import ModelArg, PlatformOpt, SettingOptions, TraceOpt, verb
-from coexec.cli.verbs import Answer, Energy
+from coexec.cli.verbs import Energy, VerbOutput
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def command(
     platform: PlatformOpt = None,
     requests: Annotated[int, typer.Option(help="One behind the other.")] = 1,
     trace: TraceOpt = None,
-) -> Answer:
+) -> VerbOutput:
     """Simulate a plan, given with --plan or made now, and draw it.
 
     On this machine's devices, the planner auto runs what it chooses from. With --platform nothing
@@ -61,4 +61,4 @@ def command(
         f"simulated: {format_seconds(seconds)} for {requests} request(s), "
         f"{format_seconds(seconds / requests)} each",
     ]
-    return Answer(result, [*lines, *([f"energy: {result.energy}"] if result.energy else [])])
+    return VerbOutput(result, [*lines, *([f"energy: {result.energy}"] if result.energy else [])])

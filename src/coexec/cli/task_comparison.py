@@ -37,7 +37,7 @@ class Comparisons:
         return next((each for each in both if each.verdict == verdict), None)
 
     def facts(self) -> dict[str, Any]:
-        """The fields of `coexec.cli.check.Checked`."""
+        """The fields of `coexec.cli.check.CheckResult`."""
         first = self.first("differs")
         return {
             "counts": dict(Counter(each.verdict for each in self.tasks)),

@@ -43,7 +43,7 @@ class Energy:
         return f"{format_joules(self.energy_j)} ({', '.join(each)}), simulated"
 
 
-class Answer(NamedTuple):
+class VerbOutput(NamedTuple):
     """What a verb found, for programs and for people."""
 
     result: Any

@@ -33,7 +33,7 @@ from coexec.report.contents import (
 from coexec.report.explained import explained, measured_in_place
 from coexec.report.layout import positions, repeats
 from coexec.report.race import (
-    Rival,
+    RaceEntry,
     alone_rivals,
     onnx_runtime_rival,
     plan_rival,
@@ -173,7 +173,7 @@ class _Gathering:
         facts = {"load while racing": load, "rounds": str(rounds)}
         self._add(facts={**self.contents.facts, **facts})
 
-    def _start_and_memory(self, plan: Rival, base: Rival) -> None:
+    def _start_and_memory(self, plan: RaceEntry, base: RaceEntry) -> None:
         """Figures that are no part of the race of planner "auto", of its plan and of ONNX Runtime's
         session."""
         rows = list(self.contents.rivals)

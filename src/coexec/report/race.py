@@ -28,7 +28,7 @@ from coexec.timing.simulate import simulate
 
 
 @dataclass(frozen=True)
-class Rival:
+class RaceEntry:
     """A way to run the model that can be raced."""
 
     way: Way
@@ -39,7 +39,7 @@ class Rival:
     segments: tuple[Segment, ...] | None = None
     """Segments in order; None if another program runs the model."""
 
-    def is_same(self, other: "Rival") -> bool:
+    def is_same(self, other: "RaceEntry") -> bool:
         """Whether both run the same segments, so that their times differ by noise only."""
         return self.segments is not None and self.segments == other.segments
 
@@ -61,7 +61,7 @@ class Standings:
         return min(figure_s for figure_s in figures_s if figure_s is not None)
 
 
-def race_rivals(rivals: Sequence[Rival], rounds: int) -> Standings:
+def race_rivals(rivals: Sequence[RaceEntry], rounds: int) -> Standings:
     """Race the rivals, each plan once; then measure energy and memory of each plan. One of them is
     the base of all ratios."""
     ran_for = {r.way.name: next(o for o in rivals if o is r or o.is_same(r)) for r in rivals}
@@ -144,7 +144,7 @@ def _alone(plan: Prepared) -> dict[str, float | None]:
 
 def alone_rivals(
     plan: Prepared, feeds: Mapping[str, Array], stack: ExitStack
-) -> tuple[list[Rival], dict[str, str]]:
+) -> tuple[list[RaceEntry], dict[str, str]]:
     """The single devices, and why one is left out: it cannot be open beside the others."""
     work, rivals, left_out = plan.work, [], {}
     for name, predicted_s in _alone(plan).items():
@@ -161,17 +161,17 @@ def alone_rivals(
 
 def plan_rival(
     plan: Prepared, way: Way, feeds: Mapping[str, Array], stack: ExitStack
-) -> tuple[Rival, Runner]:
+) -> tuple[RaceEntry, Runner]:
     """A plan that was started, and its runner."""
     Rest().until_idle()
     start_s = time.perf_counter()
     executor = stack.enter_context(plan.work.start(plan))
     way = replace(way, init_s=time.perf_counter() - start_s)
     run, peak = partial(executor.run, feeds), partial(of_plan, plan.work, plan.plan, feeds)
-    return Rival(way, run, peak, plan.compiled.segments), executor
+    return RaceEntry(way, run, peak, plan.compiled.segments), executor
 
 
-def onnx_runtime_rival(work: PlanningContext, feeds: Mapping[str, Array]) -> Rival:
+def onnx_runtime_rival(work: PlanningContext, feeds: Mapping[str, Array]) -> RaceEntry:
     """ONNX Runtime, the base, with as many threads as the devices have cores."""
     threads = max(1, sum(len(device.spec.cores) for device in work.devices))
     name = f"ONNX Runtime, {threads} thread{'s' if threads > 1 else ''}"
@@ -179,4 +179,4 @@ def onnx_runtime_rival(work: PlanningContext, feeds: Mapping[str, Array]) -> Riv
     start_s = time.perf_counter()
     session = work.given.onnx_runtime(threads)
     way = Way(name=name, is_base=True, init_s=time.perf_counter() - start_s)
-    return Rival(way, bound_run(session, feeds), partial(of_onnx_runtime, work, threads, feeds))
+    return RaceEntry(way, bound_run(session, feeds), partial(of_onnx_runtime, work, threads, feeds))
