@@ -45,21 +45,21 @@ _OUTSIDE = ("profiles", "trials", "engines", "exports", "drafts", "other")
 
 @dataclass(frozen=True)
 class CacheContents:
-    """What the cache holds."""
+    """Contents of the cache, by kind."""
 
     folder: str
     """The cache folder."""
     limit_bytes: int
-    """What entries and weights may take."""
+    """Most bytes of entries and weights."""
     limited_bytes: int
-    """What they take."""
+    """Bytes of entries and weights."""
     kinds: "Sequence[Content]"
     """By kind: count, size_bytes, used_s in seconds since 1970."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What was removed from the cache."""
+    """Bytes that were removed from the cache."""
 
     folder: str
     """The cache folder."""
@@ -179,7 +179,7 @@ def _sizes(cache: "Cache") -> dict[str, int]:
 
 
 def _freed(cache: "Cache", before: Mapping[str, int]) -> VerbOutput:
-    """What was removed since the cache had the sizes ``before``."""
+    """The difference from the sizes ``before``."""
     after = _sizes(cache)
     freed = {kind: size - after[kind] for kind, size in before.items() if size > after[kind]}
     details = "".join(f", {kind} {format_bytes(size)}" for kind, size in freed.items())

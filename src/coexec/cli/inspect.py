@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a model is made of."""
+    """Tasks, operators and memory of a model."""
 
     tasks: int
     """Number of tasks."""

@@ -45,7 +45,7 @@ class OptimizeResult:
     others: float
     """Share of the processors' time that other programs used."""
     doubt: str | None
-    """What the next call goes on with; null: nothing."""
+    """Open questions, with which the next call goes on; null: none."""
     unfinished: str | None
     """The step in which the time was over; null: none."""
     peak_bytes: int | None

@@ -35,7 +35,7 @@ class Profile:
     pieces_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """By place and part of a task, seconds."""
     layout_changes: Sequence[Mapping[str, Any]] = ()
-    """What it costs to read tensors in another layout."""
+    """Costs of reading tensors in another layout."""
     devices: Sequence[Mapping[str, Any]] = ()
     """The devices with their engines."""
     links: Sequence[Mapping[str, Any]] = ()

@@ -39,7 +39,7 @@ class Report:
     report: str
     """The file."""
     answer: Sequence[str]
-    """Sentences: what was chosen, what it gains, why, what bounds it, and what would help."""
+    """Sentences: the choice, its gain, the reason, the bottleneck, and what would help."""
     doubt: str | None
     """Why the choice of auto is not certain; null: it is, or auto did not choose."""
     rivals: "Sequence[Way]"

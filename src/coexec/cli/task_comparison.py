@@ -47,7 +47,7 @@ class Comparisons:
         }
 
     def error(self) -> ExecutionError | None:
-        """What is wrong, in a sentence: a task or segment differs, or one failed."""
+        """The fault in a sentence: a task or segment differs, or one failed."""
         if (first := self.first("differs")) is not None:
             return CheckError(self._fault(first))
         if (failed := self.first("failed")) is not None:

@@ -44,7 +44,7 @@ class Energy:
 
 
 class VerbOutput(NamedTuple):
-    """What a verb found, for programs and for people."""
+    """The output of a verb, for programs and for people."""
 
     result: Any
     """A dataclass: its fields are the members of the JSON document."""
@@ -82,7 +82,7 @@ def prints(result: type | None = None, **fields: str) -> Callable[[_Command], _C
 
 
 def result_of(command: Any) -> type | Mapping[str, str]:
-    """What a command has declared with `prints`."""
+    """The declaration of a command by `prints`."""
     return _RESULTS.get((command.callback.__module__, command.callback.__name__), {})
 
 

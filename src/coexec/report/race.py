@@ -32,7 +32,7 @@ class RaceEntry:
     """A way to run the model that can be raced."""
 
     way: Way
-    """What is known of it before the race."""
+    """Its figures before the race."""
     run: Callable[[], Any]
     peak: Callable[[], int | None]
     """Measures the peak memory in bytes."""
