@@ -3,16 +3,19 @@
 python tests/helpers/cli_page.py    # write the page again
 """
 
-from collections.abc import Iterator
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from coexec.cli.app import group
 from coexec.cli.exits import EXIT_CODES
 from coexec.cli.output import SCHEMA
-from coexec.cli.verbs import Verb, fields_of
-
-__all__ = ["PAGE", "commands", "page"]
+from coexec.cli.verbs import Verb, result_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -72,6 +75,22 @@ def _below(words: str, above: Any, context: Any) -> Iterator[tuple[str, Any, Any
 
 def _context(command: Any, name: str, parent: Any) -> Any:
     return command.make_context(name, [], parent=parent, resilient_parsing=True)
+
+
+def fields_of(command: Any) -> Mapping[str, str]:
+    """The meaning of the fields of a command's JSON document, by name: the docstrings of its
+    result, those of a base at the end."""
+    result = result_of(command)
+    if not isinstance(result, type):
+        return result
+    texts: dict[str, str] = {}
+    for form in filter(is_dataclass, result.__mro__):
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(form))).body
+        assert isinstance(body, ast.ClassDef)
+        for field, text in pairwise(body.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                texts[ast.unparse(field.target)] = inspect.cleandoc(ast.literal_eval(text.value))
+    return texts
 
 
 def page() -> str:

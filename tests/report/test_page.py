@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.report.conftest import HOSTILE
+from tests.report.conftest import HOSTILE, data_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 _FLAGS = (
@@ -66,14 +66,6 @@ def opened(browser: Any, page: Path) -> Iterator[Opened]:
     tab = browser.new_page(viewport={"width": 1200, "height": 900})
     yield Opened(tab, page)
     tab.close()
-
-
-def data_of(file: Path) -> dict[str, Any]:
-    text = file.read_text()
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
-    assert found is not None
-    data: dict[str, Any] = json.loads(found[1])
-    return data
 
 
 def test_it_draws_all_sections_without_error_or_request(opened: Opened, page: Path) -> None:

@@ -11,8 +11,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["main"]
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code, one of `coexec.cli.exits.EXIT_CODES`."""

@@ -7,8 +7,6 @@ import typer
 import coexec
 from coexec.cli.verbs import HELP, make_group, show_help
 
-__all__ = ["VERBS", "group"]
-
 VERBS = {
     "optimize": "Find the fastest way to run a model within a time.",
     "devices": "List processors, and the engines on each.",

@@ -10,8 +10,6 @@ import numpy as np
 from coexec.arrays import Array
 from coexec.errors import InputError, UsageError
 
-__all__ = ["packed", "read_inputs"]
-
 
 def packed(outputs: Mapping[str, Any]) -> bytes:
     """The outputs as an .npz file; the arrays of a sequence as NAME[0], NAME[1] and so on.

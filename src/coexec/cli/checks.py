@@ -19,7 +19,6 @@ from coexec.model.inputs import probes
 from coexec.model.probe_names import ProbeName
 from coexec.selection.comparison import (
     Expected,
-    Judgement,
     ReferenceAnswers,
     judged,
     rules_of,
@@ -27,15 +26,6 @@ from coexec.selection.comparison import (
 )
 from coexec.selection.opened_model import OpenedModel
 from coexec.selection.planning_context import PlanningContext
-
-__all__ = [
-    "OutputCheck",
-    "accepted",
-    "check_outputs",
-    "judged_by",
-    "own_answers",
-    "refuse_pretended",
-]
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -47,34 +37,20 @@ class OutputCheck:
     differences: Mapping[str, float]
     """By output, relative to its largest value. At most the tolerance if the output is like ONNX
     Runtime's: NaN that spreads, and 0 in place of a number below the normal ones, are no faults."""
-    allowed: float
-    judgement: Judgement | None
-    """Of outputs that are unlike; None: there are none."""
-    unusual: bool = False
-    """Whether a session would let ONNX Runtime answer these inputs."""
+    verdict: str = ""
+    """How they agree."""
+    error: CheckError | None = None
+    """The outputs differ by more than rounding, or these inputs do not decide."""
 
-    def require_right(self, facts: Mapping[str, Any] = _NONE) -> str:
-        """Text of the verdict.
-
-        Args:
-            facts: facts for the JSON document, printed with the error.
+    def require_right(self) -> str:
+        """The verdict.
 
         Raises:
-            CheckError: the outputs differ by more than rounding, or these inputs do not decide.
+            CheckError: the outputs differ, or these inputs do not decide.
         """
-        worst = max(self.differences.values(), default=0.0)
-        if self.unusual:
-            return (
-                f"not judged: the inputs have NaN, infinities or numbers beyond "
-                f"{MOST_ORDINARY:,.0f}, or ONNX Runtime's answer is not finite; a session lets "
-                f"ONNX Runtime answer such a request"
-            )
-        if self.judgement is None:
-            return _equal(worst, self.allowed)
-        differs, undecided, own = self.judgement
-        if not (differs or undecided):
-            return _amplified(worst, own)
-        raise _wrong(worst, self.allowed, own, facts, undecided)
+        if self.error is not None:
+            raise self.error
+        return self.verdict
 
 
 def check_outputs(
@@ -83,9 +59,6 @@ def check_outputs(
     """Compare ``outputs`` with those of ONNX Runtime on the original model
     (`coexec.selection.comparison`).
 
-    Args:
-        probe: the name of ``feeds``, if they are one of the probes.
-
     Raises:
         UsageError: a device computes nothing.
     """
@@ -93,20 +66,30 @@ def check_outputs(
     expected, rules = work.given.reference(feeds), rules_of(work)
     if not (all(map(is_ordinary, feeds.values())) and all(map(is_finite, expected.values()))):
         differences = {n: worst_difference(outputs[n], expected[n]) for n in outputs}
-        return OutputCheck(differences, rules.allowed, None, unusual=True)
-    reference = ReferenceAnswers(work)
-    quantised = reference.quantised
+        return OutputCheck(
+            differences,
+            f"not judged: the inputs have NaN, infinities or numbers beyond {MOST_ORDINARY:,.0f}, "
+            f"or ONNX Runtime's answer is not finite; a session lets ONNX Runtime answer such a "
+            f"request",
+        )
+    reference, allowed = ReferenceAnswers(work), rules.allowed
     faults = dict(rules.why_unlike(outputs, expected))
     if faults:
         rules = replace(rules, usual=usual_values(accepted(work.given)[1]))
         faults = dict(rules.why_unlike(outputs, expected))
-    worst = {n: worst_difference(outputs[n], expected[n], quantised=quantised) for n in outputs}
-    clipped = {n: each if n in faults else min(each, rules.allowed) for n, each in worst.items()}
+    quantised = reference.quantised
+    differences = {
+        n: worst_difference(outputs[n], expected[n], quantised=quantised) for n in outputs
+    }
+    differences = {n: d if n in faults else min(d, allowed) for n, d in differences.items()}
+    worst = max(differences.values(), default=0.0)
     if not faults:
-        return OutputCheck(clipped, rules.allowed, None)
+        return OutputCheck(differences, _equal(worst, allowed))
     answer = Expected("these inputs", feeds, expected)
-    judgement = judged(faults, outputs, answer, reference, rules.allowed)
-    return OutputCheck(clipped, rules.allowed, judgement)
+    differs, undecided, own = judged(faults, outputs, answer, reference, allowed)
+    if not (differs or undecided):
+        return OutputCheck(differences, _amplified(worst, own))
+    return OutputCheck(differences, error=_wrong(worst, allowed, own, undecided))
 
 
 def refuse_pretended(work: PlanningContext) -> None:
@@ -121,58 +104,35 @@ def refuse_pretended(work: PlanningContext) -> None:
 
 def accepted(
     opened_model: OpenedModel, probe: ProbeName | None = None
-) -> tuple[dict[str, Any], dict[str, Array]]:
+) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
     """The first inputs with which ONNX Runtime runs the original model, and its outputs.
 
     Args:
-        probe: name of the variant of these inputs that is returned in their place.
+        probe: name of the variant of these inputs that is returned in their place, the same as in
+            the comparison before a plan answers.
 
     Raises:
         InputError: it runs with none, or not with the inputs of the user, or not with the variant.
         UsageError: the model has no float input, so there are no variants.
     """
     feeds, outputs = opened_model.model.accepted(opened_model.reference)
-    return (feeds, outputs) if probe is None else _probed(opened_model, feeds, probe)
-
-
-def _probed(
-    opened_model: OpenedModel, ordinary: Mapping[str, Any], name: ProbeName
-) -> tuple[dict[str, Any], dict[str, Array]]:
-    """The variant of ordinary inputs, the same as in the comparison before a plan answers, and ONNX
-    Runtime's outputs."""
-    graph = opened_model.model.graph
-    variants = probes([graph.tensors[each] for each in graph.inputs], ordinary)
-    probe = next((each for each in variants if each.name == name), None)
     if probe is None:
+        return feeds, outputs
+    graph = opened_model.model.graph
+    variants = probes([graph.tensors[each] for each in graph.inputs], feeds)
+    variant = next((each for each in variants if each.name == probe), None)
+    if variant is None:
         raise UsageError(
-            f"--probe {name} gives other float values to the inputs, and {graph.name!r} has no "
+            f"--probe {probe} gives other float values to the inputs, and {graph.name!r} has no "
             f"float input; leave it out"
         )
     try:
-        return probe.feeds, opened_model.reference(probe.feeds)
+        return variant.feeds, opened_model.reference(variant.feeds)
     except Exception as error:
         raise InputError(
-            f"ONNX Runtime does not run the model with {probe.what}: {first_line(error)}; plans "
-            f"are not compared with them; leave --probe {name} out"
+            f"ONNX Runtime does not run the model with {variant.what}: {first_line(error)}; plans "
+            f"are not compared with them; leave --probe {probe} out"
         ) from None
-
-
-def own_answers(opened_model: OpenedModel, feeds: Mapping[str, Any]) -> float:
-    """Largest difference between ONNX Runtime's own answers: with and without its optimisations,
-    and, of a quantized model, to inputs changed in the last digits."""
-    quantised = is_quantised(opened_model)
-    expected = opened_model.reference(feeds)
-    sets = [feeds, moved(feeds, quantised=True)] if quantised else [feeds]
-    answers = [opened_model.reference(each, optimised=False) for each in sets]
-    return max(
-        own_difference([answer[name] for answer in answers], value, quantised=quantised)
-        for name, value in expected.items()
-    )
-
-
-def is_quantised(opened_model: OpenedModel) -> bool:
-    """Whether the model rounds to whole numbers."""
-    return quantises(op for task in opened_model.model.graph.tasks for op in task.operators)
 
 
 def judged_by(
@@ -194,10 +154,20 @@ def judged_by(
     """
     if worst <= allowed:
         return _equal(worst, allowed)
-    own = own_answers(model, feeds)
-    if own > allowed and is_rounding(worst, own, quantised=is_quantised(model)):
+    # Its answers with and without optimisations and, if it rounds to whole numbers, to inputs
+    # changed in the last digits.
+    quantised = quantises(op for task in model.model.graph.tasks for op in task.operators)
+    sets = [feeds, moved(feeds, quantised=True)] if quantised else [feeds]
+    answers = [model.reference(each, optimised=False) for each in sets]
+    own = max(
+        own_difference([answer[name] for answer in answers], value, quantised=quantised)
+        for name, value in model.reference(feeds).items()
+    )
+    if own > allowed and is_rounding(worst, own, quantised=quantised):
         return _amplified(worst, own)
-    raise _wrong(worst, allowed, own, facts)
+    error = _wrong(worst, allowed, own)
+    error.facts = facts
+    raise error
 
 
 def _equal(worst: float, allowed: float) -> str:
@@ -212,18 +182,14 @@ def _amplified(worst: float, own: float) -> str:
     )
 
 
-def _wrong(
-    worst: float, allowed: float, own: float, facts: Mapping[str, Any], undecided: str = ""
-) -> CheckError:
+def _wrong(worst: float, allowed: float, own: float, undecided: str = "") -> CheckError:
     reason = (
         f"these inputs do not decide whether the plan is right: {undecided}; give it others"
         if undecided
         else "that is expected of random operators; otherwise please report it with the model"
     )
-    error = CheckError(
+    return CheckError(
         f"the outputs differ from ONNX Runtime's by {worst:.2g} of the largest value, "
         f"{allowed:.0e} is allowed, and its own with and without its optimisations by {own:.2g}; "
         f"{reason}"
     )
-    error.facts = facts
-    return error

@@ -6,13 +6,15 @@ markup and `:key:` as a picture, and a terminal reads control characters as comm
 
 import os
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
 from rich.text import Text
 
-__all__ = ["TextConsole", "Trimmed", "err", "out", "visible"]
+from coexec.units import format_bytes, format_count, format_joules, format_seconds
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -55,6 +57,55 @@ class Trimmed:
             line = Text.assemble(*((each.text, each.style or "") for each in segments))
             line.rstrip()
             yield line
+
+
+_UNITS: Mapping[str, Callable[[Any], str]] = {
+    "_s": format_seconds,
+    "_bytes": format_bytes,
+    "_j": format_joules,
+    "macs": format_count,
+}
+"""How numbers are written, by the end of a name."""
+
+
+def text_of(value: Any, name: str = "") -> str:
+    """A value as text, by the unit at the end of its name; None is no text."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    for ending, form in _UNITS.items():
+        if name.endswith(ending):
+            return form(value)
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def show(rows: Iterable[Any], columns: Sequence[str] | Mapping[str, Any]) -> Table:
+    """A table. Long texts are folded, not cut off.
+
+    Args:
+        rows: dataclasses and the like; or sequences of cells.
+        columns: by title, the name of a field or a function of a row; or only the titles.
+    """
+    table = Table(box=None)
+    for title in columns:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        cells = (
+            [
+                text_of(of(row) if callable(of) else getattr(row, of), str(of))
+                for of in columns.values()
+            ]
+            if isinstance(columns, Mapping)
+            else map(text_of, row)
+        )
+        table.add_row(*cells)
+    return table
+
+
+def labelled(texts: Mapping[str, str | None]) -> Iterator[str]:
+    """A line for each text, behind its label; none for None."""
+    for label, text in texts.items():
+        if text is not None:
+            yield f"{label:10} {text}"
 
 
 out = TextConsole(soft_wrap=True)

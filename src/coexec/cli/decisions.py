@@ -1,35 +1,30 @@
 """The decisions of planner "auto" as text."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from coexec.cli.console import out
+from coexec.cli.console import labelled
 from coexec.selection.decision import FIGURES, Candidate, Decision
 from coexec.units import format_seconds
 
-__all__ = ["format_candidate", "print_candidates", "print_decision"]
-
 _LABELS: Mapping[str, str] = {"refused": "left out", "untried": "not tried"}
 """Labels of the states of candidates that are not called by their own name."""
-_FIGURES: Mapping[str, str] = {
-    "both": "paced: {paced}, by which plans are ranked; in a loop: one request after the other, by "
-    "which a plan may not be slower",
-    "paced": "paced: {paced}, by which plans are ranked; in a loop: one request after the other",
-    "loop": "paced: {paced}; in a loop: one request after the other, by which plans are ranked",
+_RANKED: Mapping[str, str] = {
+    "both": ", by which plans are ranked; in a loop: one request after the other, by which a plan "
+    "may not be slower",
+    "paced": ", by which plans are ranked; in a loop: one request after the other",
+    "loop": "; in a loop: one request after the other, by which plans are ranked",
 }
 
 
-def print_decision(decision: Decision | None) -> None:
-    """Print what "auto" considered, and its verdict; nothing for another planner."""
-    if decision is None:
-        return
-    print_candidates(decision)
-    out.print(f"{'verdict':10} {decision.verdict}")
-    if decision.doubt is not None:
-        out.print(f"{'doubt':10} {decision.doubt}")
+def decision_lines(decision: Decision | None) -> Iterator[str]:
+    """What "auto" considered, and its verdict; nothing for another planner."""
+    if decision is not None:
+        yield from candidate_lines(decision)
+        yield from labelled({"verdict": decision.verdict, "doubt": decision.doubt})
 
 
-def print_candidates(decision: Decision, first: str = "taken") -> None:
-    """Print the configurations that "auto" considered, one per line.
+def candidate_lines(decision: Decision, first: str = "taken") -> Iterator[str]:
+    """The configurations that "auto" considered, one per line.
 
     Args:
         first: label of the one that was taken.
@@ -37,24 +32,28 @@ def print_candidates(decision: Decision, first: str = "taken") -> None:
     for number, candidate in enumerate(decision.candidates):
         label = _LABELS.get(candidate.status, candidate.status) if number else first
         line = format_candidate(candidate).replace("the taken plan", f"the {first} plan")
-        out.print(f"{label:10} {line}")
+        yield f"{label:10} {line}"
     if decision.reference is not None:
-        reference = (
-            f"{decision.reference}: the others are compared with it, each in rounds of its own"
+        others = "the others are compared with it, each in rounds of its own"
+        figures = f"paced: {FIGURES['paced']}{_RANKED[decision.requests]}"
+        yield from labelled(
+            {
+                "reference": f"{decision.reference}: {others}",
+                "figures": figures if decision.mode == "latency" else None,
+            }
         )
-        out.print(f"{'reference':10} {reference}")
-        if decision.mode == "latency":
-            figures = _FIGURES[decision.requests].format(paced=FIGURES["paced"])
-            out.print(f"{'figures':10} {figures}")
 
 
 def format_candidate(candidate: Candidate) -> str:
     """A line of text about a configuration that "auto" considered."""
-    facts = []
-    if candidate.expected_s is not None:
-        facts.append(f"expected {format_seconds(candidate.expected_s)}")
-    if candidate.predicted_s is not None:
-        facts.append(f"predicted {format_seconds(candidate.predicted_s)}")
+    facts = [
+        f"{what} {format_seconds(seconds)}"
+        for what, seconds in (
+            ("expected", candidate.expected_s),
+            ("predicted", candidate.predicted_s),
+        )
+        if seconds is not None
+    ]
     beside = ""
     if candidate.reference_s is not None and candidate.ratio != 1:
         beside = f" (beside {format_seconds(candidate.reference_s)} of the reference in its rounds)"
@@ -71,12 +70,6 @@ def format_candidate(candidate: Candidate) -> str:
     if measured:
         varies = "" if candidate.spread is None else f", varying by {candidate.spread:.0%}"
         facts.append(f"measured {', '.join(measured)}{varies}")
-    facts += [text for text in (candidate.reason, _outputs(candidate)) if text]
+    comparison = None if candidate.is_ort_session else candidate.comparison
+    facts += [text for text in dict.fromkeys((candidate.reason, comparison)) if text]
     return f"{candidate}: {'; '.join(facts)}" if facts else str(candidate)
-
-
-def _outputs(candidate: Candidate) -> str | None:
-    """The result of the comparison of outputs, unless the reason says it."""
-    if candidate.is_ort_session or candidate.comparison == candidate.reason:
-        return None
-    return candidate.comparison

@@ -4,17 +4,6 @@ import typer
 
 from coexec.errors import CheckError, CoexecError, UsageError
 
-__all__ = [
-    "CANNOT",
-    "CHECK_FAILED",
-    "DONE",
-    "EXIT_CODES",
-    "INTERRUPTED",
-    "WRONG_USAGE",
-    "exit_code",
-    "kind_of",
-]
-
 DONE, CHECK_FAILED, WRONG_USAGE, CANNOT, INTERRUPTED = 0, 1, 2, 3, 130
 EXIT_CODES = {
     DONE: "Done.",

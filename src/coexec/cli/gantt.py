@@ -3,8 +3,6 @@
 from coexec.timing.trace import Span, Trace
 from coexec.units import format_seconds
 
-__all__ = ["draw"]
-
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _SHADES = "░▒▓"
 _WAITING = "·"

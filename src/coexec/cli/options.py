@@ -13,31 +13,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from coexec.cli.verbs import VerbOutput, prints
 from coexec.errors import UsageError
 from coexec.settings import Settings
-
-__all__ = [
-    "CHOOSING",
-    "PLANNED",
-    "PLANNING",
-    "SAMPLES",
-    "CheckOpt",
-    "ClientTokenOpt",
-    "DebugOpt",
-    "JsonOpt",
-    "ModelArg",
-    "ModelOrExportArg",
-    "OutputOpt",
-    "PlatformOpt",
-    "RequestSizeOpt",
-    "SettingOptions",
-    "TraceOpt",
-    "WithoutTokenOpt",
-    "default_plan",
-    "default_report",
-    "device_names",
-    "takes",
-]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -151,6 +129,35 @@ def takes(*settings: str) -> Callable[[_Command], _Command]:
     return decorate
 
 
+def verb(
+    result: type, *settings: str
+) -> Callable[[Callable[..., VerbOutput]], Callable[..., None]]:
+    """Decorator of a verb's function, which returns a `VerbOutput`.
+
+    The verb gets the options of settings as by `takes`, and --json and --debug.
+
+    Args:
+        result: the class of its result.
+    """
+
+    def decorate(command: Callable[..., VerbOutput]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def called(*, json: bool, debug: bool, **arguments: Any) -> None:
+            command(**arguments).print(json)
+
+        signature = inspect.signature(command)
+        own = [p.replace(kind=p.KEYWORD_ONLY) for p in signature.parameters.values()]
+        common = [
+            inspect.Parameter(name, own[0].kind, default=False, annotation=annotation)
+            for name, annotation in (("json", JsonOpt), ("debug", DebugOpt))
+        ]
+        # takes reads it.
+        called.__signature__ = signature.replace(parameters=own + common)  # type: ignore[attr-defined]
+        return prints(result)(takes(*settings)(called))
+
+    return decorate
+
+
 def default_plan(model: str) -> Path:
     """The file in which `coexec optimize` keeps the plan of a model."""
     return _named_after(model, "plan.json")
@@ -220,27 +227,27 @@ def device_names(text: str) -> list[str]:
     raise UsageError("--devices is empty; name at least one, for example cpu:0")
 
 
-def _planner_options(texts: Sequence[str]) -> dict[str, Any]:
-    """``["top_k=3"]`` as ``{"top_k": 3}``."""
-    options: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"--option {text!r} is not of the form NAME=VALUE")
-        try:
-            options[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            options[name] = value
-    return options
+def _pairs(flag: str, form: str, value_of: Callable[[str], Any]) -> Callable[[Sequence[str]], Any]:
+    """A parser of texts with a name and, behind the last "=", a value.
 
+    Args:
+        form: the form of a text, for the error.
+        value_of: the value; raises ValueError for a text without a meaning.
+    """
 
-def _pins(texts: Sequence[str]) -> dict[str, str]:
-    """``["conv*=cpu:0"]`` as ``{"conv*": "cpu:0"}``; the last "=" counts."""
-    pairs = [text.rpartition("=") for text in texts]
-    for name, equals, value in pairs:
-        if not equals:
-            raise UsageError(f"--pin {name + value!r} is not of the form NAME=VALUE")
-    return {name: value for name, _, value in pairs}
+    def parse(texts: Sequence[str]) -> dict[str, Any]:
+        values = {}
+        for text in texts:
+            name, equals, value = text.rpartition("=")
+            try:
+                if not (name and equals):
+                    raise ValueError
+                values[name] = value_of(value)
+            except ValueError:
+                raise UsageError(f"{flag} {text!r} is not of the form {form}") from None
+        return values
+
+    return parse
 
 
 def _engine_options(texts: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -258,49 +265,30 @@ def _engine_options(texts: Sequence[str]) -> dict[str, dict[str, str]]:
     return options
 
 
-def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...] | int]:
-    """``["x=1,3,8,8", "N=1"]`` as ``{"x": (1, 3, 8, 8), "N": 1}``."""
-    return dict(_shape(text) for text in texts)
+def _sizes(text: str) -> tuple[int, ...] | int:
+    """ "1,3,8,8" or "1x3x8x8" is the shape of an input, "1" the size of a dimension."""
+    sizes = text.replace("x", ",").split(",")
+    if len(sizes) == 1 and text.strip():
+        return int(text)
+    return tuple(int(size) for size in sizes if size.strip())
 
 
-def _shape(text: str) -> tuple[str, tuple[int, ...] | int]:
-    name, equals, dims = text.rpartition("=")
-    try:
-        if not equals or not name:
-            raise ValueError
-        sizes = dims.replace("x", ",").split(",")
-        if len(sizes) == 1 and dims.strip():
-            return name, int(dims)
-        return name, tuple(int(d) for d in sizes if d.strip())
-    except ValueError:
-        raise UsageError(
-            f"--shape {text!r} is not of the form INPUT=1,3,224,224, or NAME=1 for a "
-            f"dimension of that name"
-        ) from None
+def _value(text: str) -> Any:
+    """ "1,2" is a list of numbers."""
+    items = [_literal(item.strip()) for item in text.split(",") if item.strip()]
+    if not items:
+        raise ValueError
+    return items if "," in text else items[0]
 
 
-def _values(texts: Sequence[str]) -> dict[str, Any]:
-    """``["sr=16000", "k=1,2"]`` as ``{"sr": 16000, "k": [1, 2]}``."""
-    return dict(_value(text) for text in texts)
-
-
-def _value(text: str) -> tuple[str, Any]:
-    name, equals, content = text.rpartition("=")
-    if not equals or not name or not content.strip():
-        raise UsageError(f"--value {text!r} is not of the form INPUT=16000 or INPUT=1,2,3")
-    items = [_number(item.strip()) for item in content.split(",") if item.strip()]
-    return name, items if "," in content else items[0]
-
-
-def _number(text: str) -> Any:
-    """A whole number, a float, a truth value, or the text itself."""
-    truths = {"true": True, "false": False}
-    if text.lower() in truths:
-        return truths[text.lower()]
-    for kind in (int, float):
+def _literal(text: str) -> Any:
+    """A number, a truth value and the like, or else the text itself."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for parse in (ast.literal_eval, float):
         try:
-            return kind(text)
-        except ValueError:
+            return parse(text)
+        except (ValueError, SyntaxError, TypeError):
             continue
     return text
 
@@ -309,10 +297,12 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "devices": device_names,
     "engine_options": _engine_options,
     "examples": _examples,
-    "pins": _pins,
+    "pins": _pairs("--pin", "NAME=VALUE", str),
     "plan": _plan,
-    "planner_options": _planner_options,
-    "shapes": _shapes,
-    "values": _values,
+    "planner_options": _pairs("--option", "NAME=VALUE", _literal),
+    "shapes": _pairs(
+        "--shape", "INPUT=1,3,224,224, or NAME=1 for a dimension of that name", _sizes
+    ),
+    "values": _pairs("--value", "INPUT=16000 or INPUT=1,2,3", _value),
 }
 """Value of a setting from the text of its option, by setting; others have the same value."""

@@ -4,25 +4,13 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coexec.cache import write_whole
-from coexec.codec import without_nan
+from coexec.codec import encode, without_nan
 from coexec.errors import StoreError, UsageError
-
-if TYPE_CHECKING:
-    from coexec.selection.prepared import Prepared
-
-__all__ = [
-    "SCHEMA",
-    "check_files",
-    "check_folder",
-    "check_plan_file",
-    "print_json",
-    "write_file",
-    "write_plan",
-]
 
 SCHEMA = 1
 """Version of the documents: it changes when a field is removed or changes its meaning."""
@@ -105,18 +93,18 @@ def write_file(path: Path, content: str | bytes | Iterable[bytes]) -> None:
         ) from None
 
 
-def write_plan(path: Path, prepared: "Prepared") -> None:
-    """
-    Raises:
-        UsageError: ``path`` is a folder.
-        StoreError: the file cannot be written.
-    """
-    from coexec.selection.plan_files import text_of
-
-    write_file(path, text_of(prepared.plan, prepared.graph, prepared.origin.shapes))
+def members(result: Any) -> Mapping[str, Any]:
+    """The members of a JSON document: the fields of a dataclass, or those of a mapping."""
+    found: Mapping[str, Any] = encode(result) if is_dataclass(result) else result
+    return found
 
 
-def print_json(data: Mapping[str, Any]) -> None:
+def print_json(result: Any) -> None:
     """Print one JSON document on standard output, with the version of its schema. Infinity and NaN
-    become null, because JSON does not have them."""
-    print(json.dumps(without_nan({"schema": SCHEMA, **data}), indent=1, default=str))
+    become null, because JSON does not have them.
+
+    Args:
+        result: a dataclass, or a mapping with its members.
+    """
+    document = without_nan({"schema": SCHEMA, **members(result)})
+    print(json.dumps(document, indent=1, default=str))

@@ -10,8 +10,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from coexec.cli.console import err
 from coexec.progress import ReportProgress
 
-__all__ = ["announce", "progress", "repeated"]
-
 LOOK_S = 2.0
 """Seconds between two checks of the work. Work that ends sooner gets no line."""
 LINE_S = 5.0

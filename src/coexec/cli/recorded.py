@@ -11,8 +11,6 @@ from coexec.runtime.recorder import RealRecorder
 from coexec.selection.prepared import Prepared
 from coexec.units import format_seconds
 
-__all__ = ["write_trace"]
-
 _WARM_UP = 2
 
 

@@ -1,5 +1,7 @@
 """`coexec report`: one page about a model, its plan and its runs."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,19 +9,16 @@ import typer
 
 from coexec.cli.options import (
     PLANNED,
-    DebugOpt,
-    JsonOpt,
     ModelOrExportArg,
     PlatformOpt,
     SettingOptions,
     default_report,
-    takes,
+    verb,
 )
-from coexec.cli.verbs import prints
+from coexec.cli.verbs import VerbOutput
 
 if TYPE_CHECKING:
-    from coexec.errors import CoexecError
-    from coexec.report.contents import Contents
+    from coexec.report.ways import Way
 
 ReportOpt = Annotated[
     Path | None,
@@ -33,14 +32,22 @@ PlannersOpt = Annotated[
 ]
 
 
-@prints(
-    report="The file.",
-    answer="Sentences: what was chosen, what it gains, why, what bounds it, and what would help.",
-    doubt="Why the choice of auto is not certain; null: it is, or auto did not choose.",
-    rivals="Ways to run the model: name, status and reason of auto, paced_s and loop_s: medians in "
-    "seconds, share of ONNX Runtime's time; null: it was not measured.",
-)
-@takes(*PLANNED, "waiting")
+@dataclass(frozen=True)
+class Report:
+    """A page that was written."""
+
+    report: str
+    """The file."""
+    answer: Sequence[str]
+    """Sentences: the choice, its gain, the reason, the bottleneck, and what would help."""
+    doubt: str | None
+    """Why the choice of auto is not certain; null: it is, or auto did not choose."""
+    rivals: "Sequence[Way]"
+    """Ways to run the model: name, status and reason of auto, paced_s and loop_s: medians in
+    seconds, share of ONNX Runtime's time; null: it was not measured."""
+
+
+@verb(Report, *PLANNED, "waiting")
 def command(
     model: ModelOrExportArg,
     options: SettingOptions,
@@ -50,9 +57,7 @@ def command(
         int, typer.Option(help="Rounds of the race, if auto has raced nothing; 0: nothing runs.")
     ] = 10,
     planners_s: PlannersOpt = 20.0,
-    json: JsonOpt = False,
-    debug: DebugOpt = False,
-) -> None:
+) -> VerbOutput:
     """Write one HTML page about a model, which works offline: what was chosen and why, all ways to
     run the model side by side, the schedule as simulated and as measured, the graph, all planners,
     and every task with its time on every device.
@@ -60,66 +65,30 @@ def command(
     If a step fails, the page shows what the steps before have found.
     """
     from coexec.cli.output import check_files, write_file
-    from coexec.cli.progress import announce
-    from coexec.report.html import page_of
-
-    _check(repeats, planners_s)
-    file = output or default_report(model)
-    check_files(file)
-    contents, failure = _contents(model, options, platform, repeats, planners_s)
-    write_file(file, page_of(contents))
-    if failure is not None:
-        announce(f"{file} shows what was found until then")
-        raise failure
-    _print(contents, file, json)
-
-
-def _check(repeats: int, planners_s: float) -> None:
-    """Refuse numbers without a meaning."""
+    from coexec.cli.planned import prepared_on
+    from coexec.cli.progress import announce, progress
     from coexec.errors import UsageError
+    from coexec.exports.opening import resolve_export
+    from coexec.report.gather import ReportFailure, gather
+    from coexec.report.html import page_of
 
     if repeats < 0:
         raise UsageError(f"--repeats {repeats}: 0 rounds or more")
     if not planners_s >= 0:  # NaN, too
         raise UsageError(f"--planners-s {planners_s:g}: 0 seconds or more")
-
-
-def _contents(
-    model: str,
-    options: SettingOptions,
-    platform: str | None,
-    repeats: int,
-    planners_s: float,
-) -> "tuple[Contents, CoexecError | None]":
-    """The contents of the page, and the failure that ended them early, if there was one."""
-    from coexec.cli.planned import prepared_on
-    from coexec.cli.progress import progress
-    from coexec.exports.opening import resolve_export
-    from coexec.report.gather import ReportFailure, gather
-
+    file = output or default_report(model)
+    check_files(file)
     with progress(f"loading {model}") as tell:
         source, config = resolve_export(model, options.settings(progress=tell))
         prepared = prepared_on(platform, source, config)
         processor = "" if platform is None else f"{platform}, simulated"
         try:
-            return gather(prepared, model, repeats, tell, planners_s, processor), None
+            contents = gather(prepared, model, repeats, tell, planners_s, processor)
         except ReportFailure as incomplete:
-            return incomplete.contents, incomplete.error
-
-
-def _print(contents: "Contents", file: Path, json: bool) -> None:
-    """Print the answer as sentences, or with the rivals as a JSON document."""
-    from coexec.cli.console import out
-    from coexec.cli.output import print_json
-
-    if json:
-        fields = ("name", "status", "reason", "paced_s", "loop_s", "share")
-        rivals = [{name: getattr(row, name) for name in fields} for row in contents.rivals]
-        answer = {"answer": contents.answer, "doubt": contents.doubt}
-        print_json({"report": str(file), **answer, "rivals": rivals})
-        return
-    for sentence in contents.answer:
-        out.print(sentence)
-    if contents.doubt is not None:
-        out.print(f"in doubt: {contents.doubt}")
-    out.print(f"report: {file}, open it in a browser")
+            write_file(file, page_of(incomplete.contents))
+            announce(f"{file} shows what was found until then")
+            raise incomplete.error from None
+    write_file(file, page_of(contents))
+    doubt = [] if contents.doubt is None else [f"in doubt: {contents.doubt}"]
+    lines = [*contents.answer, *doubt, f"report: {file}, open it in a browser"]
+    return VerbOutput(Report(str(file), contents.answer, contents.doubt, contents.rivals), lines)

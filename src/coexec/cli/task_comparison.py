@@ -2,15 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rich.table import Table
 
 from coexec.cli.checks import accepted, refuse_pretended
-from coexec.cli.console import out
-from coexec.cli.output import print_json
+from coexec.cli.console import show
 from coexec.errors import CheckError, ExecutionError
 from coexec.model.difference import Difference
 from coexec.model.probe_names import ProbeName
@@ -21,17 +20,77 @@ from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepare import prepare
 from coexec.settings import AUTO, Settings
 
-__all__ = ["Comparisons", "compare", "report"]
 
-
-class Comparisons(NamedTuple):
+@dataclass(frozen=True)
+class Comparisons:
     """All comparisons, in topological order of the tasks."""
 
-    tasks: list[TaskComparison]
-    segments: list[TaskComparison]
+    tasks: Sequence[TaskComparison]
+    segments: Sequence[TaskComparison]
     """Segments of several tasks of a plan; only compared if no task differs."""
-    as_given: bool = False
+    as_given: bool
     """Whether the plan runs none of them, but the whole model in the engine's own session."""
+
+    def first(self, verdict: str) -> TaskComparison | None:
+        """The first task or segment with a verdict."""
+        both = (*self.tasks, *self.segments)
+        return next((each for each in both if each.verdict == verdict), None)
+
+    def facts(self) -> dict[str, Any]:
+        """The fields of `coexec.cli.check.CheckResult`."""
+        first = self.first("differs")
+        return {
+            "counts": dict(Counter(each.verdict for each in self.tasks)),
+            "tasks": [_facts(each) for each in self.tasks],
+            "segments": [_facts(each) for each in self.segments],
+            "first": None if first is None else _facts(first) | _details(first),
+        }
+
+    def error(self) -> ExecutionError | None:
+        """The fault in a sentence: a task or segment differs, or one failed."""
+        if (first := self.first("differs")) is not None:
+            return CheckError(self._fault(first))
+        if (failed := self.first("failed")) is not None:
+            where = f"{failed.name!r} ({failed.kind}) on {failed.place}"
+            return ExecutionError(f"{where} fails: {failed.reason}")
+        return None
+
+    def text(self, every: bool) -> Iterator[Any]:
+        """The comparisons as text: all of them, or by verdict and reason."""
+        if self.as_given:
+            yield (
+                "the plan runs the model as it was given, in the engine's own session; compared is "
+                "what coexec makes of it for this engine"
+            )
+        both = (*self.tasks, *self.segments)
+        yield _every_task(both) if every else _by_reason(both)
+        wrong = self.first("differs") or self.first("failed")
+        yield self._summary() if wrong is None else "\n".join(_story(wrong))
+
+    def _fault(self, first: TaskComparison) -> str:
+        counts = Counter(each.verdict for each in self.segments or self.tasks)
+        of_all = f"{counts['differs']} of {counts['equal'] + counts['differs']}"
+        where = f"{first.name!r} ({first.kind}) on {first.place}"
+        if not self.segments:
+            return f"{of_all} tasks differ from ONNX Runtime; the first is {where}"
+        return (
+            f"no task differs from ONNX Runtime by itself, but {of_all} segments of the plan do; "
+            f"the first is {where}: what the engine makes of these tasks together is wrong"
+        )
+
+    def _summary(self) -> str:
+        """How many were compared and equal, and by how much they differ."""
+        both = (*self.tasks, *self.segments)
+        differences = [c.difference.relative for c in both if c.difference is not None]
+        if not differences:
+            return "no task was compared"
+        compared = sum(c.difference is not None for c in self.tasks)
+        segments = len(differences) - compared
+        also = f" and {segments} segments of the plan" if self.segments else ""
+        return (
+            f"no task differs from ONNX Runtime: {compared} compared{also}, by "
+            f"{max(differences):.1e} of the largest value at most"
+        )
 
 
 def compare(
@@ -69,102 +128,31 @@ def compare(
     return Comparisons(tasks, compared(several, "segments") if several else [], as_given)
 
 
-def report(comparisons: Comparisons, *, every: bool, json: bool) -> None:
-    """Print the comparisons.
-
-    Raises:
-        CheckError: a task or a segment differs.
-        ExecutionError: one failed, and none differs.
-    """
-    tasks, segments, as_given = comparisons
-    both = [*tasks, *segments]
-    first = next((c for c in both if c.verdict == "differs"), None)
-    failed = next((c for c in both if c.verdict == "failed"), None)
-    facts = {
-        "counts": Counter(c.verdict for c in tasks),
-        "tasks": [_facts(comparison) for comparison in tasks],
-        "segments": [_facts(comparison) for comparison in segments],
-        "first": None if first is None else _facts(first) | _details(first),
-    }
-    if json and first is None and failed is None:
-        print_json(facts)
-    if not json:
-        if as_given:
-            out.print(
-                "the plan runs the model as it was given, in the engine's own session; compared is "
-                "what coexec makes of it for this engine"
-            )
-        out.print(_every_task(both) if every else _reasons(both))
-        if (wrong := first or failed) is not None:
-            out.print("\n".join(_story(wrong)))
-    if first is not None:
-        raise _with_facts(CheckError(_sentence(first, tasks, segments)), facts)
-    if failed is not None:
-        text = f"{failed.name!r} ({failed.kind}) on {failed.place} fails: {failed.reason}"
-        raise _with_facts(ExecutionError(text), facts)
-    if not json:
-        out.print(_summary(tasks, segments))
-
-
-def _with_facts(error: ExecutionError, facts: Mapping[str, Any]) -> ExecutionError:
-    error.facts = facts
-    return error
-
-
-def _sentence(
-    first: TaskComparison, tasks: Sequence[TaskComparison], segments: Sequence[TaskComparison]
-) -> str:
-    """The fault in one sentence. Segments are compared only if no task differs."""
-    counts = Counter(comparison.verdict for comparison in segments or tasks)
-    of_all = f"{counts['differs']} of {counts['equal'] + counts['differs']}"
-    where = f"{first.name!r} ({first.kind}) on {first.place}"
-    if not segments:
-        return f"{of_all} tasks differ from ONNX Runtime; the first is {where}"
-    return (
-        f"no task differs from ONNX Runtime by itself, but {of_all} segments of the plan do; the "
-        f"first is {where}: what the engine makes of these tasks together is wrong"
-    )
-
-
-def _summary(tasks: Sequence[TaskComparison], segments: Sequence[TaskComparison]) -> str:
-    """How many were compared and equal, and by how much they differ."""
-    differences = [c.difference.relative for c in (*tasks, *segments) if c.difference is not None]
-    if not differences:
-        return "no task was compared"
-    compared = sum(c.difference is not None for c in tasks)
-    also = f" and {len(differences) - compared} segments of the plan" if segments else ""
-    return (
-        f"no task differs from ONNX Runtime: {compared} compared{also}, by {max(differences):.1e} "
-        f"of the largest value at most"
-    )
-
-
-def _reasons(comparisons: Sequence[TaskComparison]) -> Table:
+def _by_reason(comparisons: Sequence[TaskComparison]) -> Table:
     """A row for each verdict with its reason."""
     groups: dict[tuple[str, str, str], list[TaskComparison]] = {}
     for comparison in comparisons:
         unit = "tasks" if len(comparison.tasks) == 1 else "segments"
         groups.setdefault((comparison.verdict, comparison.reason, unit), []).append(comparison)
-    table = Table("verdict", "number", "because", "for example", box=None)
-    for (verdict, reason, unit), members in groups.items():
-        example = f"{members[0].name} {members[0].place}"
-        table.add_row(verdict, f"{len(members)} {unit}", reason, example)
-    return table
+    rows = (
+        (verdict, f"{len(members)} {unit}", reason, f"{members[0].name} {members[0].place}")
+        for (verdict, reason, unit), members in groups.items()
+    )
+    return show(rows, ("verdict", "number", "because", "for example"))
 
 
 def _every_task(comparisons: Sequence[TaskComparison]) -> Table:
-    table = Table("task", "operators", "on", "verdict", "difference", "because", box=None)
-    for comparison in comparisons:
-        difference = comparison.difference
-        table.add_row(
-            comparison.name,
-            comparison.kind,
-            str(comparison.place),
-            comparison.verdict,
-            "" if difference is None else f"{difference.relative:.1e}",
-            comparison.reason,
-        )
-    return table
+    return show(
+        comparisons,
+        {
+            "task": "name",
+            "operators": "kind",
+            "on": "place",
+            "verdict": "verdict",
+            "difference": lambda c: c.difference and f"{c.difference.relative:.1e}",
+            "because": "reason",
+        },
+    )
 
 
 def _story(comparison: TaskComparison) -> Iterator[str]:

@@ -4,43 +4,86 @@ A verb's file declares its options. Its function ``command`` has the slow import
 and completion need neither engines nor NumPy. A file with an object ``group`` has verbs of its own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-__all__ = ["ENERGY", "HELP", "Verb", "fields_of", "make_group", "prints", "show_help"]
+from coexec.errors import ExecutionError
+from coexec.units import format_joules
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 HELP = {"help_option_names": ["-h", "--help"]}
 """Settings of every verb."""
-ENERGY = {
-    "energy_j": "Joules of one inference, of all devices; null: their watts are not known.",
-    "device_energy_j": "The same by device.",
-}
-"""Fields of the JSON documents of verbs that simulate."""
-_FIELDS: dict[tuple[str, str], Mapping[str, str]] = {}
-"""Meaning of the fields of a verb's JSON document, by module and name of its function."""
+_RESULTS: dict[tuple[str, str], type | Mapping[str, str]] = {}
+"""Class of a verb's result, or the meaning of its fields, by module and name of its function."""
 
 
-def prints(**fields: str) -> Callable[[_Command], _Command]:
-    """Decorator that declares the meaning of the fields of a verb's JSON document."""
+@dataclass(frozen=True, kw_only=True)
+class Energy:
+    """The energy of an inference by simulation."""
+
+    energy_j: float | None
+    """Joules of one inference, of all devices; null: their watts are not known."""
+    device_energy_j: Mapping[str, float] | None
+    """The same by device."""
+
+    @property
+    def energy(self) -> str | None:
+        """Both as text: "1.92 J (cpu:4-7 1.20 J, gpu:0 720 mJ), simulated"; None: not known."""
+        if self.energy_j is None or self.device_energy_j is None:
+            return None
+        each = (f"{name} {format_joules(joules)}" for name, joules in self.device_energy_j.items())
+        return f"{format_joules(self.energy_j)} ({', '.join(each)}), simulated"
+
+
+class VerbOutput(NamedTuple):
+    """The output of a verb, for programs and for people."""
+
+    result: Any
+    """A dataclass: its fields are the members of the JSON document."""
+    text: Iterable[Any] = ()
+    """Lines and tables to print without --json."""
+    error: ExecutionError | None = None
+    """Ends the verb after its text; with --json, its document has the members of the result."""
+
+    def print(self, json: bool) -> None:
+        """Print the document or the text.
+
+        Raises:
+            ExecutionError: the verb ends with an error.
+        """
+        from coexec.cli.console import out
+        from coexec.cli.output import members, print_json
+
+        if json and self.error is None:
+            print_json(self.result)
+        for part in () if json else self.text:
+            out.print(part)
+        if self.error is not None:
+            self.error.facts = members(self.result)
+            raise self.error
+
+
+def prints(result: type | None = None, **fields: str) -> Callable[[_Command], _Command]:
+    """Decorator that declares the class of a verb's result, or the meaning of its fields."""
 
     def declare(command: _Command) -> _Command:
-        _FIELDS[command.__module__, command.__name__] = fields
+        _RESULTS[command.__module__, command.__name__] = result or fields
         return command
 
     return declare
 
 
-def fields_of(command: Any) -> Mapping[str, str]:
-    """The fields that a command has declared with `prints`."""
-    return _FIELDS.get((command.callback.__module__, command.callback.__name__), {})
+def result_of(command: Any) -> type | Mapping[str, str]:
+    """The declaration of a command by `prints`."""
+    return _RESULTS.get((command.callback.__module__, command.callback.__name__), {})
 
 
 class Verb(TyperCommand):

@@ -7,6 +7,7 @@ is signalled when its results are complete, and is never taken back. Devices mee
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
 
 from coexec.errors import PlanError
 from coexec.plan.schedule import Schedule, Segment, Transfer, by_device, ended_before
@@ -20,6 +21,7 @@ __all__ = [
     "Step",
     "Wait",
     "device_programs",
+    "step_facts",
     "text",
     "verify_programs",
 ]
@@ -164,6 +166,33 @@ def text(programs: Iterable[DeviceProgram], schedule: Schedule) -> str:
         lines.append(program.device)
         lines += (f"  {_line(step, schedule)}" for step in program.steps)
     return "\n".join(lines)
+
+
+def step_facts(
+    programs: Iterable[DeviceProgram], schedule: Schedule
+) -> dict[str, list[dict[str, Any]]]:
+    """By device, its steps in order, as objects of JSON: the kind of the step, and the number of
+    the segment that is awaited, computed or signalled, or from which a tensor is copied."""
+    return {p.device: [_facts(step, schedule) for step in p.steps] for p in programs}
+
+
+def _facts(step: Step, schedule: Schedule) -> dict[str, Any]:
+    if isinstance(step, Copy):
+        transfer = schedule.transfers[step.transfer]
+        return {
+            "step": "copy",
+            "segment": transfer.source,
+            "tensor": transfer.tensor,
+            "start": transfer.region.start,
+            "stop": transfer.region.stop,
+            "size_bytes": transfer.size_bytes,
+        }
+    facts: dict[str, Any] = {"step": type(step).__name__.lower(), "segment": step.segment}
+    if isinstance(step, Run):
+        segment = schedule.segments[step.segment]
+        tasks = [piece.task for piece in segment.pieces]
+        return {**facts, "engine": segment.engine, "tasks": tasks}
+    return facts
 
 
 def _line(step: Step, schedule: Schedule) -> str:

@@ -1,8 +1,8 @@
 """Other plans for the same costs: by each planner, and without one of the devices. Simulated."""
 
 import time
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coexec.costs.base import CostModel
@@ -10,16 +10,24 @@ from coexec.costs.pinned import Pinned, resolve
 from coexec.errors import CoexecError, first_line
 from coexec.hardware.hardware import System
 from coexec.planners import PLANNERS
-from coexec.report.contents import Alternative
 from coexec.selection.planning_context import make_plan
 from coexec.selection.prepared import Prepared, Simulated
 from coexec.timing.simulate import simulate
 
-__all__ = ["alone_s", "by_planners", "without_devices"]
-
 _ORDER = ("single", "heft", "hope_greedy", "dmdar", "mosaic", "mulayer", "codl", "anneal",
           "cpsat", "hope_ilp", "exhaustive")  # fmt: skip
 """The planners, those that take a moment first."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another plan, simulated with the same costs: by another planner, or without a device."""
+
+    name: str
+    predicted_s: float | None
+    planning_s: float | None = None
+    status: str = ""
+    """How the planner ended, or why there is no plan."""
 
 
 def by_planners(prepared: Prepared, limit_s: float) -> Iterator[Alternative]:
@@ -30,15 +38,12 @@ def by_planners(prepared: Prepared, limit_s: float) -> Iterator[Alternative]:
             left out with the reason.
     """
     system = prepared.system
-    if len(system.places) < 2:
-        return
-    deadline_s = time.monotonic() + limit_s
-    for name in sorted(PLANNERS, key=lambda n: _ORDER.index(n) if n in _ORDER else len(_ORDER)):
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            yield Alternative(name, None, status="not tried: no time was left")
-            continue
-        yield _planned(name, name, _limited(name, left_s), system, prepared)
+    names = sorted(PLANNERS, key=lambda n: _ORDER.index(n) if n in _ORDER else len(_ORDER))
+
+    def plan(name: str, left_s: float) -> Alternative:
+        return _planned(name, name, left_s, system, prepared)
+
+    return _within(limit_s, names if len(system.places) > 1 else (), plan)
 
 
 def without_devices(prepared: Prepared, limit_s: float) -> Iterator[Alternative]:
@@ -49,24 +54,33 @@ def without_devices(prepared: Prepared, limit_s: float) -> Iterator[Alternative]
         limit_s: seconds for all plans; later ones are left out with the reason.
     """
     used, planner = prepared.plan.used, prepared.plan.provenance.planner
-    if len(used) < 2:
-        return
-    deadline_s = time.monotonic() + limit_s
-    for index, name in enumerate(used):
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            yield Alternative(name, None, status="not tried: no time was left")
-            continue
+
+    def plan(name: str, left_s: float) -> Alternative:
         others = [device.name for device in prepared.system.devices if device.name != name]
         chosen = planner if len(others) > 1 and planner in PLANNERS else "single"
-        options = _limited(chosen, left_s / (len(used) - index))
-        yield _planned(name, chosen, options, _system_of(prepared.system, others), prepared)
+        share_s = left_s / (len(used) - used.index(name))
+        return _planned(name, chosen, share_s, _system_of(prepared.system, others), prepared)
+
+    return _within(limit_s, used if len(used) > 1 else (), plan)
 
 
 def alone_s(prepared: Prepared, device: str) -> float | None:
     """Seconds of the plan of one device, simulated; None if the device cannot run the model."""
     system = _system_of(prepared.system, [device])
-    return _planned(device, "single", {}, system, prepared).predicted_s
+    return _planned(device, "single", 0.0, system, prepared).predicted_s
+
+
+def _within(
+    limit_s: float, names: Sequence[str], plan: Callable[[str, float], Alternative]
+) -> Iterator[Alternative]:
+    """A plan for each name, by ``plan`` of the name and the seconds that are left."""
+    deadline_s = time.monotonic() + limit_s
+    for name in names:
+        left_s = deadline_s - time.monotonic()
+        if left_s > 0:
+            yield plan(name, left_s)
+        else:
+            yield Alternative(name, None, status="not tried: no time was left")
 
 
 def _system_of(system: System, names: Collection[str]) -> System:
@@ -76,14 +90,12 @@ def _system_of(system: System, names: Collection[str]) -> System:
     return replace(system, devices=devices, links=links)
 
 
-def _limited(name: str, left_s: float) -> Mapping[str, Any]:
-    """Options that end a search after about ``left_s`` seconds."""
-    return {"time_limit_s": left_s / 2} if name in ("cpsat", "hope_ilp") else {}
-
-
 def _planned(
-    name: str, planner: str, options: Mapping[str, Any], system: System, prepared: Prepared
+    name: str, planner: str, left_s: float, system: System, prepared: Prepared
 ) -> Alternative:
+    """A plan; planners that search end after about ``left_s`` seconds."""
+    is_search = planner in ("cpsat", "hope_ilp")
+    options: Mapping[str, Any] = {"time_limit_s": left_s / 2} if is_search else {}
     start_s = time.perf_counter()
     try:
         plan = make_plan(planner, options, prepared.graph, _pinned(prepared, system), system)

@@ -4,36 +4,21 @@ and what would help."""
 import platform
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from coexec.extras import install, is_installed
 from coexec.report.bottleneck import bottleneck_of
-from coexec.report.contents import Contents, RivalRow
+from coexec.report.contents import Contents
+from coexec.report.ways import Way
 from coexec.rules import RULES
 from coexec.selection.decision import FIGURES
 from coexec.selection.prepared import Prepared
-from coexec.timing.explain import GROUPS, Group
 from coexec.units import format_seconds
 
-__all__ = ["answer_of", "doubt_by_load", "doubt_of", "is_ort_session"]
-
-_GROUP_REASONS: Mapping[Group, str] = {
-    "pinned": "the user pinned the tasks to their devices",
-    "only": "the plan has only one device",
-    "alone": "no other device runs the tasks",
-    "computing": "the tasks compute faster on their device than on another one",
-    "inputs": "a copy of the inputs to another device would cost more than it would gain",
-    "waiting": "the other devices are busy with other tasks at that time",
-    "result": "the readers of the result are on the same device, and a copy would cost more than "
-    "another device would gain",
-    "even": "another device would be equally good",
-    "later": "another device would end the task sooner, and all tasks together later",
-}
 _ENGINES_OF_CORES = {"openvino": "openvino"} | (
     {"opencl": "pocl"} if platform.machine() == "x86_64" else {}
 )
 """The extra that brings each; PoCL has packages for x86-64 only."""
-_REASONS = {GROUPS[group]: text for group, text in _GROUP_REASONS.items()}
 
 
 def answer_of(contents: Contents, prepared: Prepared) -> tuple[str, ...]:
@@ -103,7 +88,7 @@ def _gain(contents: Contents) -> str:
     return f"It takes {_share(plan)}: {both}, {figures}."
 
 
-def _share(row: RivalRow) -> str:
+def _share(row: Way) -> str:
     """The time of a row that ran, beside ONNX Runtime's."""
     assert row.share is not None
     of = "of" if row.share < 1 else "times"
@@ -125,7 +110,7 @@ def _why(contents: Contents, prepared: Prepared) -> str:
     group, seconds = seconds_by_group.most_common(1)[0]
     share = seconds / (sum(seconds_by_group.values()) or 1.0)
     planner = prepared.plan.provenance.planner
-    return f"{planner} placed the tasks; for {share:.0%} of the computing time, {_REASONS[group]}."
+    return f"{planner} placed the tasks; the reason for {share:.0%} of the computing time: {group}."
 
 
 def _help(contents: Contents, prepared: Prepared) -> str:

@@ -1,11 +1,11 @@
 """What bounds the time of a request: the largest shares of its critical path."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
-from coexec.report.contents import Contents, DrawnSpan, TaskRow
-
-__all__ = ["bottleneck_of"]
+from coexec.report.contents import Contents, TaskRow
+from coexec.timing.critical_path import critical_path
+from coexec.timing.trace import Span
 
 _WORTH_SAYING = 0.01
 """Share of the time of a request; smaller shares of transfers and waiting are left out."""
@@ -14,70 +14,54 @@ _WORTH_SAYING = 0.01
 def bottleneck_of(contents: Contents) -> str:
     """A sentence about the recorded run, or else about the simulation; "" if there is none."""
     trace = contents.measured or contents.predicted
-    if trace is None or not trace.makespan_s:
-        return ""
-    path = [span for span in trace.blocks if span.is_critical]
+    path = () if trace is None else critical_path(trace)
     computing = [span for span in path if span.kind == "compute"]
-    if not computing:
+    if trace is None or not trace.makespan_s or not computing:
         return ""
-    by_device_s = _sums((span.device, span.end_s - span.start_s) for span in computing)
-    device = _largest(by_device_s)
-    transfers_s = sum(s.end_s - s.start_s for s in path if s.kind == "transfer")
-    waiting_s = max(0.0, trace.makespan_s - transfers_s - sum(by_device_s.values()))
-    others_s = {"transfers": transfers_s, "waiting and launches": waiting_s}
-    share = by_device_s[device] / trace.makespan_s
+    makespan_s = trace.makespan_s
+    (device, device_s), *_ = _sums((span.device, span.duration_s) for span in computing)
+    computing_s = sum(span.duration_s for span in computing)
+    transfers_s = sum(span.duration_s for span in path if span.kind == "transfer")
+    waiting_s = max(0.0, makespan_s - transfers_s - computing_s)
+    others = _sums([("transfers", transfers_s), ("waiting and launches", waiting_s)])
+    bound = f"Computing on {device} bounds a request"
+    if others[0][1] > device_s:
+        other = others[0][0].capitalize()
+        bound = f"{other} bound a request more than any device does; computing on {device}"
     details = [
-        *_kind_with_most(device, computing, contents.tasks, trace.makespan_s),
-        *(
-            f"; {what} {seconds / trace.makespan_s:.0%}"
-            for what, seconds in others_s.items()
-            if seconds > _WORTH_SAYING * trace.makespan_s
-        ),
+        f"; {what} {seconds / makespan_s:.0%}"
+        for what, seconds in sorted(others)
+        if seconds > _WORTH_SAYING * makespan_s
     ]
+    own = [span for span in computing if span.device == device]
+    most = "".join(_kind_with_most(own, contents.tasks, makespan_s))
     where = "recorded run" if trace is contents.measured else "simulation"
-    return (
-        f"{_bound(device, by_device_s[device], others_s)}: {share:.0%} of the critical path"
-        f"{''.join(details)} ({where})."
-    )
-
-
-def _bound(device: str, device_s: float, others_s: Mapping[str, float]) -> str:
-    """The begin of the sentence, which ends with what the first share is of."""
-    other = _largest(others_s)
-    if others_s[other] <= device_s:
-        return f"Computing on {device} bounds a request"
-    return f"{other.capitalize()} bound a request more than any device does; computing on {device}"
+    share = f"{device_s / makespan_s:.0%} of the critical path"
+    return f"{bound}: {share}{most}{''.join(details)} ({where})."
 
 
 def _kind_with_most(
-    device: str, computing: Iterable[DrawnSpan], tasks: Iterable[TaskRow], makespan_s: float
+    spans: Iterable[Span], tasks: Sequence[TaskRow], makespan_s: float
 ) -> Iterator[str]:
-    """The kind of tasks with most time on this device; nothing if no kind is known."""
-    tasks = tuple(tasks)
+    """The kind of tasks with most time in these spans; nothing if no kind is known. The tasks of a
+    span have parts of its seconds by their prediction."""
     rows = {row.name: row for row in tasks} | {row.task: row for row in tasks}
-    own = (span for span in computing if span.device == device)
-    by_kind_s = _sums(pair for span in own for pair in _kinds_of(span, rows))
-    if by_kind_s:
-        kind = _largest(by_kind_s)
-        is_most = by_kind_s[kind] > sum(by_kind_s.values()) / 2
+    pairs: list[tuple[str, float]] = []
+    for span in spans:
+        known = [rows[name] for name in span.tasks if name in rows]
+        predicted_s = sum(row.predicted_s for row in known)
+        for row in known if predicted_s else ():
+            pairs.append((row.kind, span.duration_s * row.predicted_s / predicted_s))
+    if pairs:
+        (kind, kind_s), *_ = _sums(pairs)
+        is_most = kind_s > sum(seconds for _, seconds in pairs) / 2
         part = "most of it" if is_most else "the largest part"
-        yield f", {part} in {kind} ({by_kind_s[kind] / makespan_s:.0%})"
+        yield f", {part} in {kind} ({kind_s / makespan_s:.0%})"
 
 
-def _kinds_of(span: DrawnSpan, rows: Mapping[str, TaskRow]) -> Iterator[tuple[str, float]]:
-    """The kinds of the tasks in a span, with their parts of its seconds by prediction."""
-    known = [rows[name] for name in span.tasks if name in rows]
-    predicted_s = sum(row.predicted_s for row in known)
-    for row in known if predicted_s else ():
-        yield row.kind, (span.end_s - span.start_s) * row.predicted_s / predicted_s
-
-
-def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
-    sums: dict[str, float] = defaultdict(float)
+def _sums(pairs: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """The sum of the seconds by name, the largest first."""
+    sums: Counter[str] = Counter()
     for name, seconds in pairs:
-        sums[name] += seconds
-    return sums
-
-
-def _largest(seconds: Mapping[str, float]) -> str:
-    return max(seconds, key=seconds.__getitem__)
+        sums[name] += seconds  # type: ignore[assignment]
+    return [(name, float(seconds)) for name, seconds in sums.most_common()]

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from coexec.selection.prepared import Prepared
 from coexec.units import format_seconds
 
-__all__ = ["LowerBound", "alone_s", "bound_of"]
-
 
 def alone_s(prepared: Prepared, device: str) -> float:
     """Seconds of all tasks, one after the other, on one device with its first engine."""

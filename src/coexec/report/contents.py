@@ -1,88 +1,14 @@
 """The contents of a report as plain data: seconds, bytes and names. The page is drawn from them."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from coexec.selection.decision import Requests
-
-__all__ = [
-    "Alternative",
-    "Contents",
-    "DrawnSpan",
-    "DrawnTask",
-    "DrawnTrace",
-    "MemoryRow",
-    "RepeatedRows",
-    "RivalRow",
-    "TaskRow",
-    "TransferRow",
-]
-
-
-@dataclass(frozen=True)
-class DrawnSpan:
-    """A span of a timeline."""
-
-    device: str
-    kind: str
-    """compute, transfer, wait or layout."""
-    name: str
-    start_s: float
-    end_s: float
-    engine: str = ""
-    tasks: tuple[str, ...] = ()
-    tensor: str = ""
-    size_bytes: int = 0
-    is_critical: bool = False
-
-
-@dataclass(frozen=True)
-class DrawnTrace:
-    """The spans of one request."""
-
-    makespan_s: float
-    utilisation: Mapping[str, float]
-    """By device, the share of the makespan that it was busy."""
-    blocks: tuple[DrawnSpan, ...]
-
-
-@dataclass(frozen=True)
-class RivalRow:
-    """A way to run the model. All rows have their figures from one race: the race of planner
-    "auto", or else a race for this report."""
-
-    name: str
-    predicted_s: float | None
-    paced_s: float | None
-    """Median seconds of a request at 30 requests a second; None if it did not run."""
-    loop_s: float | None
-    """Median seconds of a request in a loop."""
-    share: float | None
-    """Its time over ONNX Runtime's, by ``requests``."""
-    is_base: bool
-    is_plan: bool
-    requests: Requests = "paced"
-    """The figure by which it was compared."""
-    per_s: float | None = None
-    """Requests per second from several threads, in mode "throughput"."""
-    rounds: int = 0
-    status: str = ""
-    """What "auto" did with it."""
-    reason: str = ""
-    """The rule by which "auto" took it or left it out."""
-    planner: str = ""
-    same_as: str | None = None
-    """The rival that ran in its place, because both are the same plan."""
-    init_s: float | None = None
-    peak_bytes: int | None = None
-
-    @property
-    def measured_s(self) -> float | None:
-        """Median seconds by the figure by which it was compared."""
-        if self.requests == "parallel":
-            return None if self.per_s is None else 1 / self.per_s
-        return self.paced_s if self.requests == "paced" else self.loop_s
+from coexec.codec import encode
+from coexec.report.alternatives import Alternative
+from coexec.report.ways import Way
+from coexec.timing.critical_path import critical_path
+from coexec.timing.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -140,17 +66,6 @@ class RepeatedRows:
 
 
 @dataclass(frozen=True)
-class Alternative:
-    """Another plan, simulated with the same costs: by another planner, or without a device."""
-
-    name: str
-    predicted_s: float | None
-    planning_s: float | None = None
-    status: str = ""
-    """How the planner ended, or why there is no plan."""
-
-
-@dataclass(frozen=True)
 class TransferRow:
     """A tensor that one place makes and another reads."""
 
@@ -177,7 +92,7 @@ class Contents:
 
     model: str
     title: str
-    answer: tuple[str, ...]
+    answer: tuple[str, ...] = ()
     """Sentences: the choice, its gain, the reason, what bounds a request, and what would help."""
     doubt: str | None = None
     """Why the choice of planner "auto" is not certain."""
@@ -188,12 +103,12 @@ class Contents:
     places: tuple[str, ...] = ()
     colours: Mapping[str, str] = field(default_factory=dict)
     """Colours by place."""
-    rivals: tuple[RivalRow, ...] = ()
+    rivals: tuple[Way, ...] = ()
     """The candidates of planner "auto" if it has measured them; else the plan, each device alone
     and ONNX Runtime."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    predicted: DrawnTrace | None = None
-    measured: DrawnTrace | None = None
+    predicted: Trace | None = None
+    measured: Trace | None = None
     tasks: tuple[TaskRow, ...] = ()
     nodes: tuple[DrawnTask, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
@@ -210,5 +125,18 @@ class Contents:
     """A lower bound of the memory for intermediate tensors, if tasks run in order."""
 
     def to_json(self) -> dict[str, Any]:
-        """The contents as lists, dicts, texts and numbers."""
-        return asdict(self)
+        """The contents as lists, objects, texts and numbers."""
+        traces = {"predicted": _drawn(self.predicted), "measured": _drawn(self.measured)}
+        return {**encode(self), **traces}
+
+
+def _drawn(trace: Trace | None) -> dict[str, Any] | None:
+    """A trace with its length, and with the spans that determine it marked."""
+    if trace is None:
+        return None
+    critical = {id(span) for span in critical_path(trace)}
+    return {
+        "makespan_s": trace.makespan_s,
+        "utilisation": {device: trace.utilisation(device) for device in trace.devices},
+        "blocks": [{**encode(s), "is_critical": id(s) in critical} for s in trace.spans],
+    }

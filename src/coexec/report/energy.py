@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coexec.errors import DeviceError
 
@@ -29,8 +29,7 @@ _LEAST_S = 0.5
 _LEAST_RUNS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredEnergy:
+class MeasuredEnergy(NamedTuple):
     """Joules of an inference, or why they are unknown."""
 
     energy_j: float | None = None

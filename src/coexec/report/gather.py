@@ -6,7 +6,7 @@ what failed, so that a run that ends badly can be looked at, too.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import cycle
@@ -15,52 +15,44 @@ from typing import Any
 from coexec.arrays import Array
 from coexec.engines import detect
 from coexec.errors import CoexecError
-from coexec.graph.graph import Graph
+from coexec.graph.graph import Graph, Piece
 from coexec.plan.footprint import task_bytes
 from coexec.plan.memory import offsets_bound, records_of
-from coexec.plan.schedule import Segment
 from coexec.progress import ReportProgress
 from coexec.report.alternatives import by_planners, without_devices
 from coexec.report.answer import answer_of, doubt_by_load, doubt_of, is_ort_session
 from coexec.report.bound import bound_of
 from coexec.report.contents import (
     Contents,
-    DrawnSpan,
     DrawnTask,
-    DrawnTrace,
     MemoryRow,
     RepeatedRows,
-    RivalRow,
     TaskRow,
     TransferRow,
 )
-from coexec.report.in_place import measured_in_place
+from coexec.report.explained import explained, measured_in_place
 from coexec.report.layout import positions, repeats
-from coexec.report.rivals import (
-    alone_rows,
-    candidate_rows,
+from coexec.report.race import (
+    RaceEntry,
+    alone_rivals,
+    onnx_runtime_rival,
+    plan_rival,
     predicted_time_s,
+    race_rivals,
     recorded_run,
-    row_of_onnx_runtime,
-    row_of_plan,
 )
-from coexec.report.standings import Row, Standings, race_rows
+from coexec.report.ways import Way, considered
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.runner import Runner
 from coexec.selection.prepared import Prepared, Simulated
 from coexec.timing.critical_path import critical_path
-from coexec.timing.explain import GROUPS, explain
+from coexec.timing.explain import GROUPS
 from coexec.timing.placed_pieces import placed_pieces
 from coexec.timing.simulate import simulate
-from coexec.timing.trace import Span, Trace
-
-__all__ = ["ReportFailure", "gather"]
+from coexec.timing.trace import Trace
 
 _COLOURS = ["#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#0072b2", "#d55e00", "#999999"]
 """Colours of places that people with any colour vision distinguish (Okabe and Ito, 2008)."""
-
-PLANNERS_S = 20.0
-"""Seconds for the plans of all planners."""
 
 _RECORDED_RUNS = 3
 """One alone may be a run that another program disturbed."""
@@ -79,7 +71,7 @@ def gather(
     source: str,
     rounds: int,
     tell: ReportProgress,
-    planners_s: float = PLANNERS_S,
+    planners_s: float,
     platform: str = "",
 ) -> Contents:
     """The contents of a report about a plan.
@@ -117,7 +109,7 @@ class _Gathering:
 
     def __init__(self, prepared: Prepared, source: str, platform: str) -> None:
         self._prepared = prepared
-        self.contents = Contents(source, prepared.graph.name, (), facts=_facts(prepared, platform))
+        self.contents = Contents(source, prepared.graph.name, facts=_facts(prepared, platform))
 
     def _add(self, **parts: Any) -> None:
         self.contents = replace(self.contents, **parts)
@@ -125,18 +117,18 @@ class _Gathering:
     def plan(self) -> None:
         """The plan, its simulation, and what is known of each task."""
         prepared = self._prepared
-        cost, system, schedule = prepared.cost, prepared.system, prepared.schedule
-        trace = simulate(schedule, cost, system)
+        system, schedule = prepared.system, prepared.schedule
+        trace = simulate(schedule, prepared.cost, system)
         bound = bound_of(prepared)
-        path = critical_path(trace)
+        on_path = {span.segment for span in critical_path(trace) if span.kind == "compute"}
+        critical = {piece for index in on_path for piece in schedule.segments[index].pieces}
         places = tuple(str(place) for place in system.places)
-        critical = _tasks_of(path, schedule.segments)
         nodes = tuple(_nodes(prepared, critical))
         self._add(
             places=places,
             colours=dict(zip(dict.fromkeys(places), cycle(_COLOURS), strict=False)),
-            rivals=tuple(candidate_rows(prepared.decision)),
-            predicted=_timeline(trace, path),
+            rivals=tuple(considered(prepared.decision)),
+            predicted=trace,
             tasks=tuple(_task_rows(prepared, critical, trace)),
             nodes=nodes,
             edges=tuple(_edges(prepared.graph)),
@@ -158,42 +150,37 @@ class _Gathering:
         """Recorded runs, and the race with the rivals. Planner "auto" has raced its candidates:
         another race would only give other figures of the same plans."""
         prepared = self._prepared
-        work = prepared.work
+        work, decision = prepared.work, prepared.decision
         feeds, _ = work.model.accepted(work.given.reference)
         with ExitStack() as stack:
-            row, runner = row_of_plan(prepared, "plan", predicted_time_s(prepared), feeds, stack)
+            way = Way(name="plan", predicted_s=predicted_time_s(prepared), is_plan=True)
+            if is_session := is_ort_session(prepared):
+                way = replace(way, name="plan: ONNX Runtime's own session", is_base=True)
+            plan, runner = plan_rival(prepared, way, feeds, stack)
             self._record(runner, feeds)
-            if prepared.decision is not None and self.contents.rivals:
-                self._start_and_memory(row, row_of_onnx_runtime(work, feeds))
-                self._facts_of_race(prepared.decision.others, prepared.decision.taken.rounds)
-                return
-            alone, left_out = alone_rows(prepared, feeds, stack)
-            if is_ort_session(prepared):
-                row.is_base, row.name = True, "plan: ONNX Runtime's own session"
-                rows = [row, *(each for each in alone if not each.is_same(row))]
+            if decision is not None and self.contents.rivals:
+                self._start_and_memory(plan, onnx_runtime_rival(work, feeds))
+                others, rounds = decision.others, decision.taken.rounds
             else:
-                rows = [row, *alone, row_of_onnx_runtime(work, feeds)]
-            standings = race_rows(rows, rounds)
-        self._add(rivals=tuple(_rivals(standings, row)), left_out=left_out)
-        self._add(doubt=doubt_by_load(standings.outcome.others))
-        self._facts_of_race(standings.outcome.others, rounds)
-
-    def _facts_of_race(self, others: float, rounds: int) -> None:
+                alone, left_out = alone_rivals(prepared, feeds, stack)
+                different = [each for each in alone if not (is_session and each.is_same(plan))]
+                base = [] if is_session else [onnx_runtime_rival(work, feeds)]
+                standings = race_rivals([plan, *different, *base], rounds)
+                others = standings.others
+                self._add(rivals=tuple(standings.ways), left_out=left_out)
+                self._add(doubt=doubt_by_load(others))
         load = f"{others:.0%} of the processors' time, by other programs"
         facts = {"load while racing": load, "rounds": str(rounds)}
         self._add(facts={**self.contents.facts, **facts})
 
-    def _start_and_memory(self, plan: Row, base: Row) -> None:
+    def _start_and_memory(self, plan: RaceEntry, base: RaceEntry) -> None:
         """Figures that are no part of the race of planner "auto", of its plan and of ONNX Runtime's
         session."""
-        measured = {
-            index: plan if row.is_plan else base
-            for index, row in enumerate(self.contents.rivals)
-            if row.is_plan or row.is_base
-        }
         rows = list(self.contents.rivals)
-        for index, row in measured.items():
-            rows[index] = replace(rows[index], init_s=row.init_s, peak_bytes=row.peak())
+        for index, row in enumerate(rows):
+            if row.is_plan or row.is_base:
+                rival = plan if row.is_plan else base
+                rows[index] = replace(row, init_s=rival.way.init_s, peak_bytes=rival.peak())
         self._add(rivals=tuple(rows))
 
     def _record(self, runner: Runner, feeds: Mapping[str, Array]) -> None:
@@ -212,7 +199,7 @@ class _Gathering:
 
     def _measured(self, trace: Trace) -> None:
         if trace.spans:
-            self._add(measured=_timeline(trace, critical_path(trace)))
+            self._add(measured=replace(trace, details=()))
 
     def alternatives(self, planners_s: float) -> None:
         """What other planners would do, and the plan without each of its devices."""
@@ -226,92 +213,51 @@ class _Gathering:
 
 
 def _facts(prepared: Prepared, platform: str) -> dict[str, str]:
-    versions = {
-        str(place): f"{engine.name} {engine.version}".strip()
+    engines = {
+        f"engine of {device.name}/{engine.name}": f"{engine.name} {engine.version}".strip()
         for device in prepared.system.devices
         for engine in device.engines
-        for place in device.places
-        if place.engine == engine.name
     }
     return {
         "made": time.strftime("%Y-%m-%d %H:%M"),
         "processor": platform or detect.processor_name(),
         "planner": prepared.plan.provenance.planner,
-        **{f"engine of {place}": text for place, text in versions.items()},
+        **engines,
     }
 
 
-def _timeline(trace: Trace, path: Iterable[Span]) -> DrawnTrace:
-    critical = {id(span) for span in path}
-    blocks = (
-        DrawnSpan(
-            span.device,
-            span.kind,
-            span.name,
-            span.start_s,
-            span.end_s,
-            span.engine,
-            span.tasks,
-            span.tensor,
-            span.size_bytes,
-            id(span) in critical,
-        )
-        for span in trace.spans
-    )
-    shares = {device: trace.utilisation(device) for device in trace.devices}
-    return DrawnTrace(trace.makespan_s, shares, tuple(blocks))
-
-
-def _tasks_of(path: Iterable[Span], segments: tuple[Segment, ...]) -> set[tuple[str, Any]]:
-    """The pieces of the segments on a path, as names and regions."""
-    indices = {span.segment for span in path if span.kind == "compute"}
-    return {(piece.task, piece.region) for i in indices for piece in segments[i].pieces}
-
-
-def _task_rows(
-    prepared: Prepared, critical: set[tuple[str, Any]], trace: Trace
-) -> Iterator[TaskRow]:
-    graph, cost, system = prepared.graph, prepared.cost, prepared.system
-    is_simulated = isinstance(prepared.origin, Simulated)
-    pinned = () if is_simulated else prepared.work.pinned_tasks(cost, system)
-    reasons = {
-        reason.task: reason
-        for reason in explain(prepared.plan, prepared.schedule, cost, system, pinned, trace)
-    }
+def _task_rows(prepared: Prepared, critical: set[Piece], trace: Trace) -> Iterator[TaskRow]:
+    graph, cost = prepared.graph, prepared.cost
+    reasons = {reason.task: reason for reason in explained(prepared, trace)}
     for segment in prepared.schedule.segments:
         for piece in segment.pieces:
             task = graph.task[piece.task]
-            is_whole = piece == graph.whole_piece(task)
-            reason = reasons[task.name if is_whole else str(piece)]
+            reason = reasons[task.name if piece == graph.whole_piece(task) else str(piece)]
             seconds = {
-                str(place): _finite(cost.piece_s(graph, task, piece.region, place))
-                for place in system.places
+                str(place): cost.piece_s(graph, task, piece.region, place)
+                for place in prepared.system.places
             }
             yield TaskRow(
-                reason.task,
-                task.name,
-                task.kind,
-                "x".join(map(str, piece.region.shape)),
-                task.macs,
-                str(segment.place),
-                GROUPS[reason.group],
-                reason.why,
-                reason.predicted_s,
-                None,
-                seconds,
-                reason.moved_bytes,
-                (piece.task, piece.region) in critical,
+                name=reason.task,
+                task=task.name,
+                kind=task.kind,
+                shape="x".join(map(str, piece.region.shape)),
+                macs=task.macs,
+                place=str(segment.place),
+                group=GROUPS[reason.group],
+                why=reason.why,
+                predicted_s=reason.predicted_s,
+                measured_s=None,
+                elsewhere_s={p: s if math.isfinite(s) else None for p, s in seconds.items()},
+                moved_bytes=reason.moved_bytes,
+                is_critical=piece in critical,
             )
 
 
-def _finite(seconds: float) -> float | None:
-    return seconds if math.isfinite(seconds) else None
-
-
-def _nodes(prepared: Prepared, critical: set[tuple[str, Any]]) -> Iterator[DrawnTask]:
+def _nodes(prepared: Prepared, critical: set[Piece]) -> Iterator[DrawnTask]:
     graph, position_of = prepared.graph, positions(prepared.graph)
     pieces_of = placed_pieces(prepared.schedule, prepared.cost)
-    on_path = {name for name, _ in critical}
+    on_path = {piece.task for piece in critical}
     for task in graph.tasks:
         pieces = pieces_of[task.name]
         size = sum(piece.region.size for piece in pieces)
@@ -348,35 +294,15 @@ def _transfers(prepared: Prepared) -> Iterator[TransferRow]:
 
 def _memory(prepared: Prepared) -> Iterator[MemoryRow]:
     graph = prepared.graph
-    tasks_by_place: dict[str, list[str]] = {}
+    tasks_by_place: dict[str, dict[str, None]] = {}
     for piece, place in prepared.plan.place_of.items():
-        tasks_by_place.setdefault(str(place), []).append(piece.task)
+        tasks_by_place.setdefault(str(place), {})[piece.task] = None
     for name, names in tasks_by_place.items():
-        tasks = [graph.task[each] for each in dict.fromkeys(names)]
+        tasks = [graph.task[each] for each in names]
         weights = {weight for task in tasks for weight in task.weights}
         yield MemoryRow(
             name,
             len(tasks),
             sum(graph.tensors[weight].size_bytes for weight in weights),
             max(task_bytes(graph, task) for task in tasks),
-        )
-
-
-def _rivals(standings: Standings, plan: Row) -> Iterator[RivalRow]:
-    for row in standings.rows:
-        facts = standings.facts(row)
-        ran = standings.same_as.get(row.name, row.name)
-        yield RivalRow(
-            row.name,
-            row.predicted_s,
-            facts["paced_s"],
-            facts["loop_s"],
-            max(facts["paced_ratio"], facts["loop_ratio"]),
-            row.is_base,
-            row is plan,
-            "paced" if facts["paced_ratio"] >= facts["loop_ratio"] else "loop",
-            rounds=len(standings.outcome.laps[ran]),
-            same_as=facts["same_as"],
-            init_s=row.init_s,
-            peak_bytes=row.peak_bytes,
         )

@@ -15,8 +15,6 @@ from coexec.codec import without_nan
 from coexec.report.contents import Contents
 from coexec.units import format_seconds
 
-__all__ = ["page_of"]
-
 
 def page_of(contents: Contents) -> str:
     """The text of the file.

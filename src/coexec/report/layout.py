@@ -13,8 +13,6 @@ from typing import NamedTuple
 from coexec.graph.graph import Graph
 from coexec.report.contents import RepeatedRows
 
-__all__ = ["Position", "positions", "repeats"]
-
 _LEAST_SAVED = 3
 """Rows that a repeat must save: a drawing is hardly shorter by fewer."""
 _LEAST_COUNT = 3

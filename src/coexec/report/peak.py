@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # imports would add to the memory of the process that runs ON
     from coexec.plan.plan import Plan
     from coexec.selection.planning_context import PlanningContext
 
-__all__ = ["of_onnx_runtime", "of_plan"]
 
 _RUNS = 2
 
@@ -46,17 +45,13 @@ def of_onnx_runtime(
     source = work.given.source
     if zoo_name(source) is None and not (work.settings.shapes or work.settings.values):
         return _in_a_process(_run_onnx_runtime, str(source), threads, dict(feeds))
-    with tempfile.TemporaryDirectory(prefix="coexec-") as folder:
-        path = Path(folder) / "model.onnx"
-        _write(work, path)
-        return _in_a_process(_run_onnx_runtime, str(path), threads, dict(feeds))
-
-
-def _write(work: "PlanningContext", path: Path) -> None:
-    """Write the model to a file, with the shapes and values that the user fixes."""
     import onnx_ir as ir
 
-    ir.save(work.given.fixed(), path, external_data="weights.bin")
+    with tempfile.TemporaryDirectory(prefix="coexec-") as folder:
+        path = Path(folder) / "model.onnx"
+        # With the shapes and values that the user fixes.
+        ir.save(work.given.fixed(), path, external_data="weights.bin")
+        return _in_a_process(_run_onnx_runtime, str(path), threads, dict(feeds))
 
 
 def _in_a_process(measure: Callable[..., int | None], *arguments: Any) -> int | None:

@@ -194,7 +194,7 @@ function drawRivals() {
     { title: "reason", of: row => row.reason, form: "long" },
     { title: "at 30 a second", of: row => row.paced_s, text: time },
     { title: "in a loop", of: row => row.loop_s, text: time },
-    { title: "requests a second", of: row => row.per_s, text: value => value === null ? "" : value.toFixed(1) },
+    { title: "requests a second", of: row => row.requests === "parallel" ? row.requests_per_s : null, text: value => value === null ? "" : value.toFixed(1) },
     { title: "predicted", of: row => row.predicted_s, text: time },
     { title: "start", of: row => row.init_s, text: time },
     { title: "peak memory", of: row => row.peak_bytes, text: size },

@@ -1,6 +1,5 @@
 """`coexec bench`: equal rows, bounds, memory."""
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,43 +12,25 @@ import numpy as np
 import onnx
 import pytest
 
-from coexec.cli import main
-from coexec.cli.bench_tables import gain_in_words
-from coexec.engines.detect import usable_cores
 from coexec.hardware.hardware import Place
 from coexec.model.load import load
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance
-from coexec.report import peak, standings
+from coexec.report import peak, race
 from coexec.report.bound import bound_of
-from coexec.report.standings import Row, Standings, race_rows
+from coexec.report.race import RaceEntry, race_rivals
+from coexec.report.ways import Way, gain_in_words
 from coexec.selection.decision import Candidate, Decision
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
-from coexec.selection.race import Lap, Outcome
 from coexec.settings import Settings
 from coexec.units import format_seconds
+from tests.cli.conftest import CPU, TWO, CommandLine
 from tests.helpers.busy_machine import used_by_others
 from tests.helpers.small_models import branches
 
-CORES = usable_cores()
-TWO = ",".join(f"cpu:{c}" for c in CORES[:2])
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bench")
-    onnx.save(branches(), str(folder / "model.onnx"))
-    return folder
-
-
-def call(capfd: pytest.CaptureFixture[str], folder: Path, *words: str) -> Any:
-    model = str(folder / "model.onnx")
-    assert (
-        main(["bench", model, *words, "--repeats", "2", "--json", "--cache", str(folder / "cache")])
-        == 0
-    )
-    return json.loads(capfd.readouterr().out)
+HEFT = ("bench", "MODEL", "--devices", TWO, "--planner", "heft", "--repeats", "2")
+SINGLE = ("bench", "MODEL", "--devices", TWO, "--planner", "single", "--repeats", "2")
 
 
 @pytest.mark.parametrize(
@@ -64,14 +45,26 @@ def call(capfd: pytest.CaptureFixture[str], folder: Path, *words: str) -> Any:
 def test_the_last_line_says_what_was_gained(
     plan_s: float, alone_s: float, base_s: float, end: str
 ) -> None:
-    times_s = {"heft": plan_s, "cpu:0 alone": alone_s, "ORT": base_s}
-    rows = [Row(name, None, list, lambda: None, is_base=name == "ORT") for name in times_s]
-    outcome = Outcome({name: [Lap((s,), (s,))] * 3 for name, s in times_s.items()})
-    said = gain_in_words(Standings(rows, {}, outcome), "heft")
+    plan, alone = Way(name="heft", paced_s=plan_s, is_plan=True), Way(name="cpu:0", paced_s=alone_s)
+    base = Way(name="ORT", paced_s=base_s, is_base=True)
+    said = gain_in_words([replace(alone, name="cpu:0 alone"), plan, base])
     times = f"({format_seconds(plan_s)} a request in place of {format_seconds(base_s)})"
     assert said.startswith(f"heft takes {plan_s / base_s:.2f} of the time of ORT {times} and ")
-    alone = f"{plan_s / alone_s:.2f} of the time of cpu:0 alone"
-    assert f"{alone}: {end}" in said
+    assert f"{plan_s / alone_s:.2f} of the time of cpu:0 alone: {end}" in said
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_ratios_of_bench_are_those_of_the_medians_that_it_prints(shared: CommandLine) -> None:
+    found = shared.json(*HEFT)
+    rows = {row["name"]: row for row in found["rows"]}
+    assert {"heft", *(f"{name} alone" for name in TWO.split(","))} < set(rows)
+    base = rows[found["base"]]
+    assert base["name"].startswith("ONNX Runtime") and found["disturbed_turns"] >= 0
+    for row in rows.values():
+        for figure in ("paced", "loop"):
+            assert 0 < row[f"{figure}_s"] <= row[f"{figure}_p90_s"] <= row[f"{figure}_p99_s"]
+            assert row[f"{figure}_ratio"] == row[f"{figure}_s"] / base[f"{figure}_s"]
+        assert row["requests_per_s"] > 0
 
 
 def plan_on(device: str, engine: str = "onnxruntime", planner: str = "x") -> Plan:
@@ -81,13 +74,13 @@ def plan_on(device: str, engine: str = "onnxruntime", planner: str = "x") -> Pla
 
 
 def test_a_plan_that_is_there_twice_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standings, "Rest", lambda: SimpleNamespace(until_idle=lambda: True))
+    monkeypatch.setattr(race, "Rest", lambda: SimpleNamespace(until_idle=lambda: True))
     ran: list[str] = []
 
-    def row(name: str, plan: Plan | None) -> Row:
+    def rival(name: str, plan: Plan | None) -> RaceEntry:
         segments = None if plan is None else derive(plan, load(branches()).graph).segments
-        run = partial(ran.append, name)
-        return Row(name, None, run, lambda: len(ran), segments, init_s=len(name))
+        way = Way(name=name, init_s=len(name), is_base=name == "ORT")
+        return RaceEntry(way, partial(ran.append, name), lambda: len(ran), segments)
 
     # On one device, who made it and what it calls fused make no difference to what runs.
     again = replace(plan_on("cpu:0", planner="y"), fused=frozenset(plan_on("cpu:0").device_of))
@@ -98,52 +91,42 @@ def test_a_plan_that_is_there_twice_runs_once(monkeypatch: pytest.MonkeyPatch) -
         "ORT": None,
         "ORT, once more": None,
     }
-    rows = [row(name, plan) for name, plan in plans.items()]
-    rows[3].is_base = True
-    found = race_rows(rows, 3)
-    assert found.same_as == {"again": "one"} and "again" not in ran
-    assert {"one", "other engine", "ORT", "ORT, once more"} == set(ran)
-    one, again = found.facts(rows[0]), found.facts(rows[2])
-    assert again["same_as"] == "one" and again["name"] == "again"
-    assert {k: v for k, v in one.items() if k not in ("name", "same_as")} == {
-        k: v for k, v in again.items() if k not in ("name", "same_as")
-    }
+    ways = race_rivals([rival(name, plan) for name, plan in plans.items()], 3).ways
+    assert set(ran) == {"one", "other engine", "ORT", "ORT, once more"}
+    assert [way.name for way in ways if way.same_as] == ["again"]
+    assert ways[2] == replace(ways[0], name="again", same_as="one")
 
 
 @pytest.mark.usefixtures("no_memory")
-def test_equal_rows_are_named(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = ["--devices", TWO, "--planner", "single"]
-    rows = {row["name"]: row for row in call(capfd, folder, *words)["rows"]}
+def test_equal_rows_are_named(shared: CommandLine) -> None:
+    rows = {row["name"]: row for row in shared.json(*SINGLE)["rows"]}
     assert rows["single"]["same_as"] in {f"{name} alone" for name in TWO.split(",")}
     assert rows["single"]["paced_s"] == rows[rows["single"]["same_as"]]["paced_s"]
     assert all(row["same_as"] is None for name, row in rows.items() if name != "single")
-    model = str(folder / "model.onnx")
-    assert main(["bench", model, *words, "--repeats", "1", "--cache", str(folder / "cache")]) == 0
-    printed = capfd.readouterr().out
+    printed = shared(*SINGLE)
     assert "measured once" in printed and "single =" in printed
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_race_of_rows_knows_the_load_by_other_programs(
+def test_a_race_knows_the_load_by_other_programs(
     monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
-    monkeypatch.setattr(standings, "REAL", used_by_others(share))
-    found = race_rows([Row("a", None, lambda: 0, lambda: 0)], 1)
-    assert found.outcome.others == pytest.approx(share)
+    monkeypatch.setattr(race, "REAL", used_by_others(share))
+    found = race_rivals([RaceEntry(Way(name="a", is_base=True), lambda: 0, lambda: 0)], 1)
+    assert found.others == pytest.approx(share)
 
 
 def test_the_order_of_turns_rotates() -> None:
     order: list[str] = []
-    rows = [Row(name, None, partial(order.append, name), lambda: 0) for name in "abc"]
-    race_rows(rows, 3)
+    ways = [Way(name=name, is_base=name == "a") for name in "abc"]
+    race_rivals([RaceEntry(w, partial(order.append, w.name), lambda: 0) for w in ways], 3)
     firsts = [a for a, b in zip(order, ["", *order], strict=False) if a != b]
     assert "".join(firsts[-9:]) == "abcbcacab"
 
 
 @pytest.mark.long
-def test_every_row_has_its_memory(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    found = call(capfd, folder, "--devices", TWO, "--planner", "heft")
-    peaks = {row["name"]: row["peak_bytes"] for row in found["rows"]}
+def test_every_row_has_its_memory(shared: CommandLine) -> None:
+    peaks = {row["name"]: row["peak_bytes"] for row in shared.json(*HEFT)["rows"]}
     ort = peaks.pop(next(name for name in peaks if name.startswith("ONNX Runtime")))
     # An interpreter with numpy and ONNX Runtime; ours has the same libraries beside other code.
     assert 2**24 < ort < min(peaks.values())
@@ -153,13 +136,11 @@ def test_memory_of_onnx_runtime_grows_with_the_model(tmp_path: Path) -> None:
     sizes = []
     for number, size in enumerate((20, 200)):
         onnx.save(branches(size=size), str(tmp_path / f"{number}.onnx"))
-        work = PlanningContext(str(tmp_path / f"{number}.onnx"), Settings([f"cpu:{CORES[0]}"]))
+        work = PlanningContext(str(tmp_path / f"{number}.onnx"), Settings([CPU]))
         graph = load(branches(size=size)).graph
         feeds = {n: np.zeros(graph.tensors[n].shape, np.float32) for n in graph.inputs}
-        sizes.append(peak.of_onnx_runtime(work, 1, feeds))
-        activation_bytes = max(t.size_bytes for t in graph.tensors.values())
-    assert sizes[0] is not None and sizes[1] is not None
-    assert sizes[1] - sizes[0] > activation_bytes
+        sizes.append(peak.of_onnx_runtime(work, 1, feeds) or 0)
+    assert sizes[0] and sizes[1] - sizes[0] > max(t.size_bytes for t in graph.tensors.values())
 
 
 def _dies(feeds: Mapping[str, Any]) -> int:
@@ -199,13 +180,12 @@ def test_a_bound_is_not_above_what_other_devices_take(figures: tuple[Any, ...]) 
 
 @pytest.mark.usefixtures("no_memory")
 def test_bench_prints_no_bound_above_a_row(
-    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    shared: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["--devices", TWO, "--planner", "heft"]
     asked: list[float] = []
     monkeypatch.setattr(
         "coexec.report.bound.bound_of", lambda plan, fastest_s: asked.append(fastest_s)
     )
-    found = call(capfd, folder, *words)
+    found = shared.json(*HEFT)
     medians = [statistic for row in found["rows"] for statistic in (row["paced_s"], row["loop_s"])]
     assert asked[0] == pytest.approx(min(medians)) and found["bound_s"] is None
