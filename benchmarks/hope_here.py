@@ -68,7 +68,7 @@ def _compare(
     if AUTO in planners:
         choice = Chooser(
             source_of(model), Settings(pair, cache=options.cache, fresh=fresh)
-        ).choose()
+        ).make()
         fresh = False  # this call has already measured everything
     work = PlanningContext(source_of(model), Settings(pair, cache=options.cache, fresh=fresh))
     with Contest(platform, model, work, limit_s=options.time_limit) as contest:

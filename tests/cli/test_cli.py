@@ -280,7 +280,7 @@ def test_inputs_that_do_not_fit_are_refused_before_planning(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Chooser, "choose", lambda self: pytest.fail("it plans"))
+    monkeypatch.setattr(Chooser, "make", lambda *_: pytest.fail("it plans"))
     inputs = tmp_path / "in.npz"
     if content is None:
         np.savez(inputs, x=np.zeros((1, 3, 5, 5), np.float32))

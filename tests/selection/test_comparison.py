@@ -269,7 +269,7 @@ def test_auto_takes_nothing_that_differs(tmp_path: Path, faulty: Callable[[Chang
     """The winner is out, with the reason in the decision; the best of the others is taken."""
     faulty(lambda fed, out: with_output(out, one_off))
     settings = Settings(devices=CPUS, cache=tmp_path)
-    chosen = Chooser(branches(), settings, compete=later_is_faster).choose()
+    chosen = Chooser(branches(), settings, compete=later_is_faster).make()
     assert is_exact(chosen)
     out = [c for c in chosen.candidates if c.status == "refused"]
     assert out and all("of its largest value" in c.reason for c in out)
@@ -294,7 +294,7 @@ def test_throughput_takes_nothing_that_differs(
         assert all(lap.parallel and not lap.paced for lap in laps.values())
         return Outcome({which: [Lap(parallel=(0.1 * (1 + which),))] for which in laps})
 
-    chosen = Chooser(branches(), settings, compete=pairs_win).choose()
+    chosen = Chooser(branches(), settings, compete=pairs_win).make()
     assert is_exact(chosen) and not chosen.beside
     assert chosen.candidates[0].per_s == pytest.approx(5.0)
     assert any("other values" in c.reason and len(c.devices) == 2 for c in chosen.candidates)
@@ -444,7 +444,7 @@ def test_requests_under_way_refuse_a_plan(
 
     faulty(change)
     from coexec.selection.plan_selector import PlanSelector
-    from coexec.selection.prepare import PlanRequest
+    from coexec.selection.prepare import prepare
 
     serving = PlanSelector(
         branches().SerializeToString(), Settings(devices=CPUS, planner="heft", cache=tmp_path)
@@ -455,7 +455,7 @@ def test_requests_under_way_refuse_a_plan(
     assert serving.watches
     names = [o.name for o in own.get_outputs()]
     serving.observe((), {"x": odd}, names, own.run(names, {"x": odd}))
-    prepared = PlanRequest(serving.source, serving._settings).prepare()
+    prepared = prepare(serving.source, serving._settings)
     serving._take(state, prepared)
     assert state.running is None and "for a request of the program" in str(state.reason)
     assert not serving.watches
@@ -476,7 +476,7 @@ def test_where_nothing_agrees_there_is_no_plan(
         comparison_module, "compared", lambda *_: Agreement(differs="output 'y' is wrong")
     )
     with pytest.raises(ExecutionError, match=r"no plan may answer.*output 'y' is wrong"):
-        Chooser(branches(), Settings(devices=CPUS, cache=tmp_path)).choose()
+        Chooser(branches(), Settings(devices=CPUS, cache=tmp_path)).make()
 
 
 def chooses() -> onnx.ModelProto:

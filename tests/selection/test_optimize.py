@@ -19,8 +19,8 @@ from coexec.profiling.processors import Load, ProcessorTime
 from coexec.profiling.profiler import Effort
 from coexec.rules import RULES, Rules
 from coexec.selection import optimize as module
+from coexec.selection.candidates import Deadline, OutOfTimeError
 from coexec.selection.chooser import Chooser
-from coexec.selection.deadline import Deadline, OutOfTimeError
 from coexec.selection.decision import Candidate, Decision
 from coexec.selection.optimize import Verdict, optimize
 from coexec.selection.quiet_moment import Stopwatch
@@ -205,7 +205,7 @@ def test_more_time_tries_what_there_was_no_time_for(tmp_path: Path) -> None:
         )
         return Chooser(branches(), settings)
 
-    first = auto(1e-3).choose()
+    first = auto(1e-3).make()
     assert first.decision is not None
     untried = first.decision.untried
     assert {c.devices for c in untried} >= {tuple(CPUS)}

@@ -318,7 +318,7 @@ def test_a_choice_of_less_time_goes_on_in_the_background(
     settled(model)
     words: dict[str, Any] = {"devices": DEVICES, "cache": tmp_path / "cache"}
     shorter = {"planners": "heft", "seconds": 1e-3}
-    first = Chooser(model, Settings(planner_options=shorter, **words)).choose()
+    first = Chooser(model, Settings(planner_options=shorter, **words)).make()
     assert any(c.status == "untried" for c in first.candidates)
     longer = {**shorter, "seconds": 600.0}
     with coexec.InferenceSession(model, planner_options=longer, **words) as session:

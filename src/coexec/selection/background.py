@@ -190,7 +190,7 @@ if hasattr(os, "register_at_fork"):
 
 def _serve() -> None:
     """Make the requested plan and send None or the error. Ends when its parent ends."""
-    from coexec.selection.prepare import PlanRequest
+    from coexec.selection.prepare import prepare
 
     parent = Parent()
     source, settings, traffic, again = parent.receive()
@@ -198,7 +198,7 @@ def _serve() -> None:
     try:
         settings = replace(settings, quiet=Quiet(traffic, _PATIENCE_S))
         with bounded_memory(settings.memory_limit):
-            PlanRequest(source, settings).prepare(again)
+            prepare(source, settings, again)
         answer: CoexecError | None = None
     except CoexecError as error:
         answer = error

@@ -35,7 +35,7 @@ from coexec.units import format_seconds
 
 if TYPE_CHECKING:  # ONNX Runtime answers first: what makes and starts plans is imported later
     from coexec.selection.comparison import ReferenceAnswers
-    from coexec.selection.prepare import PlanRequest
+    from coexec.selection.prepare import PlanMaker
     from coexec.selection.prepared import Prepared
 
 __all__ = ["PlanSelector", "Running", "Shapes"]
@@ -147,7 +147,7 @@ class PlanSelector:
         """Whether an earlier plan can be found in the cache without reading the whole model."""
         return OpenedModel.of(self.source, self._settings, self.cache).has_cached_digest
 
-    def check(self) -> "PlanRequest | None":
+    def check(self) -> "PlanMaker | None":
         """The plan that the settings request, for the shapes that the settings fix.
 
         None in a forked child that cannot use the engines of its parent: then no plan starts.
@@ -156,10 +156,10 @@ class PlanSelector:
             DeviceError: a device cannot be used.
             UsageError: an option that does not exist.
         """
-        from coexec.selection.prepare import PlanRequest
+        from coexec.selection.prepare import plan_maker
 
         try:
-            return PlanRequest(self.source, self._settings)
+            return plan_maker(self.source, self._settings)
         except ForkedError:
             return None
 
@@ -184,7 +184,7 @@ class PlanSelector:
 
             check_planner(self._settings.planner, self._settings.planner_options)
 
-    def start_known(self, shapes: Shapes, request: "PlanRequest") -> bool:
+    def start_known(self, shapes: Shapes, request: "PlanMaker") -> bool:
         """Start the earlier choice for these shapes, and return whether there was one.
 
         Raises:
@@ -210,11 +210,11 @@ class PlanSelector:
             CoexecError: no plan can be made for another reason; or a plan of the settings does not
                 answer, and they are strict.
         """
-        from coexec.selection.prepare import PlanRequest
+        from coexec.selection.prepare import prepare
 
         state = self._state(shapes)
         try:
-            self._take(state, PlanRequest(self.source, self._of(shapes)).prepare())
+            self._take(state, prepare(self.source, self._of(shapes)))
         except (DeviceError, ExecutionError, ModelError) as error:
             if self._settings.strict and self._settings.plan is not None:
                 state.reason, state.decided = str(error), True
@@ -380,10 +380,10 @@ class PlanSelector:
 
     def _found(self, shapes: Shapes, state: _State) -> bool:
         """Use the plan in the cache, and return whether there was a plan or an error."""
-        from coexec.selection.prepare import PlanRequest
+        from coexec.selection.prepare import plan_maker
 
         try:
-            request = PlanRequest(self.source, replace(self._of(shapes), fresh=False))
+            request = plan_maker(self.source, replace(self._of(shapes), fresh=False))
             known = request.known
             state.is_open = known is not None and request.is_open
         except CoexecError as error:
@@ -468,14 +468,13 @@ class PlanSelector:
     def _take(self, state: _State, prepared: "Prepared") -> None:
         """Let a plan answer from now on, if its outputs agree with ONNX Runtime's."""
         from coexec.selection.comparison import ReferenceAnswers, is_exact, known
-        from coexec.selection.throughput import started
 
         alone = prepared.plan.as_given and not prepared.beside
         own_is_best = alone and self._settings.devices is None
         reference = ReferenceAnswers(prepared.work)
         if not own_is_best and not is_exact(prepared) and known(prepared) is None:
             _ = reference.answers  # before the plan takes memory beside ONNX Runtime's session
-        new = None if own_is_best else Running(started(prepared), prepared)
+        new = None if own_is_best else Running(prepared.start(), prepared)
         reason = None
         if new is not None:
             _warm_up(new)
