@@ -444,21 +444,21 @@ def test_requests_under_way_refuse_a_plan(
 
     faulty(change)
     from coexec.selection.plan_selector import PlanSelector
+    from coexec.selection.plan_states import PlanState
     from coexec.selection.prepare import prepare
 
     serving = PlanSelector(
         branches().SerializeToString(), Settings(devices=CPUS, planner="heft", cache=tmp_path)
     )
     own = onnxruntime.InferenceSession(branches().SerializeToString())
-    state = serving._state(())
-    serving._watch(state)
-    assert serving.watches
+    slot = serving._slot(())
+    slot.state, slot.requests = PlanState(task="plan"), KeptRequests()
     names = [o.name for o in own.get_outputs()]
     serving.observe((), {"x": odd}, names, own.run(names, {"x": odd}))
     prepared = prepare(serving.source, serving._settings)
-    serving._take(state, prepared)
-    assert state.running is None and "for a request of the program" in str(state.reason)
-    assert not serving.watches
+    serving._start(slot, prepared)
+    assert slot.state.running is None and "for a request of the program" in str(slot.state.reason)
+    assert slot.requests is None and not serving.watches
     serving.close()
 
 

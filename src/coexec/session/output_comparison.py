@@ -10,7 +10,7 @@ import numpy as np
 
 from coexec.model.difference import unlike
 from coexec.model.inputs import to_try
-from coexec.selection.plan_selector import Running
+from coexec.selection.plan_states import Running
 from coexec.session.ort_backend import OrtBackend
 
 __all__ = ["why_different", "why_other_weights"]

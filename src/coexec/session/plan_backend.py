@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from coexec.arrays import Array, is_finite, is_ordinary
 from coexec.runtime.runner import Cancelled
 from coexec.selection.background import TRAFFIC
-from coexec.selection.plan_selector import PlanSelector, Running
+from coexec.selection.plan_selector import PlanSelector
+from coexec.selection.plan_states import Running
 from coexec.session.request_check import checked_request
 from coexec.session.runs import RecordedRuns
 from coexec.session.signature import Signature

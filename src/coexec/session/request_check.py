@@ -12,7 +12,7 @@ from coexec.arrays import Array
 from coexec.errors import InputError
 from coexec.exports import is_export
 from coexec.graph.graph import Tensor
-from coexec.selection.plan_selector import Running
+from coexec.selection.plan_states import Running
 from coexec.session.feeds import as_array, dtype_of, shape_of
 from coexec.session.model_source import DeclaredShapes
 from coexec.session.signature import NodeArg, Signature, fixed

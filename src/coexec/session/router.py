@@ -25,7 +25,8 @@ from coexec.errors import (
 from coexec.ort import both, in_our_words
 from coexec.selection.background import TRAFFIC
 from coexec.selection.decision import Decision
-from coexec.selection.plan_selector import PlanSelector, Running, Shapes
+from coexec.selection.plan_selector import PlanSelector, Shapes
+from coexec.selection.plan_states import Running
 from coexec.session.callbacks import CallbackThreads
 from coexec.session.feeds import shape_of
 from coexec.session.forms import ARRAYS, OutputForm
@@ -331,13 +332,13 @@ class Router:
         selector = self._selector
         if selector is None:
             return None
-        return selector.decision(self._latest) or selector.decision(())
+        return selector.state(self._latest).decision or selector.state(()).decision
 
     @property
     def degraded(self) -> str | None:
         """Why ONNX Runtime's own session answers these requests; None if all works as requested."""
         selector = self._selector
-        return self.unplanned if selector is None else selector.reason(self._latest)
+        return self.unplanned if selector is None else selector.state(self._latest).reason
 
     def set_providers(self, providers: Sequence[Any] | None, provider_options: Any) -> None:
         """Reopen ONNX Runtime's own session with these execution providers, and plan nothing if

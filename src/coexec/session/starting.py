@@ -92,14 +92,13 @@ def start(router: Router) -> None:
         router.ort.open()
         warn_without_plan(str(error))
         return
-    plans.selector.check_shapes()
+    plans.selector.check_request()
     router.ort.open()
     if options is not None and (sizes := _overridden(router)):
         router.use(replace(router.settings, shapes={**sizes, **router.settings.shapes}))
     settings = router.settings
     if undecided := router.metadata.undecided_inputs:
         _refuse_plan(settings, undecided)
-        plans.selector.check_planner()
         return  # planned when the shapes of requests are known
     if later:
         plans.selector.start_later(())
