@@ -2,7 +2,6 @@
 
 import json
 import os
-import queue
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.names import whole_cpu
 from coexec.errors import CoexecError, ModelError, UsageError
 from coexec.model.main_memory import peak_bytes
+from coexec.processes import EndedError
 from coexec.profiling.processors import Load, ProcessorTime
 from coexec.profiling.profiler import Effort
 from coexec.rules import RULES, Rules
@@ -70,19 +70,42 @@ def test_a_verdict_is_a_sentence() -> None:
     assert "keep ONNX Runtime" in str(Verdict(unfinished="the model was loaded"))
 
 
+class Sends:
+    """Stands for the process that chooses: sends these messages, then nothing, or an error."""
+
+    pid = os.getpid()
+
+    def __init__(self, *messages: Any) -> None:
+        self.messages = list(messages)
+
+    def receive(self, limit_s: float) -> Any:
+        if not self.messages:
+            raise TimeoutError
+        if isinstance(message := self.messages.pop(0), CoexecError):
+            raise message
+        return message
+
+
+def followed(*messages: Any) -> Verdict:
+    return module._followed(Sends(*messages), 0.0, None)  # type: ignore[arg-type]
+
+
 def test_an_unfinished_call_has_the_figures_so_far() -> None:
-    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    messages.put(("race of 3 plans", 4, 100, 0.6))
-    verdict = module._followed(messages, 0.0, None, os.getpid())
-    assert verdict.unfinished == "race of 3 plans, 4 of 100" and verdict.others == 0.6
+    race = "race of 4 plans", 30, 100, 0.6
+    verdict = followed(race)
+    assert verdict.unfinished == "race of 4 plans, 30 of 100" and verdict.others == 0.6
     assert verdict.peak_bytes == peak_bytes()
-    messages.put(FASTER)
-    messages.put(("race of 4 plans", 30, 100, 0.0))
-    verdict = module._followed(messages, 0.0, None, os.getpid())
-    assert verdict.is_faster and str(verdict).endswith(
-        "more time would try cpu:0+cpu:1; the time was over during this step: race of 4 plans, 30 "
-        "of 100"
-    )
+    for messages, ended in (
+        ([FASTER, race], "the time was over"),
+        ([FASTER, race, EndedError("its process has crashed")], "its process has crashed"),
+    ):
+        verdict = followed(*messages)
+        assert verdict.is_faster and str(verdict).endswith(
+            f"more time would try cpu:0+cpu:1; {ended} during this step: race of 4 plans, 30 of 100"
+        )
+    assert followed(race, FASTER, None) == FASTER
+    with pytest.raises(EndedError, match="crashed"):
+        followed(race, EndedError("its process has crashed"))
 
 
 @pytest.mark.long

@@ -9,11 +9,12 @@ from coexec.cli.console import out
 from coexec.cli.gantt import draw
 from coexec.report.bound import LowerBound
 from coexec.report.standings import Standings
-from coexec.rules import RULES
+from coexec.rules import current_rules
 from coexec.runtime.recorder import RealRecorder
 from coexec.selection.decision import Requests
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import REQUESTS
+from coexec.selection.ranking import is_clearly_faster
 from coexec.units import format_bytes, format_joules, format_seconds
 
 __all__ = ["bench_facts", "gain_in_words", "print_bench"]
@@ -70,7 +71,11 @@ def gain_in_words(standings: Standings, plan: str) -> str:
     each = [f"{share:.2f} of the time of {name}" for name, share in shares.items()]
     each[0] += f" ({_seconds(p50_s[plan])} a request in place of {_seconds(p50_s[standings.base])})"
     comparison = " and ".join(each)
-    gains = [name for name, share in shares.items() if share < RULES.clear_gain]
+    gains = [
+        name
+        for name in baselines
+        if is_clearly_faster(standings.rounds_s(plan, name), current_rules())
+    ]
     if standings.base not in gains:
         end = f"no gain over {standings.base}; coexec optimize tries other ways"
     elif len(gains) == len(shares):

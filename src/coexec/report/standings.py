@@ -10,6 +10,7 @@ import numpy as np
 
 from coexec.plan.schedule import Segment
 from coexec.report.energy import MeasuredEnergy, measured_energy
+from coexec.selection.decision import Rounds
 from coexec.selection.quiet_moment import REAL, Rest
 from coexec.selection.race import REQUESTS, Outcome, race
 
@@ -62,6 +63,11 @@ class Standings:
             for figure in REQUESTS
         )
         return min(map(statistics.median, samples_s))
+
+    def rounds_s(self, plan: str, base: str) -> Rounds:
+        """By round, the median seconds of two rows at 30 requests a second."""
+        names = [self.same_as.get(name, name) for name in (plan, base)]
+        return tuple(zip(*(self.outcome.rounds_s(n, "paced") for n in names), strict=False))
 
     def facts(self, row: Row) -> dict[str, Any]:
         """Facts of a row for the JSON document. A ratio is the row's median over the base's median

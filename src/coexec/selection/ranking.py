@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from coexec.rules import RULES, Rules
+from coexec.rules import Rules
 from coexec.selection.decision import FIGURES, Candidate, Key, Requests, Rounds, Status, share_of
 from coexec.settings import Mode
 
@@ -193,7 +193,7 @@ def is_settled(row: Candidate, rules: Rules) -> bool:
     return was_raced and not row.is_open and row.others <= rules.busy
 
 
-def is_clearly_faster(rounds_s: Rounds, rules: Rules = RULES) -> bool:
+def is_clearly_faster(rounds_s: Rounds, rules: Rules) -> bool:
     """Whether rounds of a plan on CPU cores prove that it is faster than a reference: the part of
     the rule that every table uses, without the conditions on starts, host and other programs."""
     ratio, won = share_of(rounds_s), sum(own_s < reference_s for own_s, reference_s in rounds_s)
