@@ -13,7 +13,7 @@ or process here, so every order of events can be tested.
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from coexec.runtime.runner import Runner
 from coexec.selection.decision import Decision
@@ -93,13 +93,11 @@ class PlanState:
 # Events
 
 
-@dataclass(frozen=True)
-class Requested:
+class Requested(NamedTuple):
     """A plan is requested, made in the background if none is in the cache."""
 
 
-@dataclass(frozen=True)
-class Answered:
+class Answered(NamedTuple):
     """The own session has answered requests of new shapes."""
 
     seconds: float
@@ -107,23 +105,20 @@ class Answered:
     """The plan of the settings, which was made for other shapes; None: they have none."""
 
 
-@dataclass(frozen=True)
-class Looked:
+class Looked(NamedTuple):
     """The cache was searched for a plan."""
 
     prepared: "Prepared | None"
     is_open: bool = False
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(NamedTuple):
     """The process that makes a plan has ended; without an error, the plan is in the cache."""
 
     error: str | None
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(NamedTuple):
     """A plan was started, and its outputs were compared with ONNX Runtime's."""
 
     prepared: "Prepared"
@@ -134,20 +129,17 @@ class Started:
     """Whether the plan may still answer after it was compared with requests."""
 
 
-@dataclass(frozen=True)
-class Unusable:
+class Unusable(NamedTuple):
     """There is no plan that starts."""
 
     error: str
 
 
-@dataclass(frozen=True)
-class EnoughRequests:
+class EnoughRequests(NamedTuple):
     """There are enough requests to compare the plan that waits for them."""
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(NamedTuple):
     """A device of the plan that answers has failed."""
 
     error: str
@@ -159,38 +151,33 @@ Event = Requested | Answered | Looked | Planned | Started | Unusable | EnoughReq
 # Actions
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """Search the cache for a plan, in the background."""
 
     after_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Make a plan in another process; ``again``: one more pass for a choice that is open."""
 
     after_s: float
     again: bool = False
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """Start a plan, and compare it."""
 
     prepared: "Prepared"
     in_background: bool = False
 
 
-@dataclass(frozen=True)
-class Switch:
+class Switch(NamedTuple):
     """Close the plan that has answered, if there was one: another one, or none, answers now."""
 
     old: Running | None
 
 
-@dataclass(frozen=True)
-class Log:
+class Log(NamedTuple):
     """Log a text about these shapes."""
 
     text: str

@@ -6,13 +6,12 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxruntime import RunOptions
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from coexec.arrays import Array
-from coexec.engines.names import whole_cpu
 from coexec.errors import (
     ClosedError,
     CoexecError,
@@ -29,17 +28,15 @@ from coexec.selection.plan_selector import PlanSelector, Shapes
 from coexec.selection.plan_states import Running
 from coexec.session.callbacks import CallbackThreads
 from coexec.session.feeds import shape_of
-from coexec.session.forms import ARRAYS, OutputForm
 from coexec.session.metadata import Metadata
 from coexec.session.options import may_give_weights, why_unplanned
-from coexec.session.ort_backend import OrtBackend, providers_of_ort
-from coexec.session.output_comparison import why_other_weights
-from coexec.session.plan_backend import PlanBackend
+from coexec.session.ort_backend import ARRAYS, OrtBackend, OutputForm, providers_of_ort
+from coexec.session.plan_backend import PlanBackend, whole_run, why_other_weights
 from coexec.session.request_check import fits, why_refused
 from coexec.settings import Settings
-from coexec.timing.trace import Span, Trace
 
-__all__ = ["Router"]
+if TYPE_CHECKING:
+    from coexec.timing.trace import Trace
 
 _log = logging.getLogger("coexec")
 
@@ -301,7 +298,7 @@ class Router:
 
     def run_with_trace(
         self, output_names: Sequence[str] | None, feeds: Any
-    ) -> tuple[list[Any], Trace]:
+    ) -> "tuple[list[Any], Trace]":
         """As `run`. Also returns a trace of what ran where and when."""
         feeds = self._without_constants(feeds)
         shapes, running = self._plan_for(feeds)
@@ -311,9 +308,7 @@ class Router:
                 return answer
         start_s = time.perf_counter()
         outputs = self._by_ort(Unanswered(shapes), output_names, feeds, None, ARRAYS)
-        took_s = time.perf_counter() - start_s
-        whole = Span("the whole model", whole_cpu(), 0.0, took_s, engine="onnxruntime")
-        return outputs, Trace((whole.device,), (whole,))
+        return outputs, whole_run(time.perf_counter() - start_s)
 
     @property
     def _selector(self) -> PlanSelector | None:
