@@ -20,6 +20,7 @@ from coexec.engines.detect import usable_cores
 from coexec.errors import CheckError, DegradedWarning, DeviceError, ExecutionError
 from coexec.model.difference import largest
 from coexec.runtime.runner import Runner
+from coexec.selection import chooser as chooser_module
 from coexec.selection import comparison as comparison_module
 from coexec.selection.chooser import Chooser
 from coexec.selection.comparison import (
@@ -282,10 +283,11 @@ def test_auto_takes_nothing_that_differs(tmp_path: Path, faulty: Callable[[Chang
 def test_throughput_takes_nothing_that_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def differs(prepared: Any, *_: Any) -> Agreement:
-        return Agreement(differs="output 'y' has other values")
+    def differs(prepared: Any, **_: Any) -> Agreement:
+        differs = None if is_exact(prepared) else "output 'y' has other values"
+        return Agreement(differs=differs)
 
-    monkeypatch.setattr(comparison_module, "compared", differs)
+    monkeypatch.setattr(chooser_module, "compared", differs)
     rules = replace(QUICK_RULES, parallel_rounds=1, parallel_turn_s=0.02)
     settings = Settings(devices=CPUS, mode="throughput", cache=tmp_path, rules=rules)
 
@@ -471,9 +473,8 @@ def no_plan_left() -> Iterator[None]:
 def test_where_nothing_agrees_there_is_no_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison_module, "is_exact", lambda prepared: False)
     monkeypatch.setattr(
-        comparison_module, "compared", lambda *_: Agreement(differs="output 'y' is wrong")
+        chooser_module, "compared", lambda *_, **__: Agreement(differs="output 'y' is wrong")
     )
     with pytest.raises(ExecutionError, match=r"no plan may answer.*output 'y' is wrong"):
         Chooser(branches(), Settings(devices=CPUS, cache=tmp_path)).make()

@@ -71,7 +71,7 @@ class OutputCheck:
             )
         if self.judgement is None:
             return _equal(worst, self.allowed)
-        differs, undecided, own = self.judgement
+        differs, undecided, own, _ = self.judgement
         if not (differs or undecided):
             return _amplified(worst, own)
         raise _wrong(worst, self.allowed, own, facts, undecided)
@@ -95,18 +95,18 @@ def check_outputs(
         differences = {n: worst_difference(outputs[n], expected[n]) for n in outputs}
         return OutputCheck(differences, rules.allowed, None, unusual=True)
     reference = ReferenceAnswers(work)
-    quantised = reference.quantised
-    faults = dict(rules.why_unlike(outputs, expected))
-    if faults:
+    if any(rules.why_unlike(outputs, expected)):
         rules = replace(rules, usual=usual_values(accepted(work.given)[1]))
-        faults = dict(rules.why_unlike(outputs, expected))
-    worst = {n: worst_difference(outputs[n], expected[n], quantised=quantised) for n in outputs}
-    clipped = {n: each if n in faults else min(each, rules.allowed) for n, each in worst.items()}
-    if not faults:
-        return OutputCheck(clipped, rules.allowed, None)
-    answer = Expected("these inputs", feeds, expected)
-    judgement = judged(faults, outputs, answer, reference, rules.allowed)
-    return OutputCheck(clipped, rules.allowed, judgement)
+    judgement = judged(outputs, Expected("these inputs", feeds, expected), reference, rules)
+    differences = {
+        name: worst_difference(outputs[name], expected[name], quantised=reference.quantised)
+        for name in outputs
+    }
+    clipped = {
+        name: each if name in judgement.unlike else min(each, rules.allowed)
+        for name, each in differences.items()
+    }
+    return OutputCheck(clipped, rules.allowed, judgement if judgement.unlike else None)
 
 
 def refuse_pretended(work: PlanningContext) -> None:

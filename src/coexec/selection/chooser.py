@@ -48,7 +48,7 @@ from coexec.selection.candidates import (
     release,
     without_plan,
 )
-from coexec.selection.comparison import ReferenceAnswers, is_exact, known, result_of
+from coexec.selection.comparison import ReferenceAnswers, compared, is_exact, known
 from coexec.selection.configurations import Configuration, configurations
 from coexec.selection.decision import Candidate, Decision, Key
 from coexec.selection.opened_model import OpenedModel, opened_cache
@@ -506,7 +506,7 @@ def _compared(row: Candidate, plans: Plans, reference: ReferenceAnswers) -> Cand
     """``row`` with the result of comparing its outputs with ONNX Runtime's; refused if they
     differ."""
     try:
-        result = result_of(prepared_of(plans), reference)
+        result = compared(prepared_of(plans), reference=reference)
     except CoexecError as error:
         return row.refused(str(error))
     finally:
