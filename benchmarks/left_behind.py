@@ -39,8 +39,8 @@ _PROGRAM = """
 import sys, time, coexec
 from coexec.selection import background
 from coexec.selection.plan_selector import PlanSelector
-from coexec.selection.plan_states import Limits
-PlanSelector.limits = Limits(look_s=0.0, head_start_s=0.0)
+from coexec.selection.plan_states import Patience
+PlanSelector.limits = Patience(look_s=0.0, head_start_s=0.0)
 model, folder, *seconds = sys.argv[1:]
 for number, open_s in enumerate(seconds):
     with coexec.InferenceSession(model, cache=f"{folder}/{number}"):

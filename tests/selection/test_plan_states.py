@@ -7,27 +7,27 @@ from typing import Any
 import pytest
 
 from coexec.selection.plan_states import (
-    Answered,
+    CacheSearched,
     EnoughRequests,
     Event,
     Failed,
-    Limits,
     Log,
-    Look,
-    Looked,
-    Plan,
-    Planned,
+    MakePlan,
+    Patience,
+    PlanMade,
     PlanState,
     Requested,
     Running,
+    SearchCache,
     Start,
     Started,
     Switch,
+    TimeSpent,
     Unusable,
     next_actions,
 )
 
-LIMITS = Limits()
+LIMITS = Patience()
 A: Any = SimpleNamespace(plan="a", decision=None)
 B: Any = SimpleNamespace(plan="b", decision="decided")
 OF_A, OF_B = Running(None, A), Running(None, B)  # type: ignore[arg-type]
@@ -44,13 +44,15 @@ def after(*events: Event, state: PlanState | None = None) -> tuple[PlanState, li
 def test_a_plan_is_looked_for_then_made_then_loaded_then_answers() -> None:
     events: list[Event] = [Requested()]
     state, actions = after(*events)
-    assert actions == [Look(LIMITS.look_s)] and state.reason == "its plan is still being made"
-    events.append(Looked(None))
-    assert after(*events)[1] == [Plan(LIMITS.head_start_s - LIMITS.look_s)]
-    events.append(Planned(None))
-    assert after(*events)[1] == [Look()]
+    assert (
+        actions == [SearchCache(LIMITS.look_s)] and state.reason == "its plan is still being made"
+    )
+    events.append(CacheSearched(None))
+    assert after(*events)[1] == [MakePlan(LIMITS.head_start_s - LIMITS.look_s)]
+    events.append(PlanMade(None))
+    assert after(*events)[1] == [SearchCache()]
     assert after(*events)[0].keeps_requests and after(*events)[0].is_busy
-    events.append(Looked(A))
+    events.append(CacheSearched(A))
     assert after(*events)[1] == [Start(A)]
     events.append(Started(A, OF_A))
     state, actions = after(*events)
@@ -59,22 +61,24 @@ def test_a_plan_is_looked_for_then_made_then_loaded_then_answers() -> None:
 
 
 def test_an_open_choice_goes_on_and_the_plan_in_use_stays_meanwhile() -> None:
-    again = Plan(LIMITS.again_s, again=True)
-    opened, actions = after(Looked(A, is_open=True), Started(A, OF_A))
+    again = MakePlan(LIMITS.again_s, again=True)
+    opened, actions = after(CacheSearched(A, is_open=True), Started(A, OF_A))
     assert actions == [Switch(None), again] and opened.running is OF_A and not opened.is_busy
     # The same plan, and nothing is open any more.
-    state, actions = after(Planned(None), Looked(A), state=opened)
+    state, actions = after(PlanMade(None), CacheSearched(A), state=opened)
     assert actions == [] and state.running is OF_A and state.task is None
     # Another plan, which is open, too.
-    state, actions = after(Planned(None), Looked(B, is_open=True), Started(B, OF_B), state=opened)
+    state, actions = after(
+        PlanMade(None), CacheSearched(B, is_open=True), Started(B, OF_B), state=opened
+    )
     assert actions == [Switch(OF_A), again] and state.running is OF_B
     assert state.decision == "decided"
     # Nothing else: neither an error nor another answer ends the plan in use.
     events: list[tuple[Event, ...]] = [
-        (Planned("no memory"),),
-        (Planned(None), Planned("could not be kept")),
-        (Planned(None), Unusable("it does not start")),
-        (Planned(None), Looked(B), Started(B, None, "its outputs differ")),
+        (PlanMade("no memory"),),
+        (PlanMade(None), PlanMade("could not be kept")),
+        (PlanMade(None), Unusable("it does not start")),
+        (PlanMade(None), CacheSearched(B), Started(B, None, "its outputs differ")),
     ]
     for each in events:
         state, actions = after(*each, state=opened)
@@ -85,11 +89,11 @@ def test_an_open_choice_goes_on_and_the_plan_in_use_stays_meanwhile() -> None:
 @pytest.mark.parametrize(
     "events",
     [
-        (Requested(), Looked(None), Planned("why")),
-        (Requested(), Looked(None), Planned(None), Planned("why")),
-        (Requested(), Looked(A), Started(A, None, "why")),
+        (Requested(), CacheSearched(None), PlanMade("why")),
+        (Requested(), CacheSearched(None), PlanMade(None), PlanMade("why")),
+        (Requested(), CacheSearched(A), Started(A, None, "why")),
         (Requested(), Unusable("why")),
-        (Looked(A), Started(A, OF_A), Failed("why")),
+        (CacheSearched(A), Started(A, OF_A), Failed("why")),
     ],
 )
 def test_without_a_plan_the_reason_is_kept_and_nothing_more_is_tried(
@@ -98,28 +102,28 @@ def test_without_a_plan_the_reason_is_kept_and_nothing_more_is_tried(
     state, _ = after(*events)
     assert state.running is None and state.reason == "why"
     assert state.is_decided and not state.is_busy and not state.keeps_requests
-    assert after(Answered(1e3, None), state=state)[1] == []
+    assert after(TimeSpent(1e3, None), state=state)[1] == []
 
 
 def test_requests_of_new_shapes_are_planned_when_they_are_worth_it() -> None:
-    few, actions = after(Answered(LIMITS.cheap_s / 2, None))
+    few, actions = after(TimeSpent(LIMITS.cheap_s / 2, None))
     assert actions == [] and few.reason is not None and "more requests" in few.reason
-    looked, actions = after(Answered(LIMITS.cheap_s, None), state=few)
-    assert actions == [Look()] and looked.is_busy and not looked.keeps_requests
-    state, actions = after(Looked(None), Answered(LIMITS.cheap_s, None), state=looked)
+    looked, actions = after(TimeSpent(LIMITS.cheap_s, None), state=few)
+    assert actions == [SearchCache()] and looked.is_busy and not looked.keeps_requests
+    state, actions = after(CacheSearched(None), TimeSpent(LIMITS.cheap_s, None), state=looked)
     assert actions == [] and state.task is None  # it looks once
-    state, actions = after(Answered(LIMITS.worth_s, None), state=state)
-    assert actions == [Look(LIMITS.look_s)] and state.task == "look, then plan"
-    assert after(Answered(1.0, None), state=state)[1] == []
+    state, actions = after(TimeSpent(LIMITS.worth_s, None), state=state)
+    assert actions == [SearchCache(LIMITS.look_s)] and state.task == "look, then plan"
+    assert after(TimeSpent(1.0, None), state=state)[1] == []
     # A plan of the settings is for its shapes only.
-    state, actions = after(Answered(1e3, "plan p.json"))
+    state, actions = after(TimeSpent(1e3, "plan p.json"))
     assert actions == [] and state.reason == "plan p.json was made for other shapes"
 
 
 def test_a_plan_waits_for_requests_also_while_its_choice_is_open() -> None:
     """The comparison does not wait for the next pass of an open choice."""
     waits = Started(A, None, "made-up inputs do not run", waits=True)
-    state, actions = after(Looked(A, is_open=True), waits)
+    state, actions = after(CacheSearched(A, is_open=True), waits)
     assert state.pending is A and state.keeps_requests and state.task == "plan again"
     comparing, actions = after(EnoughRequests(), state=state)
     assert actions == [Start(A, in_background=True)] and comparing.is_busy
@@ -134,5 +138,5 @@ def test_a_plan_waits_for_requests_also_while_its_choice_is_open() -> None:
 def test_a_failure_is_of_a_plan_that_answers() -> None:
     state = replace(PlanState(), task="look")
     assert after(Failed("why"), state=state) == (state, [])
-    state, actions = after(Looked(A, is_open=True), Started(A, OF_A), Failed("why"))
+    state, actions = after(CacheSearched(A, is_open=True), Started(A, OF_A), Failed("why"))
     assert actions == [Switch(OF_A)] and state.task is None

@@ -27,7 +27,7 @@ from coexec.processes import EndedError
 from coexec.selection import background
 from coexec.selection.chooser import Chooser
 from coexec.selection.plan_selector import PlanSelector
-from coexec.selection.plan_states import Limits
+from coexec.selection.plan_states import Patience
 from coexec.session.router import Router
 from coexec.settings import Settings
 from tests.helpers.patience import ENOUGH_S, until
@@ -48,7 +48,7 @@ background._serve()
 """
 
 
-AT_ONCE = Limits(look_s=0.0, head_start_s=0.0)
+AT_ONCE = Patience(look_s=0.0, head_start_s=0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -216,8 +216,8 @@ def test_a_program_that_ends_early_leaves_no_process(tmp_path: Path) -> None:
         "import sys, time, coexec\n"
         "from coexec.selection import background\n"
         "from coexec.selection.plan_selector import PlanSelector\n"
-        "from coexec.selection.plan_states import Limits\n"
-        "PlanSelector.limits = Limits(look_s=0.0, head_start_s=0.0)\n"
+        "from coexec.selection.plan_states import Patience\n"
+        "PlanSelector.limits = Patience(look_s=0.0, head_start_s=0.0)\n"
         "s = coexec.InferenceSession(sys.argv[1], cache=sys.argv[2])\n"
         "while not (background.PLANS.job and background.PLANS.job.child): time.sleep(0.01)\n"
         "print(background.PLANS.job.child.pid, background.TRAFFIC.publish())\n"

@@ -32,22 +32,22 @@ from coexec.selection.kept_requests import ENOUGH, KeptRequests
 from coexec.selection.opened_model import OpenedModel, opened_cache
 from coexec.selection.plan_states import (
     Action,
-    Answered,
+    CacheSearched,
     EnoughRequests,
     Event,
     Failed,
-    Limits,
     Log,
-    Look,
-    Looked,
-    Plan,
-    Planned,
+    MakePlan,
+    Patience,
+    PlanMade,
     PlanState,
     Requested,
     Running,
+    SearchCache,
     Start,
     Started,
     Switch,
+    TimeSpent,
     Unusable,
     next_actions,
 )
@@ -66,7 +66,7 @@ _log = logging.getLogger("coexec")
 
 
 @dataclass(eq=False)
-class _Slot:
+class _ShapesPlan:
     """One set of shapes."""
 
     shapes: Shapes
@@ -84,7 +84,7 @@ class PlanSelector:
 
     most_shapes = 8
     """Number of sets of shapes whose plans stay open: those that were used last."""
-    limits = Limits()
+    limits = Patience()
 
     def __init__(self, source: Any, settings: Settings) -> None:
         """
@@ -93,7 +93,7 @@ class PlanSelector:
                 source that `PlanningContext` takes.
         """
         self.source, self._settings = source, settings
-        self._slots: OrderedDict[Shapes, _Slot] = OrderedDict()
+        self._slots: OrderedDict[Shapes, _ShapesPlan] = OrderedDict()
         self._lock = threading.Lock()
         self._closed = False
         self.cache = opened_cache(settings.cache)
@@ -171,7 +171,7 @@ class PlanSelector:
         if prepared is None:
             return False
         slot = self._slot(shapes)
-        self._send(slot, Looked(prepared, maker.is_open))
+        self._send(slot, CacheSearched(prepared, maker.is_open))
         self._require_answers(slot)
         return True
 
@@ -206,7 +206,7 @@ class PlanSelector:
         """Record that the own session has answered a request of new shapes in ``seconds``."""
         plan = self._settings.plan
         slot = self._slots.get(shapes) or self._slot(shapes)
-        self._send(slot, Answered(seconds, None if plan is None else plan.title))
+        self._send(slot, TimeSpent(seconds, None if plan is None else plan.title))
 
     def observe(
         self, shapes: Shapes, feeds: Any, names: Sequence[str], outputs: Sequence[Any]
@@ -257,9 +257,9 @@ class PlanSelector:
         own = self._settings
         return replace(own, shapes={**own.shapes, **dict(shapes)}) if shapes else own
 
-    def _slot(self, shapes: Shapes) -> _Slot:
+    def _slot(self, shapes: Shapes) -> _ShapesPlan:
         with self._lock:
-            slot = self._slots.setdefault(shapes, _Slot(shapes))
+            slot = self._slots.setdefault(shapes, _ShapesPlan(shapes))
             self._slots.move_to_end(shapes)
             excess = len(self._slots) - self.most_shapes
             stale = [self._slots.popitem(last=False)[1] for _ in range(excess)]
@@ -267,7 +267,7 @@ class PlanSelector:
             self._drop(old)
         return slot
 
-    def _drop(self, slot: _Slot) -> None:
+    def _drop(self, slot: _ShapesPlan) -> None:
         slot.is_dropped = True
         job, running = slot.job, slot.state.running
         slot.job, slot.state, slot.requests = None, PlanState(), None
@@ -276,7 +276,7 @@ class PlanSelector:
         if running is not None:
             running.runner.close()
 
-    def _send(self, slot: _Slot, event: Event) -> None:
+    def _send(self, slot: _ShapesPlan, event: Event) -> None:
         """Let ``slot`` change by an event, and carry the actions out."""
         with self._lock:
             if slot.is_dropped or self._closed:
@@ -291,12 +291,12 @@ class PlanSelector:
         for action in actions:
             self._carry_out(slot, action)
 
-    def _carry_out(self, slot: _Slot, action: Action) -> None:
+    def _carry_out(self, slot: _ShapesPlan, action: Action) -> None:
         match action:
-            case Look():
+            case SearchCache():
                 slot.job = Job(partial(self._look, slot), action.after_s)
                 background.LOADS.submit(slot.job)
-            case Plan():
+            case MakePlan():
                 if not action.again:
                     slot.began_s = time.monotonic() + action.after_s
                 slot.job = Job(partial(self._plan, slot, action.again), action.after_s)
@@ -312,7 +312,7 @@ class PlanSelector:
             case Log():
                 _log.log(action.level, "%s: %s", self._name(slot.shapes), action.text)
 
-    def _look(self, slot: _Slot, job: Job) -> None:
+    def _look(self, slot: _ShapesPlan, job: Job) -> None:
         """Search the cache for a plan."""
         from coexec.selection.prepare import plan_maker
 
@@ -321,33 +321,33 @@ class PlanSelector:
         try:
             maker = plan_maker(self.source, replace(self._of(slot.shapes), fresh=False))
             prepared = maker.known
-            event = Looked(prepared, prepared is not None and maker.is_open)
+            event = CacheSearched(prepared, prepared is not None and maker.is_open)
             if prepared is None and was_planned:
                 text = f"its plan could not be kept in {self.cache.root}"
-                event = Planned(f"{text}; make the session with background=False")
+                event = PlanMade(f"{text}; make the session with background=False")
         except CoexecError as error:
             event = Unusable(str(error))
         if job.cancelled.is_set():
             return
         self._send(slot, event)
-        if was_planned and isinstance(event, Looked):
+        if was_planned and isinstance(event, CacheSearched):
             took = format_seconds(time.monotonic() - slot.began_s)
             text = f"decided in {took} in the background, kept in {self.cache.root}"
             self._carry_out(slot, Log(text, logging.INFO))
 
-    def _plan(self, slot: _Slot, again: bool, job: Job) -> None:
+    def _plan(self, slot: _ShapesPlan, again: bool, job: Job) -> None:
         """Make a plan in another process."""
         settings = self._of(slot.shapes)
         error = background.error_of_planning(job, self.source, settings, again)
         if not job.cancelled.is_set():
-            self._send(slot, Planned(None if error is None else str(error)))
+            self._send(slot, PlanMade(None if error is None else str(error)))
 
-    def _compare(self, slot: _Slot, prepared: "Prepared", job: Job) -> None:
+    def _compare(self, slot: _ShapesPlan, prepared: "Prepared", job: Job) -> None:
         """Start a plan that has waited for requests."""
         if not slot.is_dropped:
             self._start(slot, prepared)
 
-    def _start(self, slot: _Slot, prepared: "Prepared") -> None:
+    def _start(self, slot: _ShapesPlan, prepared: "Prepared") -> None:
         """Let a plan answer from now on, or record why it cannot."""
         try:
             started = self._started(slot, prepared)
@@ -358,7 +358,7 @@ class PlanSelector:
         # A plan with another answer is refused.
         self._carry_out(slot, Log(slot.state.reason or _in_words(prepared), logging.INFO))
 
-    def _require_answers(self, slot: _Slot) -> None:
+    def _require_answers(self, slot: _ShapesPlan) -> None:
         """Warn that a plan was made but does not answer, with the reason.
 
         Raises:
@@ -380,7 +380,7 @@ class PlanSelector:
         at = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes)
         return f"{source} ({at})" if at else source
 
-    def _started(self, slot: _Slot, prepared: "Prepared") -> Started:
+    def _started(self, slot: _ShapesPlan, prepared: "Prepared") -> Started:
         """``prepared``, started, if its outputs agree with ONNX Runtime's.
 
         Raises:
@@ -406,7 +406,7 @@ class PlanSelector:
         return Started(prepared, None, reason, waits)
 
     def _why_not(
-        self, slot: _Slot, new: Running, reference: "ReferenceAnswers"
+        self, slot: _ShapesPlan, new: Running, reference: "ReferenceAnswers"
     ) -> tuple[str | None, bool]:
         """Why a plan may not answer: its outputs differ from ONNX Runtime's, or cannot be compared
         yet; and whether requests may still show that it may."""

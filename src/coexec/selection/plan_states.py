@@ -27,7 +27,7 @@ planned; for the first time, or again for a choice that is open."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class Patience:
     """Seconds of the selection."""
 
     cheap_s: float = 0.5
@@ -97,7 +97,7 @@ class Requested(NamedTuple):
     """A plan is requested, made in the background if none is in the cache."""
 
 
-class Answered(NamedTuple):
+class TimeSpent(NamedTuple):
     """The own session has answered requests of new shapes."""
 
     seconds: float
@@ -105,14 +105,14 @@ class Answered(NamedTuple):
     """The plan of the settings, which was made for other shapes; None: they have none."""
 
 
-class Looked(NamedTuple):
+class CacheSearched(NamedTuple):
     """The cache was searched for a plan."""
 
     prepared: "Prepared | None"
     is_open: bool = False
 
 
-class Planned(NamedTuple):
+class PlanMade(NamedTuple):
     """The process that makes a plan has ended; without an error, the plan is in the cache."""
 
     error: str | None
@@ -145,19 +145,21 @@ class Failed(NamedTuple):
     error: str
 
 
-Event = Requested | Answered | Looked | Planned | Started | Unusable | EnoughRequests | Failed
+Event = (
+    Requested | TimeSpent | CacheSearched | PlanMade | Started | Unusable | EnoughRequests | Failed
+)
 
 
 # Actions
 
 
-class Look(NamedTuple):
+class SearchCache(NamedTuple):
     """Search the cache for a plan, in the background."""
 
     after_s: float = 0.0
 
 
-class Plan(NamedTuple):
+class MakePlan(NamedTuple):
     """Make a plan in another process; ``again``: one more pass for a choice that is open."""
 
     after_s: float
@@ -184,23 +186,23 @@ class Log(NamedTuple):
     level: int = logging.WARNING
 
 
-Action = Look | Plan | Start | Switch | Log
+Action = SearchCache | MakePlan | Start | Switch | Log
 Next = tuple[PlanState, tuple[Action, ...]]
 
 
-def next_actions(state: PlanState, event: Event, limits: Limits) -> Next:
+def next_actions(state: PlanState, event: Event, limits: Patience) -> Next:
     """The state after an event, and what has to be done."""
     match event:
         case Requested():
             return _requested(state, limits)
-        case Answered():
+        case TimeSpent():
             return _answered(state, event, limits)
-        case Looked():
+        case CacheSearched():
             return _looked(state, event, limits)
-        case Planned(error=None):
+        case PlanMade(error=None):
             load: Task = "load again" if state.task == "plan again" else "load"
-            return replace(state, task=load), (Look(),)
-        case Planned(error=str(error)):
+            return replace(state, task=load), (SearchCache(),)
+        case PlanMade(error=str(error)):
             again = state.task in ("plan again", "load again")
             text = "its choice stays as it is" if again else "nothing was planned in the background"
             state = replace(_unusable(state, error), task=None)
@@ -219,13 +221,13 @@ def next_actions(state: PlanState, event: Event, limits: Limits) -> Next:
     return state, ()
 
 
-def _requested(state: PlanState, limits: Limits) -> Next:
+def _requested(state: PlanState, limits: Patience) -> Next:
     state = replace(state, reason="its plan is still being made", task="look, then plan")
     text = "planning in the background begins"
-    return state, (Log(text, logging.INFO), Look(limits.look_s))
+    return state, (Log(text, logging.INFO), SearchCache(limits.look_s))
 
 
-def _answered(state: PlanState, event: Answered, limits: Limits) -> Next:
+def _answered(state: PlanState, event: TimeSpent, limits: Patience) -> Next:
     if state == PlanState():
         reason = "no plan is made before more requests of these shapes have come"
         if event.title is not None:
@@ -237,15 +239,15 @@ def _answered(state: PlanState, event: Answered, limits: Limits) -> Next:
     if state.spent_s >= limits.worth_s:
         return _requested(state, limits)
     if state.spent_s >= limits.cheap_s and not state.has_looked:
-        return replace(state, has_looked=True, task="look"), (Look(),)
+        return replace(state, has_looked=True, task="look"), (SearchCache(),)
     return state, ()
 
 
-def _looked(state: PlanState, event: Looked, limits: Limits) -> Next:
+def _looked(state: PlanState, event: CacheSearched, limits: Patience) -> Next:
     prepared, running = event.prepared, state.running
     if prepared is None and state.task == "look, then plan":
         wait_s = max(0.0, limits.head_start_s - limits.look_s)
-        return replace(state, task="plan"), (Plan(wait_s),)
+        return replace(state, task="plan"), (MakePlan(wait_s),)
     if prepared is None:
         return replace(state, task=None), ()
     state = replace(state, is_open=event.is_open)
@@ -254,7 +256,7 @@ def _looked(state: PlanState, event: Looked, limits: Limits) -> Next:
     return state, (Start(prepared),)
 
 
-def _started(state: PlanState, event: Started, limits: Limits) -> Next:
+def _started(state: PlanState, event: Started, limits: Patience) -> Next:
     old = state.running
     if event.reason is not None and old is not None:
         state, actions = _ended(replace(state, is_comparing=False), limits)
@@ -280,8 +282,10 @@ def _unusable(state: PlanState, reason: str) -> PlanState:
     return replace(state, reason=reason, is_decided=True)
 
 
-def _ended(state: PlanState, limits: Limits) -> Next:
+def _ended(state: PlanState, limits: Patience) -> Next:
     """The state after the task in the background. An open choice goes on later."""
     if state.is_open and state.task != "plan again":
-        return replace(state, task="plan again", is_open=False), (Plan(limits.again_s, again=True),)
+        return replace(state, task="plan again", is_open=False), (
+            MakePlan(limits.again_s, again=True),
+        )
     return (state if state.task == "plan again" else replace(state, task=None)), ()
