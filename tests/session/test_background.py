@@ -22,12 +22,14 @@ import coexec
 from coexec import processes
 from coexec.cache import Cache, Entry
 from coexec.engines.detect import usable_cores
+from coexec.engines.names import whole_cpu
 from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputError, UsageError
 from coexec.processes import EndedError
 from coexec.selection import background
 from coexec.selection.chooser import Chooser
 from coexec.selection.plan_selector import PlanSelector
 from coexec.selection.plan_states import Patience
+from coexec.selection.prepare import prepare
 from coexec.session.router import Router
 from coexec.settings import Settings
 from tests.helpers.patience import ENOUGH_S, until
@@ -150,6 +152,18 @@ def test_shapes_that_the_model_cannot_have_are_refused_at_once(tmp_path: Path) -
     for shapes, said in (({"x": (3, 5)}, "has the shape .rows,4."), ({"row": 3}, "'rows'")):
         with pytest.raises(UsageError, match=said):
             coexec.InferenceSession(model, devices=DEVICES, cache=tmp_path, shapes=shapes)
+
+
+@pytest.mark.skipif(len(DEVICES) < 2, reason="this process may use one core only")
+def test_fewer_cores_than_the_own_session_has_are_a_plan(tmp_path: Path) -> None:
+    """ONNX Runtime's own session, which uses all cores, does not answer in their place."""
+    selector = PlanSelector(branches().SerializeToString(), Settings(cache=tmp_path))
+    for devices, answers in (([DEVICES[0]], True), ([whole_cpu()], False)):
+        one = prepare(branches(), Settings(devices, "single", cache=tmp_path))
+        started = selector._started(selector._slot(()), one)
+        assert (started.running is not None) == answers and started.reason is None
+        if started.running is not None:
+            started.running.runner.close()
 
 
 def test_a_planner_by_name_is_waited_for(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ class Worker:
                     job.run(job)
                 except Exception:  # of a driver, or a warning that is raised
                     _log.exception("planning in the background failed")
+            self.job = None  # it holds a session's plans
 
     def _next(self) -> Job | None:
         """The next job, when its time has come; None if there is none."""

@@ -289,7 +289,7 @@ class Chooser:
         earlier = {} if self.decision is None else {r.key: r for r in self.decision.candidates}
         made.rows = [self._with_rounds(row, earlier.get(row.key)) for row in made.rows]
         new = {row.key for row in made.rows}
-        made.rows += [  # their configurations were not reached; their rounds count in the next pass
+        made.rows += [  # their configurations were not reached
             row for key, row in earlier.items() if row.status == "in doubt" and key not in new
         ]
         return made
@@ -297,6 +297,8 @@ class Chooser:
     def _with_rounds(self, row: Candidate, earlier: Candidate | None) -> Candidate:
         """``row`` with the rounds that an earlier pass has measured of its plan, if the machine was
         quiet."""
+        if row.status == "untried" and earlier is not None and earlier.status == "in doubt":
+            return earlier  # its rounds count in the next pass
         if earlier is None or earlier.plan != row.plan or earlier.others > self._rules.busy:
             return row
         return replace(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from coexec.engines.names import whole_cpu
 from coexec.errors import (
     CoexecError,
     DegradedWarning,
@@ -388,7 +389,8 @@ class PlanSelector:
         """
         from coexec.selection.comparison import ReferenceAnswers, is_exact, known
 
-        if prepared.plan.as_given and not prepared.beside and self._settings.devices is None:
+        alone = prepared.plan.as_given and not prepared.beside and self._settings.devices is None
+        if alone and prepared.work.names == (whole_cpu(),):
             return Started(prepared, None)  # the own session is the best plan
         reference = ReferenceAnswers(prepared.work)
         if not is_exact(prepared) and known(prepared) is None:
