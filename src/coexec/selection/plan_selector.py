@@ -76,7 +76,7 @@ class _ShapesPlan:
     requests: KeptRequests | None = None
     """Requests to compare a plan with. None while there is no plan to compare."""
     began_s: float = field(default_factory=time.monotonic)
-    """When planning in the background was requested."""
+    """When planning in the background has begun."""
     is_dropped: bool = False
 
 
@@ -95,7 +95,7 @@ class PlanSelector:
         """
         self.source, self._settings = source, settings
         self._slots: OrderedDict[Shapes, _ShapesPlan] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may run the session that it interrupts
         self._closed = False
         self.cache = opened_cache(settings.cache)
         self.changed: Callable[[], None] = lambda: None
@@ -250,7 +250,7 @@ class PlanSelector:
 
     def after_fork(self) -> None:
         """Forget jobs in a forked child: nothing goes on in the background there."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         for slot in list(self._slots.values()):
             slot.job, slot.state = None, replace(slot.state, task=None, is_comparing=False)
 
@@ -298,8 +298,7 @@ class PlanSelector:
                 slot.job = Job(partial(self._look, slot), action.after_s)
                 background.LOADS.submit(slot.job)
             case MakePlan():
-                if not action.again:
-                    slot.began_s = time.monotonic() + action.after_s
+                slot.began_s = time.monotonic() + action.after_s
                 slot.job = Job(partial(self._plan, slot, action.again), action.after_s)
                 background.PLANS.submit(slot.job)
             case Start(in_background=True):
