@@ -3,11 +3,10 @@
 import logging
 import os
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from coexec.errors import CoexecError
 from coexec.selection.chooser import Chooser
-from coexec.selection.opened_model import OpenedModel
 from coexec.selection.plan_files import devices_of_plan
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
@@ -17,37 +16,9 @@ from coexec.units import format_seconds
 _log = logging.getLogger("coexec")
 
 
-class PlanMaker(Protocol):
-    """Makes the plan that settings request, for one model."""
-
-    @property
-    def given(self) -> OpenedModel:
-        """The model."""
-        ...
-
-    @property
-    def known(self) -> Prepared | None:
-        """The plan, if it was made before and is in the cache; else None.
-
-        Raises:
-            ModelError: the model does not exist.
-        """
-        ...
-
-    @property
-    def is_open(self) -> bool:
-        """Whether one more pass may find a better plan than `known`."""
-        ...
-
-    def make(self, again: bool = False) -> Prepared:
-        """The plan, made now if it is not in the cache.
-
-        ``again``: make one more pass for a choice of "auto" that is open.
-
-        Raises:
-            CoexecError: the plan cannot be made.
-        """
-        ...
+PlanMaker = Chooser | PlanningContext
+"""Makes the plan that settings request, for one model. Both have `given`, the model; `known`, the
+plan if it is in the cache; `is_open`, whether one more pass may find a better plan; and `make`."""
 
 
 def plan_maker(source: Any, settings: Settings) -> PlanMaker:
@@ -69,7 +40,7 @@ def prepare(source: Any, settings: Settings, again: bool = False) -> Prepared:
     """The plan that ``settings`` contain, or else a plan by the planner that they name. Begin, end
     and refusal are logged.
 
-    ``again``: as for `PlanMaker.make`.
+    ``again``: make one more pass for a choice of "auto" that is open.
 
     Raises:
         CoexecError: the plan cannot be made or used.
