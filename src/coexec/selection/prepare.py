@@ -18,7 +18,7 @@ _log = logging.getLogger("coexec")
 
 PlanMaker = Chooser | PlanningContext
 """Makes the plan that settings request, for one model. Both have `given`, the model; `known`, the
-plan if it is in the cache; `is_open`, whether one more pass may find a better plan; and `make`."""
+plan from the cache; `is_open`, whether one more pass may find a better plan; and `make`."""
 
 
 def plan_maker(source: Any, settings: Settings) -> PlanMaker:
