@@ -40,6 +40,7 @@ UNTRIED = Candidate(("cpu:0", "cpu:1"), "", None, status="untried", reason="no t
 DOUBTFUL = replace(BEST, status="in doubt", reason="it takes 0.68 in 2 rounds; 5 are needed")
 DECISION = Decision((BEST, ORT, UNTRIED), reference=str(ORT), shapes="images=1,3,224,224")
 FASTER = Verdict(DECISION, "{}")
+DOUBTED = Verdict(Decision((ORT, DOUBTFUL, UNTRIED), reference=str(ORT)))
 SLOWER = Verdict(Decision((ORT, replace(BEST, rounds_s=((0.011, 0.010),) * 5)), reference=str(ORT)))
 
 
@@ -67,6 +68,7 @@ def test_a_verdict_is_a_sentence() -> None:
     doubtful = Verdict(Decision((ORT, DOUBTFUL), reference=str(ORT)))
     assert str(doubtful) == f"keep ONNX Runtime (in doubt): {nothing}"
     assert doubtful.doubt == f"{DOUBTFUL}: {DOUBTFUL.reason}"
+    assert (DOUBTED.doubt or "").endswith("no time to try cpu:0+cpu:1")
     assert "keep ONNX Runtime" in str(Verdict(unfinished="the model was loaded"))
 
 
@@ -133,9 +135,21 @@ def test_what_cannot_be_optimized(model: str, tmp_path: Path) -> None:
         optimize(str(tmp_path / "absent.onnx"), Settings(cache=tmp_path), 60.0)
 
 
-@pytest.mark.parametrize("verdict", [FASTER, SLOWER])
-def test_the_plan_is_kept_where_it_is_faster(
+@pytest.mark.parametrize(
+    ("verdict", "is_replaced", "text"),
+    [
+        (FASTER, False, "plan='m.plan.json'"),
+        (FASTER, True, "m.plan.json, in place of an earlier one"),
+        (SLOWER, False, "none was written"),
+        (SLOWER, True, "m.plan.json is of an earlier call"),
+        (replace(SLOWER, peak_bytes=3 << 30), False, "memory up to 3.00 GiB to choose and race"),
+        (DOUBTED, False, f"in doubt {DOUBTED.doubt}; the next call goes on from here"),
+    ],
+)
+def test_the_verdict_is_printed_and_the_plan_is_kept_where_it_is_faster(
     verdict: Verdict,
+    is_replaced: bool,
+    text: str,
     model: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -143,25 +157,18 @@ def test_the_plan_is_kept_where_it_is_faster(
 ) -> None:
     monkeypatch.setattr(module, "optimize", lambda *_: verdict)
     monkeypatch.chdir(tmp_path)
+    file = tmp_path / "m.plan.json"
+    if is_replaced:
+        file.write_text("an earlier one")
     assert main(["optimize", model]) == 0
-    said = capfd.readouterr().out
-    assert str(verdict) in said and ("plan='m.plan.json'" in said) == verdict.is_faster
-    assert (tmp_path / "m.plan.json").exists() == verdict.is_faster
+    said = " ".join(capfd.readouterr().out.split())
+    assert str(verdict) in said and text in said
+    assert file.exists() == (is_replaced or verdict.is_faster)
+    assert not file.exists() or (file.read_text() == "{}") == verdict.is_faster
     assert main(["optimize", model, "--json"]) == 0
     facts = json.loads(capfd.readouterr().out)
     assert facts["verdict"] == str(verdict) and facts["ratio"] == verdict.ratio
-    assert facts["peak_bytes"] is None
-
-
-def test_the_memory_of_the_choice_is_told(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "optimize", lambda *_: replace(SLOWER, peak_bytes=3 << 30))
-    assert main(["optimize", model]) == 0
-    assert "memory     up to 3.00 GiB to choose and race" in capfd.readouterr().out
-    assert main(["optimize", model, "--json"]) == 0
-    assert json.loads(capfd.readouterr().out)["peak_bytes"] == 3 << 30
+    assert facts["peak_bytes"] == verdict.peak_bytes
 
 
 def test_a_choice_beyond_the_memory_limit_is_refused_in_one_sentence(
@@ -175,19 +182,6 @@ def test_a_choice_beyond_the_memory_limit_is_refused_in_one_sentence(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_plan_of_an_earlier_call_is_told(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(module, "optimize", lambda *_: SLOWER)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "m.plan.json").write_text("{}")
-    assert main(["optimize", model]) == 0
-    assert "m.plan.json is of an earlier call" in capfd.readouterr().out
-    monkeypatch.setattr(module, "optimize", lambda *_: FASTER)
-    assert main(["optimize", model]) == 0
-    assert "m.plan.json, in place of an earlier one" in capfd.readouterr().out
-
-
 def test_a_plan_file_that_is_not_used_is_told(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,19 +193,6 @@ def test_a_plan_file_that_is_not_used_is_told(
     assert "m.plan.json is here, and is used with --plan m.plan.json only" in (
         " ".join(capfd.readouterr().err.split())
     )
-
-
-def test_what_is_in_doubt_is_one_line(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    verdict = Verdict(Decision((ORT, DOUBTFUL, UNTRIED), reference=str(ORT)))
-    monkeypatch.setattr(module, "optimize", lambda *_: verdict)
-    assert main(["optimize", model]) == 0
-    said = " ".join(capfd.readouterr().out.split())
-    assert f"in doubt {verdict.doubt}; the next call goes on from here" in said
-    assert verdict.doubt is not None and verdict.doubt.endswith("no time to try cpu:0+cpu:1")
-    assert not (tmp_path / "m.plan.json").exists()
 
 
 def test_a_verdict_without_rivals_says_so() -> None:
