@@ -35,7 +35,8 @@ LAZY = {
     "coexec.selection.planning_context": "onnx, planners and profiling: a start from the cache",
     "coexec.selection.prepared": f"plan.derive: {START}",
     "coexec.session.request_check": "graph: only a refused request needs it",
-    "coexec.session.starting": "exports are rare",
+    "coexec.session.router": f"plans: {START}",
+    "coexec.session.starting": f"exports are rare; plans: {START}",
     "coexec.selection.plan_files": "plans: most sessions are not given a plan file",
     "coexec.session.model_source": "onnx: a start from the cache does not read the model",
 }

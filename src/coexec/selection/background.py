@@ -22,12 +22,10 @@ from typing import Any
 from coexec.errors import CoexecError, ExecutionError
 from coexec.model.main_memory import bounded_memory, too_little_memory
 from coexec.processes import Child, EndedError, Parent
-from coexec.profiling.activity import Quiet, Traffic
+from coexec.profiling.activity import TRAFFIC, Quiet
 from coexec.selection.opened_model import opened_cache
 from coexec.settings import Settings
 
-TRAFFIC = Traffic()
-"""Times of the requests of all sessions of this process."""
 _PATIENCE_S = 20.0
 """Seconds to wait for gaps between requests. If there are none, requests and measurements run at
 the same time."""

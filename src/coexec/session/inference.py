@@ -14,7 +14,6 @@ from coexec.cache import Cache
 from coexec.errors import ClosedError, InputError
 from coexec.ort import OrtSession
 from coexec.research_loader import zoo_name
-from coexec.selection.decision import Decision
 from coexec.selection.plan_files import plan_of
 from coexec.session.binding import IOBinding
 from coexec.session.model_source import portable
@@ -27,6 +26,7 @@ from coexec.settings import AUTO, MODE, WAITING, Mode, Waiting, check_values, is
 if TYPE_CHECKING:
     from coexec.plan.plan import Plan
     from coexec.plan.plan_file import PlanFile
+    from coexec.selection.decision import Decision
     from coexec.timing.trace import Trace
 
 
@@ -372,7 +372,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
         return tuple(name for plan in plans for name in plan.plan.used)
 
     @property
-    def decision(self) -> Decision | None:
+    def decision(self) -> "Decision | None":
         """What planner "auto" considered for the latest request, with figures and reasons; None
         while nothing is decided, and for other planners and plan files."""
         return self.coexec_router.decision

@@ -10,10 +10,11 @@ import numpy as np
 
 from coexec.arrays import Array, is_finite, is_ordinary
 from coexec.engines.names import whole_cpu
+from coexec.profiling.activity import TRAFFIC
 from coexec.runtime.runner import Cancelled
-from coexec.selection.background import TRAFFIC
 from coexec.selection.plan_selector import PlanSelector
 from coexec.selection.plan_states import Running
+from coexec.session.options import may_give_weights
 from coexec.session.ort_backend import OrtBackend
 from coexec.session.request_check import checked_request
 from coexec.session.signature import Signature
@@ -41,6 +42,18 @@ class PlanBackend:
         self.recorded: RecordedRuns | None = None
         """The runs for a profile; None: profiling is off."""
         self._replanner: tuple[Running, Replanner] | None = None
+
+    def subscribe(self, changed: Callable[[], None], ort: "weakref.ref[OrtBackend]") -> None:
+        """Set the callbacks of the planning.
+
+        Args:
+            changed: called when another plan, or none, answers from now on.
+            ort: its options may give other weights than the model has.
+        """
+        self.selector.changed = changed
+        own = ort()
+        if own is not None and may_give_weights(own.arguments.options):
+            self.selector.doubt = partial(why_other_weights, ort)
 
     def record(self) -> None:
         """Record the runs from now on."""

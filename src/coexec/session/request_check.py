@@ -11,7 +11,6 @@ from coexec.arguments import check_feeds, check_names
 from coexec.arrays import Array
 from coexec.errors import InputError
 from coexec.exports import is_export
-from coexec.selection.plan_states import Running
 from coexec.session.feeds import as_array, dtype_of, shape_of
 from coexec.session.model_source import DeclaredShapes
 from coexec.session.signature import NodeArg, Signature, fixed
@@ -19,10 +18,11 @@ from coexec.settings import Settings
 
 if TYPE_CHECKING:
     from coexec.graph.graph import Tensor
+    from coexec.selection.plan_states import Running
 
 
 def checked_request(
-    running: Running, output_names: Sequence[str] | None, feeds: Mapping[str, Any]
+    running: "Running", output_names: Sequence[str] | None, feeds: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, Array]]:
     """The names of the requested outputs and the feeds as arrays, both checked against a plan.
 
@@ -40,7 +40,7 @@ def checked_request(
     return names, check_feeds(inputs, feeds)
 
 
-def fits(running: Running, feeds: Any) -> bool:
+def fits(running: "Running", feeds: Any) -> bool:
     """Whether the feeds have the shapes of a plan's inputs. True if a feed is missing or has no
     shape."""
     try:

@@ -22,20 +22,20 @@ from coexec.errors import (
     UnfinishedError,
 )
 from coexec.ort import both, in_our_words
-from coexec.selection.background import TRAFFIC
-from coexec.selection.decision import Decision
-from coexec.selection.plan_selector import PlanSelector, Shapes
-from coexec.selection.plan_states import Running
+from coexec.profiling.activity import TRAFFIC
 from coexec.session.callbacks import CallbackThreads
 from coexec.session.feeds import shape_of
 from coexec.session.metadata import Metadata
-from coexec.session.options import may_give_weights, why_unplanned
+from coexec.session.options import why_unplanned
 from coexec.session.ort_backend import ARRAYS, OrtBackend, OutputForm, providers_of_ort
-from coexec.session.plan_backend import PlanBackend, whole_run, why_other_weights
 from coexec.session.request_check import fits, why_refused
 from coexec.settings import Settings
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a session that plans nothing starts sooner
+    from coexec.selection.decision import Decision
+    from coexec.selection.plan_selector import PlanSelector, Shapes
+    from coexec.selection.plan_states import Running
+    from coexec.session.plan_backend import PlanBackend
     from coexec.timing.trace import Trace
 
 _log = logging.getLogger("coexec")
@@ -45,11 +45,11 @@ _log = logging.getLogger("coexec")
 class Unanswered:
     """A request that no plan has answered, so that ONNX Runtime's own session has to."""
 
-    shapes: Shapes
+    shapes: "Shapes"
     """Shapes of the inputs that the model leaves dynamic."""
     because: InputError | None = None
     """Why the plan refuses the request. ONNX Runtime may accept it."""
-    failed: tuple[Running, CoexecError] | None = None
+    failed: "tuple[Running, CoexecError] | None" = None
     """The plan that has failed, and its error."""
 
 
@@ -80,7 +80,7 @@ class Router:
         settings: Settings,
         constants: Collection[str],
         ort: OrtBackend,
-        plans: PlanBackend | None,
+        plans: "PlanBackend | None",
         unplanned: str | None,
     ) -> None:
         """
@@ -113,12 +113,9 @@ class Router:
     def _subscribe(self) -> None:
         """Set the callbacks of the planning. They keep no session alive that the program has
         dropped."""
-        if self.plans is None:
-            return
-        selector = self.plans.selector
-        selector.changed = partial(_plans_changed, weakref.ref(self))
-        if may_give_weights(self.ort.arguments.options):
-            selector.doubt = partial(why_other_weights, weakref.ref(self.ort))
+        if self.plans is not None:
+            changed = partial(_plans_changed, weakref.ref(self))
+            self.plans.subscribe(changed, weakref.ref(self.ort))
 
     def run(
         self,
@@ -215,7 +212,7 @@ class Router:
             return feeds
         return {name: fed for name, fed in feeds.items() if name not in self._constants}
 
-    def _plan_for(self, feeds: Any) -> tuple[Shapes, Running | None]:
+    def _plan_for(self, feeds: Any) -> "tuple[Shapes, Running | None]":
         """The dynamic shapes of a request, and the plan that answers it; None: ONNX Runtime's own
         session answers it."""
         if self.plans is None or self.unplanned is not None:
@@ -227,7 +224,7 @@ class Router:
         self._latest = shapes = self._shapes_of(feeds)
         return shapes, self.plans.selector.running(shapes) if shapes else None
 
-    def _shapes_of(self, feeds: Any) -> Shapes:
+    def _shapes_of(self, feeds: Any) -> "Shapes":
         """Shapes of the inputs that the model leaves dynamic; empty if there are no such inputs, if
         their feeds have no shapes, or if they are those that the settings fix."""
         try:
@@ -300,6 +297,8 @@ class Router:
         self, output_names: Sequence[str] | None, feeds: Any
     ) -> "tuple[list[Any], Trace]":
         """As `run`. Also returns a trace of what ran where and when."""
+        from coexec.session.plan_backend import whole_run
+
         feeds = self._without_constants(feeds)
         shapes, running = self._plan_for(feeds)
         if running is not None and self.plans is not None:
@@ -311,18 +310,18 @@ class Router:
         return outputs, whole_run(time.perf_counter() - start_s)
 
     @property
-    def _selector(self) -> PlanSelector | None:
+    def _selector(self) -> "PlanSelector | None":
         """The planning; None while nothing is planned."""
         return None if self.plans is None or self.unplanned is not None else self.plans.selector
 
     @property
-    def running(self) -> Running | None:
+    def running(self) -> "Running | None":
         """The plan that answers requests of the shapes of the latest request; before the first one,
         of the shapes that model and settings fix. None: ONNX Runtime's own session answers."""
         return None if self._selector is None else self._selector.running(self._latest)
 
     @property
-    def decision(self) -> Decision | None:
+    def decision(self) -> "Decision | None":
         """How planner "auto" chose for the latest request; None while nothing is decided."""
         selector = self._selector
         if selector is None:

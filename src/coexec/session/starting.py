@@ -23,7 +23,6 @@ from coexec.session.model_source import (
 )
 from coexec.session.options import may_give_weights, options_for, warn_of, why_unplanned
 from coexec.session.ort_backend import OrtArguments, OrtBackend, providers_of_ort
-from coexec.session.plan_backend import PlanBackend
 from coexec.session.router import Router
 from coexec.settings import AUTO, NONE, Settings, is_off
 
@@ -94,6 +93,8 @@ def new_router(
     unplanned = off or why_unplanned(options, providers, settings.devices, disabled)
     plans = None
     if unplanned is None:
+        from coexec.session.plan_backend import PlanBackend
+
         plans = PlanBackend(portable(source), settings)
         warn_of(options)
     if options is None and settings.devices is not None and not off:
