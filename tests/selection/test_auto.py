@@ -246,6 +246,20 @@ def test_a_further_pass_repeats_nothing_that_is_settled(worth_two: Any, tmp_path
 
 
 @two_cores
+def test_what_a_pass_does_not_reach_stays_as_it_was(worth_two: Any, tmp_path: Path) -> None:
+    """A plan in doubt keeps its rounds, and its configuration does not count as untried."""
+    rules = replace(ALL_RUN, planners="heft", busy=0.1)
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
+    race = made_up_race(lambda which: 0.01 / (1 + which), others=0.5)
+    before = Chooser(worth_two, settings, compete=race).go_on().decision
+    after = Chooser(worth_two, settings, compete=race).go_on(1e-6).decision
+    assert before is not None and after is not None and after.passes == 2
+    (row,) = [row for row in before.candidates if len(row.devices) == 2]
+    assert row.status == "in doubt" and row.rounds == 5
+    assert [row] == [row for row in after.candidates if len(row.devices) == 2]
+
+
+@two_cores
 def test_what_is_measured_is_kept_if_the_process_ends(worth_two: Any, tmp_path: Path) -> None:
     settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=replace(ALL_RUN, planners="heft"))
     race = made_up_race(lambda which: 0.01 / (1 + which))

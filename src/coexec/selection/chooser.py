@@ -287,10 +287,15 @@ class Chooser:
             made.rows += [without_plan(names, "untried", reason) for names in several]
         made.rows += [without_plan(names, "refused", reason) for names, reason in unable.items()]
         earlier = {} if self.decision is None else {r.key: r for r in self.decision.candidates}
-        made.rows = [self._with_rounds(row, earlier.get(row.key)) for row in made.rows]
+        planned = {row.devices for row in earlier.values() if row.planner}
+        made.rows = [
+            self._with_rounds(row, earlier.get(row.key))
+            for row in made.rows
+            if row.planner or row.status != "untried" or row.devices not in planned
+        ]
         new = {row.key for row in made.rows}
-        made.rows += [  # their configurations were not reached
-            row for key, row in earlier.items() if row.status == "in doubt" and key not in new
+        made.rows += [  # their configurations were not reached in this pass
+            row for key, row in earlier.items() if row.is_open and row.planner and key not in new
         ]
         return made
 

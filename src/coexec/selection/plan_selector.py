@@ -329,11 +329,11 @@ class PlanSelector:
             event = Unusable(str(error))
         if job.cancelled.is_set():
             return
-        self._send(slot, event)
         if was_planned and isinstance(event, CacheSearched):
             took = format_seconds(time.monotonic() - slot.began_s)
             text = f"decided in {took} in the background, kept in {self.cache.root}"
             self._carry_out(slot, Log(text, logging.INFO))
+        self._send(slot, event)
 
     def _plan(self, slot: _ShapesPlan, again: bool, job: Job) -> None:
         """Make a plan in another process."""
