@@ -40,7 +40,7 @@ from coexec.planners import PLANNERS
 from coexec.rules import RULES
 from coexec.selection.candidates import PlannerTimes
 from coexec.selection.chooser import Chooser
-from coexec.selection.core_sets import core_sets
+from coexec.selection.configurations import core_sets
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import Outcome
 from coexec.settings import Settings

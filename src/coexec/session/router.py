@@ -1,9 +1,11 @@
 """`Router`: decides for each request which of two backends answers it."""
 
 import logging
+import os
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +14,7 @@ from onnxruntime import RunOptions
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from coexec.arrays import Array
+from coexec.engines.detect import usable_cores
 from coexec.errors import (
     ClosedError,
     CoexecError,
@@ -23,7 +26,6 @@ from coexec.errors import (
 )
 from coexec.ort import both, in_our_words
 from coexec.profiling.activity import TRAFFIC
-from coexec.session.callbacks import CallbackThreads
 from coexec.session.feeds import shape_of
 from coexec.session.metadata import Metadata
 from coexec.session.options import why_unplanned
@@ -402,3 +404,41 @@ def _plans_changed(router: "weakref.ref[Router]") -> None:
 def _cancelled(run_options: Any) -> Callable[[], bool] | None:
     """A function that returns whether another thread has ended the run through its options."""
     return None if run_options is None else lambda: bool(run_options.terminate)
+
+
+class CallbackThreads:
+    """Runs requests in threads of its own. The threads start with the first request, and again in a
+    forked child."""
+
+    def __init__(self) -> None:
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+
+    def submit(
+        self,
+        run: Callable[[], list[Any]],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+    ) -> None:
+        """Begin a request. Its thread calls ``callback(outputs, user_data, error)`` at the end."""
+        if self._pool is None or self._pool[0] != os.getpid():
+            self._pool = os.getpid(), ThreadPoolExecutor(len(usable_cores()), "coexec run_async")
+        self._pool[1].submit(_call_back, run, callback, user_data)
+
+    def close(self) -> None:
+        """Accept no more requests. Running requests go on to their end."""
+        if self._pool is not None:
+            self._pool[1].shutdown(wait=False)
+
+
+def _call_back(
+    run: Callable[[], list[Any]], callback: Callable[[list[Any], Any, str], None], user_data: Any
+) -> None:
+    """Run a request of `InferenceSession.run_async`, and call its callback."""
+    try:
+        outputs, error = run(), ""
+    except CoexecError as failed:
+        outputs, error = [], str(failed)
+    try:
+        callback(outputs, user_data, error)
+    except Exception:
+        _log.exception("the callback of run_async has failed")
