@@ -295,6 +295,20 @@ def test_a_device_that_fails_is_replaced(tmp_path: Path) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(found, again, strict=True))
 
 
+def test_an_unexpected_error_in_the_background_is_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr("coexec.selection.prepare.plan_maker", fails)
+    words: dict[str, Any] = {"cache": tmp_path, "planner": "auto"}
+    with coexec.InferenceSession(branches().SerializeToString(), **words) as session:
+        session.wait()
+        assert session.degraded == "planning in the background failed: the disk is gone"
+        assert session.run(None, {"x": X})
+
+
 def test_a_cached_choice_does_not_wait_for_the_planning_of_another_session(
     tmp_path: Path,
 ) -> None:

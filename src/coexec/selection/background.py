@@ -32,6 +32,7 @@ the same time."""
 _END_S = 10.0
 """Seconds that the end of the program waits for a plan that is being loaded."""
 
+
 _log = logging.getLogger("coexec")
 
 
@@ -88,7 +89,7 @@ class Worker:
             if not self._is_stopped:
                 try:
                     job.run(job)
-                except Exception:  # of a driver, or a warning that is raised
+                except Exception:  # the thread goes on with the jobs of other sessions
                     _log.exception("planning in the background failed")
             self.job = None  # it holds a session's plans
 
@@ -154,9 +155,6 @@ def error_of_planning(job: Job, source: Any, settings: Settings, again: bool) ->
         return error if limit_bytes is None else too_little_memory(limit_bytes)
     except CoexecError as error:
         return error
-    except Exception as error:  # such as a warning that is raised
-        _log.exception("planning in the background failed")
-        return ExecutionError(f"planning in the background failed: {error}")
     finally:
         # The process may be ended at any time: its cache entries are always complete.
         job.child = None

@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from coexec.engines.names import whole_cpu
@@ -295,14 +294,14 @@ class PlanSelector:
     def _carry_out(self, slot: _ShapesPlan, action: Action) -> None:
         match action:
             case SearchCache():
-                slot.job = Job(partial(self._look, slot), action.after_s)
+                slot.job = self._job(slot, self._look, after_s=action.after_s)
                 background.LOADS.submit(slot.job)
             case MakePlan():
                 slot.began_s = time.monotonic() + action.after_s
-                slot.job = Job(partial(self._plan, slot, action.again), action.after_s)
+                slot.job = self._job(slot, self._plan, action.again, after_s=action.after_s)
                 background.PLANS.submit(slot.job)
             case Start(in_background=True):
-                background.LOADS.submit(Job(partial(self._compare, slot, action.prepared)))
+                background.LOADS.submit(self._job(slot, self._compare, action.prepared))
             case Start():
                 self._start(slot, action.prepared)
             case Switch():
@@ -311,6 +310,20 @@ class PlanSelector:
                 self.changed()
             case Log():
                 _log.log(action.level, "%s: %s", self._name(slot.shapes), action.text)
+
+    def _job(
+        self, slot: _ShapesPlan, run: Callable[..., None], *arguments: Any, after_s: float = 0.0
+    ) -> Job:
+        """A job for these shapes. An error of a driver, or a warning that is raised, ends it."""
+
+        def guarded(job: Job) -> None:
+            try:
+                run(slot, job, *arguments)
+            except Exception as error:
+                _log.exception("planning in the background failed")
+                self._send(slot, Unusable(f"planning in the background failed: {error}"))
+
+        return Job(guarded, after_s)
 
     def _look(self, slot: _ShapesPlan, job: Job) -> None:
         """Search the cache for a plan."""
@@ -335,14 +348,14 @@ class PlanSelector:
             self._carry_out(slot, Log(text, logging.INFO))
         self._send(slot, event)
 
-    def _plan(self, slot: _ShapesPlan, again: bool, job: Job) -> None:
+    def _plan(self, slot: _ShapesPlan, job: Job, again: bool) -> None:
         """Make a plan in another process."""
         settings = self._of(slot.shapes)
         error = background.error_of_planning(job, self.source, settings, again)
         if not job.cancelled.is_set():
             self._send(slot, PlanMade(None if error is None else str(error)))
 
-    def _compare(self, slot: _ShapesPlan, prepared: "Prepared", job: Job) -> None:
+    def _compare(self, slot: _ShapesPlan, job: Job, prepared: "Prepared") -> None:
         """Start a plan that has waited for requests."""
         if not slot.is_dropped:
             self._start(slot, prepared)
