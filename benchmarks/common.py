@@ -15,7 +15,8 @@ from rich.table import Table
 from coexec.engines.detect import usable_cores
 from coexec.profiling.processors import STOLEN
 from coexec.research.zoo import MODELS as ZOO
-from coexec.selection.race import PACING, REQUESTS, Outcome, Requests, race
+from coexec.selection.decision import Requests
+from coexec.selection.race import PACING, REQUESTS, Outcome, race
 
 __all__ = [
     "a_count",

@@ -66,9 +66,7 @@ def _compare(
 ) -> list[Row]:
     choice, fresh = None, options.fresh
     if AUTO in planners:
-        choice = Chooser(
-            source_of(model), Settings(pair, cache=options.cache, fresh=fresh)
-        ).choose()
+        choice = Chooser(source_of(model), Settings(pair, cache=options.cache, fresh=fresh)).make()
         fresh = False  # this call has already measured everything
     work = PlanningContext(source_of(model), Settings(pair, cache=options.cache, fresh=fresh))
     with Contest(platform, model, work, limit_s=options.time_limit) as contest:

@@ -39,13 +39,14 @@ _PROGRAM = """
 import sys, time, coexec
 from coexec.selection import background
 from coexec.selection.plan_selector import PlanSelector
-PlanSelector.head_start_s = 0.0
+from coexec.selection.plan_states import Patience
+PlanSelector.limits = Patience(look_s=0.0, head_start_s=0.0)
 model, folder, *seconds = sys.argv[1:]
 for number, open_s in enumerate(seconds):
     with coexec.InferenceSession(model, cache=f"{folder}/{number}"):
         time.sleep(float(open_s))
 with coexec.InferenceSession(model, cache=f"{folder}/last"):
-    while background._jobs._current is None:
+    while background.PLANS.job is None or background.PLANS.job.child is None:
         time.sleep(0.1)
 """
 

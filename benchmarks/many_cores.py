@@ -38,9 +38,9 @@ from coexec.model.check import worst_difference
 from coexec.model.load import random_inputs
 from coexec.planners import PLANNERS
 from coexec.rules import RULES
+from coexec.selection.candidates import PlannerTimes
 from coexec.selection.chooser import Chooser
-from coexec.selection.core_sets import core_sets
-from coexec.selection.planner_times import PlannerTimes
+from coexec.selection.configurations import core_sets
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import Outcome
 from coexec.settings import Settings
@@ -136,7 +136,7 @@ class Bench:
     ) -> None:
         settings = replace(self.settings(), planner_options={"seconds": self.options.seconds})
         start_s = time.monotonic()
-        chosen = Chooser(source(self.model), settings).choose()
+        chosen = Chooser(source(self.model), settings).make()
         took_s = time.monotonic() - start_s
         assert chosen.decision is not None  # planner "auto" has chosen
         for candidate in chosen.decision.candidates:

@@ -25,8 +25,9 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.names import cpu_name
 from coexec.model.check import worst_difference
 from coexec.model.load import random_inputs
+from coexec.selection.decision import Requests
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.race import Outcome, Pacing, Requests, compete, turn
+from coexec.selection.race import Outcome, Pacing, compete, turn
 from coexec.settings import Settings
 
 MODELS = ["squeezenet", "mobilenet_v2", "resnet34", "inception_v3", "vgg16"]

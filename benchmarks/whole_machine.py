@@ -33,7 +33,7 @@ def main() -> None:
 def _compare(model: str, args: Any) -> Iterator[dict[str, Any]]:
     threads = len(usable_cores())
     start_s = time.perf_counter()
-    chosen = Chooser(source(model), Settings(cache=args.cache, fresh=args.fresh)).choose()
+    chosen = Chooser(source(model), Settings(cache=args.cache, fresh=args.fresh)).make()
     took_s = time.perf_counter() - start_s
     feeds = random_inputs(chosen.graph)
     session = chosen.work.given.onnx_runtime(threads=threads)

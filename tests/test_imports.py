@@ -34,7 +34,10 @@ LAZY = {
     "coexec.session.plan_backend": "recording and planning: few sessions need them",
     "coexec.selection.planning_context": "onnx, planners and profiling: a start from the cache",
     "coexec.selection.prepared": f"plan.derive: {START}",
-    "coexec.session.constructor_arguments": "exports are rare",
+    "coexec.session.request_check": "graph: only a refused request needs it",
+    "coexec.session.router": f"plans: {START}",
+    "coexec.session.starting": f"exports are rare; plans: {START}",
+    "coexec.selection.plan_files": "plans: most sessions are not given a plan file",
     "coexec.session.model_source": "onnx: a start from the cache does not read the model",
 }
 """Modules, or packages of modules, that may import coexec's own modules inside of functions: the

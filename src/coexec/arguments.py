@@ -9,14 +9,16 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coexec.errors import InputError, UsageError, first_line, nearest
-from coexec.graph.graph import Tensor
 from coexec.settings import check_path
+
+if TYPE_CHECKING:
+    from coexec.graph.graph import Tensor
 
 __all__ = ["check_feeds", "check_keywords", "check_model", "check_names", "check_providers"]
 
@@ -82,7 +84,7 @@ def check_names(outputs: Sequence[str], requested: Any) -> list[str]:
     return list(requested or outputs)
 
 
-def check_feeds(inputs: Mapping[str, Tensor], feeds: Mapping[str, Any]) -> dict[str, Any]:
+def check_feeds(inputs: Mapping[str, "Tensor"], feeds: Mapping[str, Any]) -> dict[str, Any]:
     """The feeds as contiguous arrays.
 
     A dimension of -1 in ``inputs`` accepts any size.
@@ -110,7 +112,7 @@ def _same(shape: tuple[int, ...], declared: tuple[int, ...]) -> bool:
     )
 
 
-def _array(tensor: Tensor, fed: Any) -> Any:
+def _array(tensor: "Tensor", fed: Any) -> Any:
     name = tensor.name
     if tensor.opaque:  # checked by ONNX Runtime itself
         return fed

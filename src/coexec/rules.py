@@ -111,8 +111,6 @@ class Rules:
     """Share of the processor time of other programs above which a race proves nothing."""
     stolen: float = STOLEN
     """Share of the processor time taken by the host above which a plan needs twice the rounds."""
-    clear_gain: float = 0.97
-    """A plan that takes a larger share of ONNX Runtime's time is not clearly faster."""
 
     def enough_rounds(self, count: int) -> int:
         """Number of rounds, of ``count``, in which a comparison has to hold."""

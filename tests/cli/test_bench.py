@@ -47,7 +47,8 @@ def test_the_last_line_says_what_was_gained(
 ) -> None:
     plan, alone = Way(name="heft", paced_s=plan_s, is_plan=True), Way(name="cpu:0", paced_s=alone_s)
     base = Way(name="ORT", paced_s=base_s, is_base=True)
-    said = gain_in_words([replace(alone, name="cpu:0 alone"), plan, base])
+    ways = [replace(alone, name="cpu:0 alone"), plan, base]
+    said = gain_in_words(ways, {way.name: [way.paced_s or 0.0] * 5 for way in ways})
     times = f"({format_seconds(plan_s)} a request in place of {format_seconds(base_s)})"
     assert said.startswith(f"heft takes {plan_s / base_s:.2f} of the time of ORT {times} and ")
     assert f"{plan_s / alone_s:.2f} of the time of cpu:0 alone: {end}" in said

@@ -237,7 +237,7 @@ def test_external_data_stays_in_its_folder(location: str, cli: CommandLine) -> N
 def test_inputs_that_do_not_fit_are_refused_before_planning(
     content: bytes | None, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Chooser, "choose", lambda self: pytest.fail("it plans"))
+    monkeypatch.setattr(Chooser, "make", lambda *_: pytest.fail("it plans"))
     inputs = cli.folder / "in.npz"
     if content is None:
         np.savez(inputs, x=np.zeros((1, 3, 5, 5), np.float32))

@@ -282,7 +282,7 @@ def test_the_progress_of_auto_is_told(tmp_path: Path) -> None:
         progress=lambda *row: told.append(row),
         planner_options={"shortlist": 2},
     )
-    Chooser(branches(), settings).choose()
+    Chooser(branches(), settings).make()
     assert all(0 <= done <= total for _, done, total in told)
     last = {what: (done, total) for what, done, total in told}
     assert {done == total for done, total in last.values()} == {True}  # each came to its end
@@ -290,7 +290,7 @@ def test_the_progress_of_auto_is_told(tmp_path: Path) -> None:
     assert any(what.startswith("race of ") for what in last)
     assert any("distinct tasks" in what for what in last)  # what is measured
     told.clear()
-    Chooser(branches(), settings).choose()
+    Chooser(branches(), settings).make()
     assert not told  # it is remembered
 
 

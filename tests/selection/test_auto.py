@@ -13,6 +13,7 @@ from onnx import helper
 
 from coexec.cli import main
 from coexec.cli.decisions import format_candidate
+from coexec.codec import CodecError
 from coexec.engines import detect
 from coexec.engines.base import Processor
 from coexec.engines.detect import usable_cores
@@ -25,11 +26,10 @@ from coexec.profiling.store import Measurement
 from coexec.rules import RULES, Rules
 from coexec.selection.chooser import Chooser
 from coexec.selection.configurations import configurations
-from coexec.selection.contender import Contender, Standing
 from coexec.selection.decision import Candidate, Decision
-from coexec.selection.objective import objective_of
+from coexec.selection.plan_race import with_figures
 from coexec.selection.race import Lap, Outcome
-from coexec.selection.ranking import explained, ranked
+from coexec.selection.ranking import Ranking, is_settled, objective_of
 from coexec.session import InferenceSession
 from coexec.settings import Settings
 from tests.helpers.small_models import branches, from_nodes, tensor_info
@@ -138,7 +138,7 @@ def test_the_fastest_is_kept_and_remembered(worth_two: Any, tmp_path: Path) -> N
     model = worth_two
     rules = replace(ALL_RUN, rounds=(2, 2))
     settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
-    choice = Chooser(model, settings).choose()
+    choice = Chooser(model, settings).make()
     first = choice.candidates[0]
     assert first.devices == choice.work.names and first.measured_s is not None
     for count in (1, 2):
@@ -147,15 +147,15 @@ def test_the_fastest_is_kept_and_remembered(worth_two: Any, tmp_path: Path) -> N
     def again(*_: object, **__: object) -> Any:
         raise AssertionError("it measured again")
 
-    same = Chooser(model, settings, compete=again).choose()
+    same = Chooser(model, settings, compete=again).make()
     assert same.plan == choice.plan and same.candidates == choice.candidates
     (file,) = tmp_path.glob("choices/*")
     whole = file.read_bytes()
     file.write_bytes(whole[:40])
     with pytest.warns(CacheWarning, match="damaged"):
-        repaired = Chooser(model, settings).choose()
+        repaired = Chooser(model, settings).make()
     assert repaired.candidates and file.stat().st_size > 40
-    fewer = Chooser(model, replace(settings, planner_options={"shortlist": 1})).choose()
+    fewer = Chooser(model, replace(settings, planner_options={"shortlist": 1})).make()
     assert sum(c.measured_s is not None for c in fewer.candidates if len(c.devices) > 1) <= 1
     assert len(list(tmp_path.glob("choices/*"))) == 2
 
@@ -178,7 +178,7 @@ def test_the_figure_that_decides_is_asked_for_told_and_a_part_of_the_key(
             CPUS, planner_options=options, cache=tmp_path, effort=QUICK, rules=rules
         )
         auto = Chooser(branches(), settings, compete=made_up)
-        ran = [c for c in auto.choose().candidates if c.measured_s is not None]
+        ran = [c for c in auto.make().candidates if c.measured_s is not None]
         chosen[requests] = ran[0]
         assert {c.requests for c in ran} == {requests}
         best_s = min(getattr(c, f"{requests}_s") for c in ran)
@@ -213,7 +213,7 @@ def test_a_plan_in_doubt_does_not_answer_until_rounds_prove_it(
         return 0.01 / (1 + which)
 
     busy = Chooser(worth_two, settings, compete=made_up_race(faster, others=0.5))
-    decision = busy.choose().decision
+    decision = busy.make().decision
     assert decision is not None and str(decision.taken) == decision.reference
     assert decision.doubt is not None and "other programs used 50%" in decision.doubt
     assert busy.is_open and len(decision.taken.devices) == 1
@@ -246,6 +246,20 @@ def test_a_further_pass_repeats_nothing_that_is_settled(worth_two: Any, tmp_path
 
 
 @two_cores
+def test_what_a_pass_does_not_reach_stays_as_it_was(worth_two: Any, tmp_path: Path) -> None:
+    """A plan in doubt keeps its rounds, and its configuration does not count as untried."""
+    rules = replace(ALL_RUN, planners="heft", busy=0.1)
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
+    race = made_up_race(lambda which: 0.01 / (1 + which), others=0.5)
+    before = Chooser(worth_two, settings, compete=race).go_on().decision
+    after = Chooser(worth_two, settings, compete=race).go_on(1e-6).decision
+    assert before is not None and after is not None and after.passes == 2
+    (row,) = [row for row in before.candidates if len(row.devices) == 2]
+    assert row.status == "in doubt" and row.rounds == 5
+    assert [row] == [row for row in after.candidates if len(row.devices) == 2]
+
+
+@two_cores
 def test_what_is_measured_is_kept_if_the_process_ends(worth_two: Any, tmp_path: Path) -> None:
     settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=replace(ALL_RUN, planners="heft"))
     race = made_up_race(lambda which: 0.01 / (1 + which))
@@ -256,7 +270,7 @@ def test_what_is_measured_is_kept_if_the_process_ends(worth_two: Any, tmp_path: 
         return race(rivals, *of, **options)
 
     with pytest.raises(KeyboardInterrupt):
-        Chooser(worth_two, settings, compete=ends).choose()
+        Chooser(worth_two, settings, compete=ends).make()
     later = Chooser(worth_two, settings, compete=race)
     assert later.known is not None and later.decision is not None and later.is_open
     assert str(later.decision.taken) == later.decision.reference  # nothing was compared yet
@@ -270,7 +284,7 @@ def test_a_choice_ends_after_passes_that_settle_nothing(worth_two: Any, tmp_path
     settings = Settings(CPUS[:1], cache=tmp_path, effort=QUICK, rules=rules)
     busy = made_up_race(lambda which: 0.01 / (1 + which), others=0.5)
     chooser = Chooser(worth_two, settings, compete=busy)
-    chooser.choose()
+    chooser.make()
     for _ in range(rules.most_idle_passes):
         assert chooser.is_open
         chooser.go_on()
@@ -287,7 +301,7 @@ def test_a_candidate_that_fails_while_others_run_says_why(
         return Outcome(laps | {1: []}, {1: ExecutionError("the device is gone")})
 
     settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=ALL_RUN)
-    candidates = Chooser(branches(), settings, compete=second_fails).choose().candidates
+    candidates = Chooser(branches(), settings, compete=second_fails).make().candidates
     (failed,) = [c for c in candidates if c.status == "refused"]
     assert failed.measured_s is None and candidates[0].status == "taken"
     assert format_candidate(failed).endswith(": the device is gone")
@@ -296,22 +310,21 @@ def test_a_candidate_that_fails_while_others_run_says_why(
 @two_cores
 def test_what_needs_more_memory_than_the_limit_is_left_out(tmp_path: Path) -> None:
     settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=ALL_RUN, memory_limit="1MiB")
-    candidates = Chooser(branches(), settings).choose().candidates
+    candidates = Chooser(branches(), settings).make().candidates
     assert [c.status for c in candidates].count("taken") == 1
     out = [c for c in candidates if c.status == "left out" and "memory_limit" in c.reason]
     assert out and all("of the limit of 1.00 MiB (memory_limit)" in c.reason for c in out)
     more = replace(settings, memory_limit="64GiB")  # another limit is another choice
-    found = Chooser(branches(), more).choose().candidates
+    found = Chooser(branches(), more).make().candidates
     assert not any("memory_limit" in c.reason for c in found)
 
 
-def entry(devices: int, planner: str = "heft") -> Contender:
-    names = tuple(f"cpu:{i}" for i in range(devices))
-    return Contender(Candidate(names, planner, 1.0), [])
+def entry(devices: int, planner: str = "heft") -> Candidate:
+    return Candidate(tuple(f"cpu:{i}" for i in range(devices)), planner, 1.0)
 
 
 def decided(
-    shortlist: Sequence[Contender],
+    shortlist: Sequence[Candidate],
     paced_s: Sequence[Sequence[float]],
     loop_s: Sequence[Sequence[float]] | None = None,
     stolen: float = 0.0,
@@ -326,28 +339,28 @@ def decided(
     }
     objective = objective_of("latency", RULES)
     ran = [which for which, own in laps.items() if own]
-    entries = list(shortlist)
-    if ran:
-        reference = min(ran, key=lambda w: (not entries[w].is_single, not entries[w].is_plain, w))
-        entries[reference] = entries[reference]._replace(standing=Standing(is_reference=True))
+    rows = list(shortlist)
+    reference = min(
+        ran, key=lambda w: (not rows[w].is_single, not rows[w].is_plain, w), default=None
+    )
+    if reference is not None:
         outcome = Outcome(laps, stolen=stolen)
         for which in ran:
-            entry = entries[which].measured(which, outcome, reference, objective)
-            candidate = replace(entry.candidate, starts=starts)
-            entries[which] = entry._replace(candidate=candidate)
-    return explained(ranked(entries, objective, RULES))
+            row = with_figures(rows[which], outcome, which, reference, objective)
+            rows[which] = replace(row, starts=starts)
+    ranking = Ranking(rows, None if reference is None else rows[reference], objective, RULES)
+    return ranking.explained(ranking.order())
 
 
 def order(
-    shortlist: Sequence[Contender],
+    shortlist: Sequence[Candidate],
     paced_s: Sequence[Sequence[float]],
     loop_s: Sequence[Sequence[float]] | None = None,
     stolen: float = 0.0,
 ) -> list[int]:
     """Indices of the shortlist in that order."""
-    key = [(e.candidate.devices, e.candidate.planner) for e in shortlist]
-    rows = decided(shortlist, paced_s, loop_s, stolen)
-    return [key.index((row.devices, row.planner)) for row in rows]
+    keys = [row.key for row in shortlist]
+    return [keys.index(row.key) for row in decided(shortlist, paced_s, loop_s, stolen)]
 
 
 def test_a_plan_is_taken_only_if_it_is_clearly_faster_in_the_same_rounds() -> None:
@@ -382,13 +395,13 @@ def test_where_the_host_takes_time_a_plan_has_to_gain_more() -> None:
     assert order(shortlist, [[1.0] * 5, [0.8] * 5], stolen=0.01) == [1, 0]
 
 
-def with_opencl(plan: Contender) -> Contender:
-    return plan._replace(candidate=replace(plan.candidate, devices=("cpu:0/opencl",)))
+def with_opencl(plan: Candidate) -> Candidate:
+    return replace(plan, devices=("cpu:0/opencl",))
 
 
 def test_one_race_is_no_proof() -> None:
     times = [[1.0] * 9, [0.5] * 9]
-    assert decided([entry(1, "single"), entry(2)], times)[0].devices == entry(2).candidate.devices
+    assert decided([entry(1, "single"), entry(2)], times)[0].devices == entry(2).devices
     first, second = decided([entry(1, "single"), entry(2)], times, starts=1)
     assert len(first.devices) == 1 and second.status == "in doubt"
     assert second.reason.endswith("in 1 race; 2 are needed, with new starts")
@@ -404,7 +417,7 @@ def test_another_engine_has_to_gain_more() -> None:
     assert order([other, plain], [[], []]) == [1, 0]
 
 
-OWN = Contender(Candidate(("cpu:0-1",), "single", engines=("onnxruntime",), own_session=True), [])
+OWN = Candidate(("cpu:0-1",), "single", engines=("onnxruntime",), own_session=True)
 OTHER = with_opencl(entry(1, "single"))
 PAIR = entry(2)
 UNSTEADY = [0.8, 1.2, 0.8, 1.1, 0.9, 1.1, 0.8]
@@ -436,7 +449,7 @@ UNSTEADY = [0.8, 1.2, 0.8, 1.1, 0.9, 1.1, 0.8]
     ],
 )  # fmt: skip
 def test_reasons_name_the_rule_and_the_numbers(
-    plan: Contender,
+    plan: Candidate,
     paced_s: list[float],
     loop_s: list[float] | None,
     stolen: float,
@@ -446,7 +459,7 @@ def test_reasons_name_the_rule_and_the_numbers(
     ones = [1.0] * len(paced_s)
     loops = None if loop_s is None else [ones, loop_s]
     rows = decided([OWN, plan], [ones, paced_s], loops, stolen)
-    (row,) = [row for row in rows if row.devices == plan.candidate.devices]
+    (row,) = [row for row in rows if row.devices == plan.devices]
     assert (row.status, row.reason) == (status, reason)
     (own,) = [row for row in rows if row.is_ort_session]
     assert own.reason in (
@@ -463,10 +476,17 @@ def test_a_decision_is_the_same_after_it_was_stored() -> None:
     decision = Decision(tuple(rows), "verdict", shapes="x=1,3", passes=2, idle_passes=1)
     text = json.dumps(decision.to_json())
     assert Decision.from_json(json.loads(text)) == decision
-    with pytest.raises((KeyError, TypeError)):
-        Decision.from_json({"candidates": [{"devices": [], "planner": ""}]})
-    with pytest.raises((KeyError, TypeError)):
-        Decision.from_json(json.loads(text) | {"unknown": 1})
+    for damaged in ({"verdict": "candidates are missing"}, json.loads(text) | {"unknown": 1}):
+        with pytest.raises(CodecError):
+            Decision.from_json(damaged)
+
+
+def test_what_was_never_raced_is_not_settled() -> None:
+    alone = replace(entry(1, "single"), status="taken")
+    assert not is_settled(alone, RULES)
+    assert is_settled(replace(alone, rounds_s=((1.0, 1.0),) * 5), RULES)
+    assert not is_settled(replace(alone, rounds_s=((1.0, 1.0),) * 5, others=0.5), RULES)
+    assert is_settled(replace(alone, status="refused"), RULES)
 
 
 @pytest.mark.long
@@ -492,7 +512,7 @@ def test_a_file_that_is_no_model_is_refused_once(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"not a model")
     with pytest.raises(ModelError, match="is not an ONNX model") as caught:
-        Chooser(str(path), Settings(CPUS, cache=tmp_path / "cache")).choose()
+        Chooser(str(path), Settings(CPUS, cache=tmp_path / "cache")).make()
     assert str(caught.value).count("not an ONNX model") == 1
 
 

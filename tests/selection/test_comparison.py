@@ -20,6 +20,7 @@ from coexec.engines.detect import usable_cores
 from coexec.errors import CheckError, DegradedWarning, DeviceError, ExecutionError
 from coexec.model.difference import largest
 from coexec.runtime.runner import Runner
+from coexec.selection import chooser as chooser_module
 from coexec.selection import comparison as comparison_module
 from coexec.selection.chooser import Chooser
 from coexec.selection.comparison import (
@@ -269,7 +270,7 @@ def test_auto_takes_nothing_that_differs(tmp_path: Path, faulty: Callable[[Chang
     """The winner is out, with the reason in the decision; the best of the others is taken."""
     faulty(lambda fed, out: with_output(out, one_off))
     settings = Settings(devices=CPUS, cache=tmp_path)
-    chosen = Chooser(branches(), settings, compete=later_is_faster).choose()
+    chosen = Chooser(branches(), settings, compete=later_is_faster).make()
     assert is_exact(chosen)
     out = [c for c in chosen.candidates if c.status == "refused"]
     assert out and all("of its largest value" in c.reason for c in out)
@@ -282,10 +283,11 @@ def test_auto_takes_nothing_that_differs(tmp_path: Path, faulty: Callable[[Chang
 def test_throughput_takes_nothing_that_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def differs(prepared: Any, *_: Any) -> Agreement:
-        return Agreement(differs="output 'y' has other values")
+    def differs(prepared: Any, **_: Any) -> Agreement:
+        differs = None if is_exact(prepared) else "output 'y' has other values"
+        return Agreement(differs=differs)
 
-    monkeypatch.setattr(comparison_module, "compared", differs)
+    monkeypatch.setattr(chooser_module, "compared", differs)
     rules = replace(QUICK_RULES, parallel_rounds=1, parallel_turn_s=0.02)
     settings = Settings(devices=CPUS, mode="throughput", cache=tmp_path, rules=rules)
 
@@ -294,7 +296,7 @@ def test_throughput_takes_nothing_that_differs(
         assert all(lap.parallel and not lap.paced for lap in laps.values())
         return Outcome({which: [Lap(parallel=(0.1 * (1 + which),))] for which in laps})
 
-    chosen = Chooser(branches(), settings, compete=pairs_win).choose()
+    chosen = Chooser(branches(), settings, compete=pairs_win).make()
     assert is_exact(chosen) and not chosen.beside
     assert chosen.candidates[0].per_s == pytest.approx(5.0)
     assert any("other values" in c.reason and len(c.devices) == 2 for c in chosen.candidates)
@@ -444,21 +446,21 @@ def test_requests_under_way_refuse_a_plan(
 
     faulty(change)
     from coexec.selection.plan_selector import PlanSelector
-    from coexec.selection.prepare import PlanRequest
+    from coexec.selection.plan_states import PlanState
+    from coexec.selection.prepare import prepare
 
     serving = PlanSelector(
         branches().SerializeToString(), Settings(devices=CPUS, planner="heft", cache=tmp_path)
     )
     own = onnxruntime.InferenceSession(branches().SerializeToString())
-    state = serving._state(())
-    serving._watch(state)
-    assert serving.watches
+    slot = serving._slot(())
+    slot.state, slot.requests = PlanState(task="plan"), KeptRequests()
     names = [o.name for o in own.get_outputs()]
     serving.observe((), {"x": odd}, names, own.run(names, {"x": odd}))
-    prepared = PlanRequest(serving.source, serving._settings).prepare()
-    serving._take(state, prepared)
-    assert state.running is None and "for a request of the program" in str(state.reason)
-    assert not serving.watches
+    prepared = prepare(serving.source, serving._settings)
+    serving._start(slot, prepared)
+    assert slot.state.running is None and "for a request of the program" in str(slot.state.reason)
+    assert slot.requests is None and not serving.watches
     serving.close()
 
 
@@ -471,12 +473,11 @@ def no_plan_left() -> Iterator[None]:
 def test_where_nothing_agrees_there_is_no_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison_module, "is_exact", lambda prepared: False)
     monkeypatch.setattr(
-        comparison_module, "compared", lambda *_: Agreement(differs="output 'y' is wrong")
+        chooser_module, "compared", lambda *_, **__: Agreement(differs="output 'y' is wrong")
     )
     with pytest.raises(ExecutionError, match=r"no plan may answer.*output 'y' is wrong"):
-        Chooser(branches(), Settings(devices=CPUS, cache=tmp_path)).choose()
+        Chooser(branches(), Settings(devices=CPUS, cache=tmp_path)).make()
 
 
 def chooses() -> onnx.ModelProto:

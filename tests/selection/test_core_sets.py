@@ -7,7 +7,7 @@ import pytest
 
 from coexec.engines import detect
 from coexec.engines.names import cpu_name
-from coexec.selection.core_sets import MOST_DEVICES, CoreSet, core_sets
+from coexec.selection.configurations import MOST_DEVICES, CoreSet, core_sets
 
 
 def named(sets: list[CoreSet]) -> list[str]:

@@ -24,15 +24,11 @@ from coexec.plan.derive import derive
 from coexec.plan.plan import Plan
 from coexec.profiling.store import Measurement, ProfileStore
 from coexec.rules import RULES, Rules
-from coexec.selection.agenda import Agenda
+from coexec.selection.candidates import Candidates, Deadline, PlannerTimes
 from coexec.selection.chooser import Chooser
 from coexec.selection.configurations import Configuration, configurations
-from coexec.selection.contender import Contender, Standing
-from coexec.selection.deadline import Deadline
 from coexec.selection.decision import Candidate
-from coexec.selection.objective import objective_of
-from coexec.selection.planner_times import PlannerTimes
-from coexec.selection.planning import ConfigurationPlanning
+from coexec.selection.plan_race import PlanRace, with_figures
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import Lap, Outcome
 from coexec.settings import Settings
@@ -91,21 +87,14 @@ class Machine:
         links = (Link(a.name, b.name, HANDOVER_S) for a, b in permutations(devices, 2))
         return CostTable(tasks_s), System(tuple(devices), tuple(links))
 
-    def race(self, shortlist: Sequence[Contender], *_: Any) -> list[Contender]:
+    def race(self, plans: PlanRace) -> None:
         """Stands for `PlanRace.run`: the first single device wins."""
-        self.raced = [entry.candidate for entry in shortlist if entry.plans]
-        outcome = Outcome(
-            {which: [Lap((1.0 + which,), (1.0 + which,))] * 5 for which in range(len(shortlist))}
-        )
-        objective = objective_of("latency", RULES)
-        return [
-            entry.measured(which, outcome, 0, objective)._replace(
-                standing=Standing(is_reference=not which)
-            )
-            if entry.plans
-            else entry
-            for which, entry in enumerate(shortlist)
-        ]
+        self.raced = [row for key, row in plans.rows.items() if key in plans.plans]
+        seconds = (1.0 + which for which in range(len(plans.rows)))
+        outcome = Outcome({which: [Lap((s,), (s,))] * 5 for which, s in enumerate(seconds)})
+        for which, row in enumerate(self.raced):
+            plans.rows[row.key] = with_figures(row, outcome, which, 0, plans.objective)
+        plans.reference = self.raced[0].key
 
 
 @pytest.fixture
@@ -126,8 +115,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     measured = cached_property(pretended.measured)
     measured.__set_name__(PlanningContext, "measured")
     monkeypatch.setattr(PlanningContext, "measured", measured)
-    monkeypatch.setattr(Contender, "compared", lambda self, _: self)
-    monkeypatch.setattr("coexec.selection.chooser.PlanRace.run", lambda _, *of: pretended.race(*of))
+    monkeypatch.setattr("coexec.selection.chooser._compared", lambda row, *_: row)
+    monkeypatch.setattr(PlanRace, "run", lambda plans: pretended.race(plans))
     timed = partial(Deadline, now_s=lambda: pretended.now_s)
     monkeypatch.setattr("coexec.selection.chooser.Deadline", timed)
     return pretended
@@ -136,7 +125,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def chosen(folder: Path, rules: Rules = ONE_ENGINE, **settings: Any) -> Sequence[Candidate]:
     """The candidates of a choice."""
     settings = {"cache": folder, "rules": rules} | settings
-    decision = Chooser(branches(), Settings(**settings)).choose().decision
+    decision = Chooser(branches(), Settings(**settings)).make().decision
     assert decision is not None
     return decision.candidates
 
@@ -266,11 +255,10 @@ def test_where_time_is_limited_engines_that_build_kernels_start_last(
         Candidate(("cpu:0-1",), "single", engines=("onnxruntime",)),
         Candidate(("cpu:0", "cpu:1"), "codl", 1e-3, engines=("onnxruntime",)),
     ]
-    shortlist, left_out = chooser._worth_running(
-        [Contender(row, [("work", "plan")]) for row in rows]
-    )  # type: ignore[list-item]
-    assert left_out == []
-    assert [entry.candidate for entry in shortlist] == [rows[i] for i in (4, 5, 2, 3, 0, 1)]
+    made = candidates_with(lambda names: None, ONE_ENGINE, [0.0])
+    made.rows, made.plans = rows, {row.key: () for row in rows}
+    shortlist, left_out = chooser._worth_running(made)
+    assert left_out == [] and shortlist == [rows[i] for i in (4, 5, 2, 3, 0, 1)]
 
 
 def test_single_devices_alone_are_also_fewer_cores(machine: Machine, tmp_path: Path) -> None:
@@ -305,17 +293,18 @@ class Work:
         pass
 
 
-def planning_with(
-    opens: Callable[[Configuration], Any], rules: Rules, clock: list[float]
-) -> ConfigurationPlanning:
-    """Planning whose time is ``clock``."""
-    return ConfigurationPlanning(
+def candidates_with(
+    opens: Callable[[Configuration], Any], rules: Rules, clock: list[float], **more: Any
+) -> Candidates:
+    """Candidates whose time is ``clock``."""
+    return Candidates(
         opens,
         "latency",
         rules,
         Deadline(rules.seconds, now_s=lambda: clock[0]),
         lambda what, done, total: None,
         planner_times=PlannerTimes(lambda: clock[0]),
+        **more,
     )
 
 
@@ -330,20 +319,31 @@ class OtherPlans(Work):
 
 def test_each_planner_of_a_configuration_has_a_line() -> None:
     planners = "exhaustive,mosaic,heft,dmdar"
-    planning = planning_with(partial(OtherPlans, clock=[0.0]), Rules(planners=planners), [0.0])
-    names = ("null:0", "null:1")
-    able, rows = planning.contenders(Agenda([], [names], None, planning.rules))
-    assert [entry.candidate.planner for entry in able] == ["heft"]
-    assert [(row.planner, row.status, row.reason) for row in rows] == [
+    opens, names = partial(OtherPlans, clock=[0.0]), ("null:0", "null:1")
+    made = candidates_with(opens, Rules(planners=planners), [0.0])
+    made.make([], [names])
+    assert made.plans.keys() == {(names, "heft")}
+    assert [(row.planner, row.status, row.reason) for row in made.rows if row.reason] == [
         ("exhaustive", "refused", "there are more than 10 tasks"),
         ("dmdar", "left out", "its plan is that of heft"),
         ("mosaic", "left out", "its plan uses only B"),
     ]
-    planning = planning_with(
-        partial(OtherPlans, clock=[0.0]), Rules(planners="mosaic,single"), [0.0]
-    )
-    able, (row,) = planning.contenders(Agenda([], [names], None, planning.rules))
-    assert not able and row.reason == "planners use only one of these devices"
+    made = candidates_with(opens, Rules(planners="mosaic,single"), [0.0])
+    made.make([], [names])
+    (row,) = made.rows
+    assert not made.plans and row.reason == "planners use only one of these devices"
+    # The last planner says nothing about plans of others, which earlier passes have settled.
+    made = candidates_with(opens, Rules(planners="heft,mosaic"), [0.0], settled={(names, "heft")})
+    made.make([], [names])
+    assert [(row.planner, row.reason) for row in made.rows] == [("mosaic", "its plan uses only B")]
+
+
+def test_in_throughput_nothing_is_made_that_is_settled() -> None:
+    names = ("null:0", "null:1")
+    made = candidates_with(partial(Work, clock=[0.0]), RULES, [0.0], settled={(names, "single")})
+    made.mode = "throughput"
+    made.make([], [names])
+    assert not made.plans and not made.rows
 
 
 def test_a_planner_that_would_not_end_in_time_is_not_started() -> None:
@@ -355,15 +355,13 @@ def test_a_planner_that_would_not_end_in_time_is_not_started() -> None:
         opened.append(Work(names, clock))
         return opened[-1]
 
-    planning = planning_with(opens, rules, clock)
+    made = candidates_with(opens, rules, clock)
     names = [tuple(f"null:{n}" for n in range(count)) for count in (2, 4, 8, 16)]
-    able, rows = planning.contenders(Agenda([], names, None, rules))
+    made.make([], names)
     assert clock[0] == 1.0 + 4.0 + 16.0  # 64 s for sixteen devices would be too long
-    (late,) = [row for row in rows if row.status == "untried"]
+    (late,) = [row for row in made.rows if row.status == "untried"]
     assert (late.devices, late.planner, late.status) == (names[3], "heft", "untried")
     assert late.reason == (
         "planner heft is expected to take 64 s for 16 devices, and 29 s are left"
     )
-    assert {entry.candidate.planner for entry in able if len(entry.candidate.devices) == 16} <= {
-        "hope_greedy"
-    }
+    assert {planner for devices, planner in made.plans if len(devices) == 16} <= {"hope_greedy"}

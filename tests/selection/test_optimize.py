@@ -2,7 +2,6 @@
 
 import json
 import os
-import queue
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +14,13 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.names import whole_cpu
 from coexec.errors import CoexecError, ModelError, UsageError
 from coexec.model.main_memory import peak_bytes
+from coexec.processes import EndedError
 from coexec.profiling.processors import Load, ProcessorTime
 from coexec.profiling.profiler import Effort
 from coexec.rules import RULES, Rules
 from coexec.selection import optimize as module
+from coexec.selection.candidates import Deadline, OutOfTimeError
 from coexec.selection.chooser import Chooser
-from coexec.selection.deadline import Deadline, OutOfTimeError
 from coexec.selection.decision import Candidate, Decision
 from coexec.selection.optimize import Verdict, optimize
 from coexec.selection.quiet_moment import Stopwatch
@@ -40,6 +40,7 @@ UNTRIED = Candidate(("cpu:0", "cpu:1"), "", None, status="untried", reason="no t
 DOUBTFUL = replace(BEST, status="in doubt", reason="it takes 0.68 in 2 rounds; 5 are needed")
 DECISION = Decision((BEST, ORT, UNTRIED), reference=str(ORT), shapes="images=1,3,224,224")
 FASTER = Verdict(DECISION, "{}")
+DOUBTED = Verdict(Decision((ORT, DOUBTFUL, UNTRIED), reference=str(ORT)))
 SLOWER = Verdict(Decision((ORT, replace(BEST, rounds_s=((0.011, 0.010),) * 5)), reference=str(ORT)))
 
 
@@ -67,22 +68,46 @@ def test_a_verdict_is_a_sentence() -> None:
     doubtful = Verdict(Decision((ORT, DOUBTFUL), reference=str(ORT)))
     assert str(doubtful) == f"keep ONNX Runtime (in doubt): {nothing}"
     assert doubtful.doubt == f"{DOUBTFUL}: {DOUBTFUL.reason}"
+    assert (DOUBTED.doubt or "").endswith("no time to try cpu:0+cpu:1")
     assert "keep ONNX Runtime" in str(Verdict(unfinished="the model was loaded"))
 
 
+class Sends:
+    """Stands for the process that chooses: sends these messages, then nothing, or an error."""
+
+    pid = os.getpid()
+
+    def __init__(self, *messages: Any) -> None:
+        self.messages = list(messages)
+
+    def receive(self, limit_s: float) -> Any:
+        if not self.messages:
+            raise TimeoutError
+        if isinstance(message := self.messages.pop(0), CoexecError):
+            raise message
+        return message
+
+
+def followed(*messages: Any) -> Verdict:
+    return module._followed(Sends(*messages), 0.0, None)  # type: ignore[arg-type]
+
+
 def test_an_unfinished_call_has_the_figures_so_far() -> None:
-    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    messages.put(("race of 3 plans", 4, 100, 0.6))
-    verdict = module._followed(messages, 0.0, None, os.getpid())
-    assert verdict.unfinished == "race of 3 plans, 4 of 100" and verdict.others == 0.6
+    race = "race of 4 plans", 30, 100, 0.6
+    verdict = followed(race)
+    assert verdict.unfinished == "race of 4 plans, 30 of 100" and verdict.others == 0.6
     assert verdict.peak_bytes == peak_bytes()
-    messages.put(FASTER)
-    messages.put(("race of 4 plans", 30, 100, 0.0))
-    verdict = module._followed(messages, 0.0, None, os.getpid())
-    assert verdict.is_faster and str(verdict).endswith(
-        "more time would try cpu:0+cpu:1; the time was over during this step: race of 4 plans, 30 "
-        "of 100"
-    )
+    for messages, ended in (
+        ([FASTER, race], "the time was over"),
+        ([FASTER, race, EndedError("its process has crashed")], "its process has crashed"),
+    ):
+        verdict = followed(*messages)
+        assert verdict.is_faster and str(verdict).endswith(
+            f"more time would try cpu:0+cpu:1; {ended} during this step: race of 4 plans, 30 of 100"
+        )
+    assert followed(race, FASTER, None) == FASTER
+    with pytest.raises(EndedError, match="crashed"):
+        followed(race, EndedError("its process has crashed"))
 
 
 @pytest.mark.long
@@ -110,9 +135,21 @@ def test_what_cannot_be_optimized(model: str, tmp_path: Path) -> None:
         optimize(str(tmp_path / "absent.onnx"), Settings(cache=tmp_path), 60.0)
 
 
-@pytest.mark.parametrize("verdict", [FASTER, SLOWER])
-def test_the_plan_is_kept_where_it_is_faster(
+@pytest.mark.parametrize(
+    ("verdict", "is_replaced", "text"),
+    [
+        (FASTER, False, "plan='m.plan.json'"),
+        (FASTER, True, "m.plan.json, in place of an earlier one"),
+        (SLOWER, False, "none was written"),
+        (SLOWER, True, "m.plan.json is of an earlier call"),
+        (replace(SLOWER, peak_bytes=3 << 30), False, "memory up to 3.00 GiB to choose and race"),
+        (DOUBTED, False, f"in doubt {DOUBTED.doubt}; the next call goes on from here"),
+    ],
+)
+def test_the_verdict_is_printed_and_the_plan_is_kept_where_it_is_faster(
     verdict: Verdict,
+    is_replaced: bool,
+    text: str,
     model: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -120,25 +157,18 @@ def test_the_plan_is_kept_where_it_is_faster(
 ) -> None:
     monkeypatch.setattr(module, "optimize", lambda *_: verdict)
     monkeypatch.chdir(tmp_path)
+    file = tmp_path / "m.plan.json"
+    if is_replaced:
+        file.write_text("an earlier one")
     assert main(["optimize", model]) == 0
-    said = capfd.readouterr().out
-    assert str(verdict) in said and ("plan='m.plan.json'" in said) == verdict.is_faster
-    assert (tmp_path / "m.plan.json").exists() == verdict.is_faster
+    said = " ".join(capfd.readouterr().out.split())
+    assert str(verdict) in said and text in said
+    assert file.exists() == (is_replaced or verdict.is_faster)
+    assert not file.exists() or (file.read_text() == "{}") == verdict.is_faster
     assert main(["optimize", model, "--json"]) == 0
     facts = json.loads(capfd.readouterr().out)
     assert facts["verdict"] == str(verdict) and facts["ratio"] == verdict.ratio
-    assert facts["peak_bytes"] is None
-
-
-def test_the_memory_of_the_choice_is_told(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "optimize", lambda *_: replace(SLOWER, peak_bytes=3 << 30))
-    assert main(["optimize", model]) == 0
-    assert "memory     up to 3.00 GiB to choose and race" in capfd.readouterr().out
-    assert main(["optimize", model, "--json"]) == 0
-    assert json.loads(capfd.readouterr().out)["peak_bytes"] == 3 << 30
+    assert facts["peak_bytes"] == verdict.peak_bytes
 
 
 def test_a_choice_beyond_the_memory_limit_is_refused_in_one_sentence(
@@ -152,19 +182,6 @@ def test_a_choice_beyond_the_memory_limit_is_refused_in_one_sentence(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_plan_of_an_earlier_call_is_told(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(module, "optimize", lambda *_: SLOWER)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "m.plan.json").write_text("{}")
-    assert main(["optimize", model]) == 0
-    assert "m.plan.json is of an earlier call" in capfd.readouterr().out
-    monkeypatch.setattr(module, "optimize", lambda *_: FASTER)
-    assert main(["optimize", model]) == 0
-    assert "m.plan.json, in place of an earlier one" in capfd.readouterr().out
-
-
 def test_a_plan_file_that_is_not_used_is_told(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,19 +193,6 @@ def test_a_plan_file_that_is_not_used_is_told(
     assert "m.plan.json is here, and is used with --plan m.plan.json only" in (
         " ".join(capfd.readouterr().err.split())
     )
-
-
-def test_what_is_in_doubt_is_one_line(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    verdict = Verdict(Decision((ORT, DOUBTFUL, UNTRIED), reference=str(ORT)))
-    monkeypatch.setattr(module, "optimize", lambda *_: verdict)
-    assert main(["optimize", model]) == 0
-    said = " ".join(capfd.readouterr().out.split())
-    assert f"in doubt {verdict.doubt}; the next call goes on from here" in said
-    assert verdict.doubt is not None and verdict.doubt.endswith("no time to try cpu:0+cpu:1")
-    assert not (tmp_path / "m.plan.json").exists()
 
 
 def test_a_verdict_without_rivals_says_so() -> None:
@@ -205,7 +209,7 @@ def test_more_time_tries_what_there_was_no_time_for(tmp_path: Path) -> None:
         )
         return Chooser(branches(), settings)
 
-    first = auto(1e-3).choose()
+    first = auto(1e-3).make()
     assert first.decision is not None
     untried = first.decision.untried
     assert {c.devices for c in untried} >= {tuple(CPUS)}

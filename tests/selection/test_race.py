@@ -16,12 +16,11 @@ from coexec.errors import ExecutionError
 from coexec.profiling.processors import ProcessorTime, processor_time
 from coexec.rules import RULES
 from coexec.selection import plan_race
-from coexec.selection.contender import Contender
-from coexec.selection.deadline import Deadline
-from coexec.selection.decision import Candidate
-from coexec.selection.objective import objective_of
+from coexec.selection.candidates import Deadline
+from coexec.selection.decision import Candidate, Key
 from coexec.selection.quiet_moment import REAL, Rest, Stopwatch, cpu_clock
 from coexec.selection.race import Outcome, Pacing, compete, race, turn
+from coexec.selection.ranking import objective_of
 from tests.helpers.patience import ENOUGH_S
 
 pytestmark = pytest.mark.alone
@@ -242,7 +241,7 @@ def test_a_race_ends_when_it_is_decided_or_its_budget_is_spent() -> None:
 
 
 class OfOnePlan:
-    """Stands for the plan of a contender: counts the plans that are open at the same time."""
+    """Stands for the plan of a candidate: counts the plans that are open at the same time."""
 
     opened: ClassVar[list[str]] = []
     most = 0
@@ -263,35 +262,41 @@ class OfOnePlan:
 
 def raced_plans(
     seconds: Sequence[float], monkeypatch: pytest.MonkeyPatch, left_s: float = 1e6
-) -> tuple[list[int], list[Contender]]:
-    """The rounds of each of these contenders, the first one of which is the reference."""
-    machine, entries = Machine(), []
+) -> tuple[list[int], list[Candidate]]:
+    """The rounds of each of these candidates, and the candidates: the first is the reference."""
+    machine, rows, plans = Machine(), dict[Key, Candidate](), dict[Key, Any]()
     for number, each_s in enumerate(seconds):
         plan = OfOnePlan(str(number), each_s, machine)
-        candidate = Candidate((f"cpu:{number}",), "single")
-        entries.append(Contender(candidate, [(plan.work, plan)]))  # type: ignore[list-item]
-    monkeypatch.setattr(Contender, "prepared", lambda self: self.plans[0][1])
-    monkeypatch.setattr(plan_race, "started", lambda plan: plan)
+        row = Candidate((f"cpu:{number}",), "single")
+        rows[row.key], plans[row.key] = row, [(plan.work, plan)]
+    monkeypatch.setattr(
+        plan_race, "prepared_of", lambda plans: SimpleNamespace(start=lambda: plans[0][1])
+    )
     monkeypatch.setattr(plan_race, "main_memory_bytes", lambda: None)
     monkeypatch.setattr(plan_race, "least_bytes", lambda graph: 0)
     monkeypatch.setattr(
         plan_race, "warm_turn", lambda plan, *_: partial(turn, plan.run, ONCE, machine.watch)
     )
     monkeypatch.setattr(plan_race, "Stopwatch", lambda **_: machine.watch)
-    races = plan_race.PlanRace(
-        objective_of("latency", RULES), RULES, None, lambda *_: None, compete
+    objective, deadline = (
+        objective_of("latency", RULES),
+        Deadline(left_s, now_s=lambda: machine.now_s),
     )
-    deadline = Deadline(left_s, now_s=lambda: machine.now_s)
-    ran = races.run(entries, deadline)
-    return [entry.candidate.rounds for entry in ran], ran
+    plans_raced = plan_race.PlanRace(
+        rows, plans, objective, RULES, deadline, None, lambda *_: None, compete
+    )
+    plans_raced.run()
+    assert plans_raced.reference == next(iter(rows))
+    ran = list(plans_raced.rows.values())
+    return [row.rounds for row in ran], ran
 
 
 def test_plans_race_one_after_the_other_with_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rounds, ran = raced_plans([0.010, 0.005, 0.012, 0.006, 0.010], monkeypatch)
+    rounds, _ = raced_plans([0.010, 0.005, 0.012, 0.006, 0.010], monkeypatch)
     assert OfOnePlan.most == 2 and not OfOnePlan.opened
-    assert ran[0].standing.is_reference and rounds[0] == sum(rounds[1:])
+    assert rounds[0] == sum(rounds[1:])
     assert rounds[1] >= RULES.rounds[0]
     # Slower than the reference, or than the best plan so far, in each of two rounds.
     assert [rounds[2], rounds[3], rounds[4]] == [RULES.cut_rounds] * 3
@@ -311,7 +316,7 @@ def test_a_plan_in_doubt_races_again_while_there_is_time(monkeypatch: pytest.Mon
 
 def test_a_plan_for_which_there_is_no_time_is_untried(monkeypatch: pytest.MonkeyPatch) -> None:
     _, ran = raced_plans([1.0, 0.9, 0.5], monkeypatch, left_s=5.0)
-    first, second = (entry.candidate for entry in ran[1:])
+    first, second = ran[1:]
     assert 0 < first.rounds < RULES.rounds[0] and second.status == "untried"
     assert "within 5 s" in second.reason
 

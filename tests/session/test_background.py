@@ -7,6 +7,8 @@ import pickle
 import subprocess
 import sys
 import threading
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,14 @@ import coexec
 from coexec import processes
 from coexec.cache import Cache, Entry
 from coexec.engines.detect import usable_cores
+from coexec.engines.names import whole_cpu
 from coexec.errors import CoexecError, DegradedWarning, ExecutionError, InputError, UsageError
+from coexec.processes import EndedError
 from coexec.selection import background
 from coexec.selection.chooser import Chooser
 from coexec.selection.plan_selector import PlanSelector
+from coexec.selection.plan_states import Patience
+from coexec.selection.prepare import prepare
 from coexec.session.router import Router
 from coexec.settings import Settings
 from tests.helpers.patience import ENOUGH_S, until
@@ -44,10 +50,13 @@ background._serve()
 """
 
 
+AT_ONCE = Patience(look_s=0.0, head_start_s=0.0)
+
+
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning in the background begins at once, and races as briefly there as here."""
-    monkeypatch.setattr(PlanSelector, "head_start_s", 0.0)
+    monkeypatch.setattr(PlanSelector, "limits", AT_ONCE)
     usual = processes.command
 
     def command(module: str, *words: str) -> list[str]:
@@ -99,7 +108,7 @@ def test_it_answers_at_once_and_says_what_was_decided(
 
 @pytest.mark.long
 def test_shapes_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PlanSelector, "worth_s", 0.0)
+    monkeypatch.setattr(PlanSelector, "limits", replace(AT_ONCE, worth_s=0.0))
     monkeypatch.setattr(PlanSelector, "most_shapes", 2)
     monkeypatch.setattr(Router, "account_every_s", -1.0)
     model = any_size().SerializeToString()
@@ -145,6 +154,18 @@ def test_shapes_that_the_model_cannot_have_are_refused_at_once(tmp_path: Path) -
             coexec.InferenceSession(model, devices=DEVICES, cache=tmp_path, shapes=shapes)
 
 
+@pytest.mark.skipif(len(DEVICES) < 2, reason="this process may use one core only")
+def test_fewer_cores_than_the_own_session_has_are_a_plan(tmp_path: Path) -> None:
+    """ONNX Runtime's own session, which uses all cores, does not answer in their place."""
+    selector = PlanSelector(branches().SerializeToString(), Settings(cache=tmp_path))
+    for devices, answers in (([DEVICES[0]], True), ([whole_cpu()], False)):
+        one = prepare(branches(), Settings(devices, "single", cache=tmp_path))
+        started = selector._started(selector._slot(()), one)
+        assert (started.running is not None) == answers and started.reason is None
+        if started.running is not None:
+            started.running.runner.close()
+
+
 def test_a_planner_by_name_is_waited_for(tmp_path: Path) -> None:
     with coexec.InferenceSession(
         branches(), devices=DEVICES, planner="heft", cache=tmp_path
@@ -154,9 +175,8 @@ def test_a_planner_by_name_is_waited_for(tmp_path: Path) -> None:
 
 def test_a_closed_session_leaves_no_process(tmp_path: Path) -> None:
     session = coexec.InferenceSession(branches(), devices=DEVICES, cache=tmp_path)
-    while (current := background._jobs._current) is None:
+    while (job := background.PLANS.job) is None or (process := job.child) is None:
         assert session.degraded
-    process = current[1]
     session.close()
     assert process.wait(ENOUGH_S) != 0
     with pytest.raises(CoexecError, match="closed"):
@@ -165,6 +185,8 @@ def test_a_closed_session_leaves_no_process(tmp_path: Path) -> None:
 
 HANGS = """
 import os, time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from coexec.processes import Parent
 parent = Parent()
@@ -183,22 +205,22 @@ def test_a_cancelled_job_gives_way_to_the_next(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "command", lambda *_: [sys.executable, "-c", HANGS])
-    jobs, outcomes = background._Jobs(), list[object]()
+    worker, errors = background.Worker("plans"), list[object]()
     settings, sign = Settings(cache=tmp_path), tmp_path / "at work"
 
-    def needed() -> bool:
-        if when != "at work":
-            jobs.cancel(hanging)
-        return True
+    def plan(source: str, job: background.Job) -> None:
+        if source and when != "at work":
+            worker.cancel(job)
+        errors.append(background.error_of_planning(job, source, settings, False))
 
-    hanging = background.Job(str(sign), settings, needed, outcomes.append)
-    jobs.submit(hanging)
-    jobs.submit(background.Job("", settings, lambda: True, outcomes.append))
+    hanging = background.Job(partial(plan, str(sign)))
+    worker.submit(hanging)
+    worker.submit(background.Job(partial(plan, "")))
     if when == "at work":
         until(sign.exists, "the job's process")
-        jobs.cancel(hanging)
-    until(lambda: outcomes, "the next job")
-    assert outcomes == [None]
+        worker.cancel(hanging)
+    until(lambda: len(errors) == 2, "the next job")
+    assert isinstance(errors[0], EndedError) and errors[1] is None
 
 
 def test_a_program_that_ends_early_leaves_no_process(tmp_path: Path) -> None:
@@ -208,10 +230,11 @@ def test_a_program_that_ends_early_leaves_no_process(tmp_path: Path) -> None:
         "import sys, time, coexec\n"
         "from coexec.selection import background\n"
         "from coexec.selection.plan_selector import PlanSelector\n"
-        "PlanSelector.head_start_s = 0.0\n"
+        "from coexec.selection.plan_states import Patience\n"
+        "PlanSelector.limits = Patience(look_s=0.0, head_start_s=0.0)\n"
         "s = coexec.InferenceSession(sys.argv[1], cache=sys.argv[2])\n"
-        "while background._jobs._current is None: time.sleep(0.01)\n"
-        "print(background._jobs._current[1].pid, background.TRAFFIC.publish())\n"
+        "while not (background.PLANS.job and background.PLANS.job.child): time.sleep(0.01)\n"
+        "print(background.PLANS.job.child.pid, background.TRAFFIC.publish())\n"
     )
     words = [sys.executable, "-c", program, str(model), str(tmp_path / "cache")]
     said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=ENOUGH_S)
@@ -272,20 +295,38 @@ def test_a_device_that_fails_is_replaced(tmp_path: Path) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(found, again, strict=True))
 
 
-def test_what_cannot_be_kept_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    serving_ = PlanSelector(branches().SerializeToString(), Settings(cache=tmp_path))
-    state = serving_._state(())
-    with caplog.at_level(logging.WARNING, "coexec"):
-        serving_._prepared((), state, 0.0, ExecutionError("the process has ended early"))
-        assert serving_.reason(()) == "the process has ended early"
-        serving_._prepared((), state, 0.0, None)
-    assert "could not be kept" in (serving_.reason(()) or "")
-    assert len(caplog.records) == 2
+def test_an_unexpected_error_in_the_background_is_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr("coexec.selection.prepare.plan_maker", fails)
+    words: dict[str, Any] = {"cache": tmp_path, "planner": "auto"}
+    with coexec.InferenceSession(branches().SerializeToString(), **words) as session:
+        session.wait()
+        assert session.degraded == "planning in the background failed: the disk is gone"
+        assert session.run(None, {"x": X})
+
+
+def test_a_cached_choice_does_not_wait_for_the_planning_of_another_session(
+    tmp_path: Path,
+) -> None:
+    words: dict[str, Any] = {"devices": DEVICES, "planner": "heft", "cache": tmp_path}
+    coexec.InferenceSession(branches(), **words).close()
+    ends = threading.Event()
+    background.PLANS.submit(background.Job(lambda job: bool(ends.wait(ENOUGH_S))))  # type: ignore[arg-type,return-value]
+    try:
+        with coexec.InferenceSession(branches(), background=True, **words) as session:
+            session.wait()
+            assert session.devices and not ends.is_set()
+    finally:
+        ends.set()
 
 
 @pytest.mark.long
 def test_a_choice_in_doubt_is_raced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PlanSelector, "again_s", 0.0)
+    monkeypatch.setattr(PlanSelector, "limits", replace(AT_ONCE, again_s=0.0))
     words: dict[str, Any] = {"devices": DEVICES, "cache": tmp_path, "background": False}
     model = branches().SerializeToString()
     coexec.InferenceSession(model, **words).close()
@@ -312,13 +353,13 @@ def test_a_choice_in_doubt_is_raced_again(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_choice_of_less_time_goes_on_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PlanSelector, "again_s", 0.0)
+    monkeypatch.setattr(PlanSelector, "limits", replace(AT_ONCE, again_s=0.0))
     model = tmp_path / "m.onnx"
     onnx.save(branches(), str(model))
     settled(model)
     words: dict[str, Any] = {"devices": DEVICES, "cache": tmp_path / "cache"}
     shorter = {"planners": "heft", "seconds": 1e-3}
-    first = Chooser(model, Settings(planner_options=shorter, **words)).choose()
+    first = Chooser(model, Settings(planner_options=shorter, **words)).make()
     assert any(c.status == "untried" for c in first.candidates)
     longer = {**shorter, "seconds": 600.0}
     with coexec.InferenceSession(model, planner_options=longer, **words) as session:
@@ -331,26 +372,23 @@ def test_a_choice_of_less_time_goes_on_in_the_background(
 
 def _until_planned(session: coexec.InferenceSession) -> None:
     """Wait until nothing is planned for the session any more, its second choice included."""
-    state = session.coexec_router.plans.selector._state(())
-    while state.job is not None:
+    selector = session.coexec_router.plans.selector
+    while selector.state(()).task is not None:
         threading.Event().wait(0.05)
 
 
 def test_no_thread_is_left_when_the_program_ends() -> None:
     """A thread that the end of the interpreter stops may hold a lock, for which a session that is
     deleted then would wait for ever."""
-    jobs = background._Jobs()
-    called: list[str] = []
-    job = background.Job(
-        "m.onnx", Settings(), lambda: bool(called.append("needed")), lambda error: None, 60.0
-    )
-    jobs.submit(job)
-    thread = jobs._thread
+    worker, done = background.Worker("plans"), list[background.Job]()
+    job = background.Job(done.append, 60.0)
+    worker.submit(job)
+    thread = worker.thread
     assert thread is not None and thread.is_alive()
-    jobs.stop()
-    assert not thread.is_alive() and not called
-    with jobs._changed:  # as if a thread had been stopped here
-        other = threading.Thread(target=jobs.cancel, args=(job,), daemon=True)
+    worker.stop()
+    assert not thread.is_alive() and not done
+    with worker._changed:  # as if a thread had been stopped here
+        other = threading.Thread(target=worker.cancel, args=(job,), daemon=True)
         other.start()
         other.join(ENOUGH_S)
         assert not other.is_alive()

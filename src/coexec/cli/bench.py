@@ -137,7 +137,7 @@ def command(
         if checked is not None and checked.error is None:
             yield f"check: {checked.verdict}"
         if checked is None or checked.error is None:
-            yield f"verdict: {gain_in_words(result.rows)}"
+            yield f"verdict: {gain_in_words(result.rows, standings.rounds_s)}"
 
     return VerbOutput(result, text(), None if checked is None else checked.error)
 

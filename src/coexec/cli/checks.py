@@ -73,23 +73,24 @@ def check_outputs(
             f"request",
         )
     reference, allowed = ReferenceAnswers(work), rules.allowed
-    faults = dict(rules.why_unlike(outputs, expected))
-    if faults:
+    if any(rules.why_unlike(outputs, expected)):
         rules = replace(rules, usual=usual_values(accepted(work.given)[1]))
-        faults = dict(rules.why_unlike(outputs, expected))
-    quantised = reference.quantised
+    judgement = judged(outputs, Expected("these inputs", feeds, expected), reference, rules)
     differences = {
-        n: worst_difference(outputs[n], expected[n], quantised=quantised) for n in outputs
+        name: worst_difference(outputs[name], expected[name], quantised=reference.quantised)
+        for name in outputs
     }
-    differences = {n: d if n in faults else min(d, allowed) for n, d in differences.items()}
+    differences = {
+        name: each if name in judgement.unlike else min(each, allowed)
+        for name, each in differences.items()
+    }
     worst = max(differences.values(), default=0.0)
-    if not faults:
+    if not judgement.unlike:
         return OutputCheck(differences, _equal(worst, allowed))
-    answer = Expected("these inputs", feeds, expected)
-    differs, undecided, own = judged(faults, outputs, answer, reference, allowed)
-    if not (differs or undecided):
-        return OutputCheck(differences, _amplified(worst, own))
-    return OutputCheck(differences, error=_wrong(worst, allowed, own, undecided))
+    if not (judgement.differs or judgement.undecided):
+        return OutputCheck(differences, _amplified(worst, judgement.own))
+    error = _wrong(worst, allowed, judgement.own, judgement.undecided)
+    return OutputCheck(differences, error=error)
 
 
 def refuse_pretended(work: PlanningContext) -> None:

@@ -7,11 +7,14 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coexec.control_groups import memory_limit_bytes
 from coexec.errors import CoexecError, ExecutionError, ModelError
-from coexec.graph.graph import Graph
 from coexec.units import format_bytes
+
+if TYPE_CHECKING:
+    from coexec.graph.graph import Graph
 
 __all__ = [
     "bounded_memory",
@@ -92,7 +95,7 @@ def _of_status(field: str, pid: int | str) -> int | None:
     return None if found is None else 1024 * int(found[1])
 
 
-def least_bytes(graph: Graph) -> int:
+def least_bytes(graph: "Graph") -> int:
     """Least number of bytes that are in use at the same time, for every plan of the graph.
 
     All weights, and the largest of: inputs and outputs of one task, all inputs, all outputs.

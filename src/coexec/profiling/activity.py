@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["Quiet", "Traffic", "undisturbed"]
+__all__ = ["TRAFFIC", "Quiet", "Traffic", "undisturbed"]
 
 _T = TypeVar("_T")
 
@@ -77,6 +77,10 @@ class Traffic:
         if path:
             with contextlib.suppress(OSError):
                 os.unlink(path)
+
+
+TRAFFIC = Traffic()
+"""Times of the requests of all sessions of this process."""
 
 
 class Quiet:

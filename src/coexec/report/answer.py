@@ -159,7 +159,7 @@ def _better_planner(contents: Contents) -> Iterator[str]:
     if contents.predicted is None or not rows:
         return
     ours_s, (best_s, best) = contents.predicted.makespan_s, min(rows)
-    if best_s < RULES.clear_gain * ours_s:
+    if best_s < RULES.gain * ours_s:
         yield (
             f"--planner {best} may help: {format_seconds(best_s)} in place of "
             f"{format_seconds(ours_s)}, both simulated"

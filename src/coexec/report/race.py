@@ -49,6 +49,8 @@ class Standings:
     """The result of a race."""
 
     ways: Sequence[Way]
+    rounds_s: Mapping[str, Sequence[float]]
+    """By name of a way, the median seconds of a request at 30 requests a second, in each round."""
     disturbed: int
     """Turns that began while other threads of this process were busy."""
     others: float
@@ -104,7 +106,8 @@ def race_rivals(rivals: Sequence[RaceEntry], rounds: int) -> Standings:
             way = replace(way, same_as=way.name, name=own.name, predicted_s=own.predicted_s)
             way = replace(way, is_base=own.is_base, is_plan=own.is_plan)
         ways.append(way)
-    return Standings(ways, outcome.disturbed, load.share)
+    rounds_s = {name: outcome.rounds_s(each.way.name, "paced") for name, each in ran_for.items()}
+    return Standings(ways, rounds_s, outcome.disturbed, load.share)
 
 
 def recorded_run(

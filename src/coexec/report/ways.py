@@ -1,10 +1,11 @@
 """The ways to run a model side by side: their figures in one race."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from coexec.rules import RULES
+from coexec.rules import current_rules
 from coexec.selection.decision import Decision, Requests
+from coexec.selection.ranking import is_clearly_faster
 from coexec.units import format_seconds
 
 
@@ -81,9 +82,13 @@ def considered(decision: Decision | None) -> Iterator[Way]:
         )
 
 
-def gain_in_words(ways: Sequence[Way]) -> str:
+def gain_in_words(ways: Sequence[Way], rounds_s: Mapping[str, Sequence[float]]) -> str:
     """Sentence about the time of the plan relative to the base and to the fastest single device:
-    medians at 30 requests a second."""
+    medians at 30 requests a second.
+
+    Args:
+        rounds_s: by name of a way, the median of each round.
+    """
     p50_s = {way.name: way.paced_s or 0.0 for way in ways}
     plan = next(way.name for way in ways if way.is_plan)
     base = next(way.name for way in ways if way.is_base)
@@ -93,7 +98,13 @@ def gain_in_words(ways: Sequence[Way]) -> str:
     each = [f"{share:.2f} of the time of {name}" for name, share in shares.items()]
     both = f"{format_seconds(p50_s[plan])} a request in place of {format_seconds(p50_s[base])}"
     comparison = " and ".join([f"{each[0]} ({both})", *each[1:]])
-    gains = [name for name, share in shares.items() if share < RULES.clear_gain]
+    gains = [
+        name
+        for name in baselines
+        if is_clearly_faster(
+            tuple(zip(rounds_s[plan], rounds_s[name], strict=False)), current_rules()
+        )
+    ]
     if base not in gains:
         end = f"no gain over {base}; coexec optimize tries other ways"
     elif len(gains) == len(shares):

@@ -22,86 +22,76 @@ from typing import Any
 from coexec.errors import CoexecError, ExecutionError
 from coexec.model.main_memory import bounded_memory, too_little_memory
 from coexec.processes import Child, EndedError, Parent
-from coexec.profiling.activity import Quiet, Traffic
+from coexec.profiling.activity import TRAFFIC, Quiet
 from coexec.selection.opened_model import opened_cache
 from coexec.settings import Settings
 
-__all__ = ["TRAFFIC", "Job", "cancel", "submit"]
-
-TRAFFIC = Traffic()
-"""Times of the requests of all sessions of this process."""
 _PATIENCE_S = 20.0
 """Seconds to wait for gaps between requests. If there are none, requests and measurements run at
 the same time."""
 _END_S = 10.0
 """Seconds that the end of the program waits for a plan that is being loaded."""
 
+
 _log = logging.getLogger("coexec")
 
 
 @dataclass(eq=False)
 class Job:
-    """A plan to make."""
+    """Work in the background."""
 
-    source: Any
-    """A path, "zoo:NAME", or the model's bytes."""
-    settings: Settings
-    needed: Callable[[], bool]
-    """Returns whether the job has to be done. A worker thread calls it when the job's turn comes.
-    """
-    done: Callable[[CoexecError | None], None]
-    """Called by that thread with None when the plan is in the cache, or with the error."""
+    run: Callable[["Job"], None]
+    """Does the work, in the thread of a `Worker`."""
     after_s: float = 0.0
     """Seconds to wait before the job begins, so that a short program does not pay for it."""
-    again: bool = False
-    """Whether to race again because the earlier choice is in doubt."""
     cancelled: threading.Event = field(default_factory=threading.Event)
+    child: Child | None = None
+    """The process that does the work."""
 
 
-class _Jobs:
+class Worker:
     """A thread that does jobs one after the other, and ends when there are none."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._waiting: list[tuple[float, int, Job]] = []
         """Jobs by the time at which they may begin, and by the order in which they came."""
         self._changed = threading.Condition()
-        self._job: Job | None = None
+        self.job: Job | None = None
         """The job at which the thread works."""
         self._numbers = itertools.count()
-        self._thread: threading.Thread | None = None
-        self._current: tuple[Job, Child] | None = None
+        self.thread: threading.Thread | None = None
         self._is_stopped = False
 
     def submit(self, job: Job) -> None:
+        """Do ``job`` after the jobs that were submitted before."""
         with self._changed:
             due_s = time.monotonic() + job.after_s
             heapq.heappush(self._waiting, (due_s, next(self._numbers), job))
             self._changed.notify()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="coexec plan", daemon=True)
-                self._thread.start()
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                self.thread.start()
 
     def cancel(self, job: Job) -> None:
+        """End ``job`` and its process."""
         job.cancelled.set()
         # A session that is deleted while the interpreter ends must not wait for a thread.
         if self._changed.acquire(blocking=False):
             self._changed.notify()
             self._changed.release()
-        if self._current is not None and self._current[0] is job:
-            self._current[1].kill()
+        if job.child is not None:
+            job.child.kill()
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            self._job = job
-            try:
-                if self._is_stopped or not job.needed():
-                    continue
-                error = self._outcome(job)
-            except Exception as failure:  # of a driver, or a warning that is raised
-                _log.exception("planning in the background failed")
-                error = ExecutionError(f"planning in the background failed: {failure}")
-            if not job.cancelled.is_set() and not self._is_stopped:
-                job.done(error)
+            self.job = job
+            if not self._is_stopped:
+                try:
+                    job.run(job)
+                except Exception:  # the thread goes on with the jobs of other sessions
+                    _log.exception("planning in the background failed")
+            self.job = None  # it holds a session's plans
 
     def _next(self) -> Job | None:
         """The next job, when its time has come; None if there is none."""
@@ -110,76 +100,78 @@ class _Jobs:
                 self._waiting = [row for row in self._waiting if not row[2].cancelled.is_set()]
                 heapq.heapify(self._waiting)
                 if not self._waiting or self._is_stopped:
-                    self._thread = None
+                    self.thread = None
                     return None
                 wait_s = self._waiting[0][0] - time.monotonic()
                 if wait_s <= 0:
                     return heapq.heappop(self._waiting)[2]
                 self._changed.wait(wait_s)
 
-    def _outcome(self, job: Job) -> CoexecError | None:
-        """Do a job in another process and return the error, None if it succeeded."""
-        root = opened_cache(job.settings.cache).root
-        settings = replace(job.settings, cache=root, progress=None, quiet=None, background=False)
-        try:
-            child = Child("coexec.selection.background", "plans in the background")
-        except ExecutionError as error:
-            return ExecutionError(f"{error}; make the session with background=False")
-        self._current = job, child
-        try:
-            if job.cancelled.is_set():  # before there was a process to kill
-                child.kill()
-            child.ask((job.source, settings, TRAFFIC.publish(), job.again))
-        except EndedError as error:
-            limit_bytes = settings.memory_limit
-            return error if limit_bytes is None else too_little_memory(limit_bytes)
-        except CoexecError as error:
-            return error
-        finally:
-            # The process may be ended at any time: its cache entries are always complete.
-            self._current = None
-            child.close()
-        return None
-
     def stop(self) -> None:
-        """Cancel the running job without calling its callback, and wait for the thread: a driver
-        that loads a plan may abort the process if it ends meanwhile."""
+        """Cancel the running job, and wait for the thread: a driver that loads a plan may abort the
+        process if it ends meanwhile."""
         self._is_stopped = True
         with self._changed:
             self._changed.notify()
-            thread = self._thread
-        if self._job is not None:
-            self._job.cancelled.set()
-        current = self._current
-        if current is not None:
-            self.cancel(current[0])
-            current[1].close()
+            thread = self.thread
+        if self.job is not None:
+            self.cancel(self.job)
+            if (child := self.job.child) is not None:
+                child.close()
         if thread is not None:
             thread.join(_END_S)
 
 
-_jobs = _Jobs()
-
-
-def submit(job: Job) -> None:
-    """Do ``job`` after the jobs that were submitted before."""
-    _jobs.submit(job)
+LOADS, PLANS = Worker("coexec load"), Worker("coexec plan")
+"""Loads and comparisons take a moment, and do not wait for the planning of another session."""
 
 
 def cancel(job: Job) -> None:
-    """Cancel ``job`` without calling its callback."""
-    _jobs.cancel(job)
+    """End ``job`` and its process."""
+    LOADS.cancel(job)
+    PLANS.cancel(job)
+
+
+def error_of_planning(job: Job, source: Any, settings: Settings, again: bool) -> CoexecError | None:
+    """Make a plan in another process; None when it is in the cache, or else the error.
+
+    Args:
+        job: the job that gets the process.
+        source: a path, "zoo:NAME", or the model's bytes.
+        again: whether to race again because the earlier choice is in doubt.
+    """
+    root = opened_cache(settings.cache).root
+    settings = replace(settings, cache=root, progress=None, quiet=None, background=False)
+    try:
+        job.child = child = Child("coexec.selection.background", "plans in the background")
+    except ExecutionError as error:
+        return ExecutionError(f"{error}; make the session with background=False")
+    try:
+        if job.cancelled.is_set():  # before there was a process to kill
+            child.kill()
+        child.ask((source, settings, TRAFFIC.publish(), again))
+    except EndedError as error:
+        limit_bytes = settings.memory_limit
+        return error if limit_bytes is None else too_little_memory(limit_bytes)
+    except CoexecError as error:
+        return error
+    finally:
+        # The process may be ended at any time: its cache entries are always complete.
+        job.child = None
+        child.close()
+    return None
 
 
 def _end() -> None:
-    _jobs.stop()
+    PLANS.stop()
+    LOADS.stop()
     TRAFFIC.withdraw()
 
 
 def _forget() -> None:
-    """Start with no jobs in a forked child: thread and process belong to the parent."""
-    global _jobs
-    _jobs = _Jobs()
+    """Start with no jobs in a forked child: threads and process belong to the parent."""
+    global LOADS, PLANS
+    LOADS, PLANS = Worker("coexec load"), Worker("coexec plan")
     TRAFFIC.leave()
 
 
@@ -190,7 +182,7 @@ if hasattr(os, "register_at_fork"):
 
 def _serve() -> None:
     """Make the requested plan and send None or the error. Ends when its parent ends."""
-    from coexec.selection.prepare import PlanRequest
+    from coexec.selection.prepare import prepare
 
     parent = Parent()
     source, settings, traffic, again = parent.receive()
@@ -198,7 +190,7 @@ def _serve() -> None:
     try:
         settings = replace(settings, quiet=Quiet(traffic, _PATIENCE_S))
         with bounded_memory(settings.memory_limit):
-            PlanRequest(source, settings).prepare(again)
+            prepare(source, settings, again)
         answer: CoexecError | None = None
     except CoexecError as error:
         answer = error

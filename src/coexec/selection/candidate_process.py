@@ -15,12 +15,9 @@ from coexec.arrays import Array
 from coexec.errors import CoexecError
 from coexec.plan.plan import Plan
 from coexec.processes import Child, EndedError, Parent
-from coexec.selection.objective import warm_turn
 from coexec.selection.planning_context import PlanningContext
-from coexec.selection.race import Lap
+from coexec.selection.race import Lap, warm_turn
 from coexec.settings import Settings
-
-__all__ = ["RivalProcess"]
 
 _LIMIT_S = 10.0
 """Seconds in which the process has to end."""

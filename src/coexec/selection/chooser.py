@@ -4,9 +4,9 @@ The cores of a machine can be one wide device or several narrow ones, with or wi
 fastest choice depends on the model: many branches favour plans, one long chain favours a wide
 device, and on many cores a few of them can be faster than all. So configurations are profiled,
 planned by several planners and simulated; where there are many, those with the best expectations
-are (`forecast`, `agenda`). The plans with the best predictions, and every single device, then run
-for real, each in turns with the reference, a single device (`plan_race`). A plan is taken only if
-its rounds prove that it is faster (`ranking`), and if its outputs are those of ONNX Runtime
+are (`forecast`, `candidates`). The plans with the best predictions, and every single device, then
+run for real, each in turns with the reference, a single device (`plan_race`). A plan is taken only
+if its rounds prove that it is faster (`ranking`), and if its outputs are those of ONNX Runtime
 (`comparison`); otherwise the reference is taken.
 
 The choice is kept in the cache after each race, with all rounds. Where it is open, because a plan
@@ -14,11 +14,12 @@ is in doubt or was not tried, a further pass goes on from there: it repeats no s
 a candidate.
 
 In mode "throughput" there are no plans for several devices: each device of a configuration runs
-whole requests, and threads send many of them (`throughput`). All else is the same.
+whole requests, and threads send many of them. All else is the same.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -27,40 +28,39 @@ from typing import TYPE_CHECKING, Any
 from coexec.cache import Entry
 from coexec.engines import detect
 from coexec.engines.names import cores_of, parse, whole_cpu, without_engine
-from coexec.engines.registry import describe, installed
+from coexec.engines.registry import describe, installed, load_engine
 from coexec.errors import (
     CoexecError,
     DeviceError,
     ExecutionError,
     InfeasibleError,
-    PlanError,
-    StoreError,
 )
 from coexec.hardware.hardware import System
 from coexec.keys import digest
 from coexec.model.declared import sizes_of
 from coexec.plan.plan import Plan
 from coexec.rules import Rules
-from coexec.selection.agenda import Agenda
-from coexec.selection.comparison import ReferenceAnswers, is_exact, known
+from coexec.selection.candidates import (
+    Candidates,
+    Deadline,
+    OutOfTimeError,
+    Plans,
+    release,
+    without_plan,
+)
+from coexec.selection.comparison import ReferenceAnswers, compared, is_exact, known
 from coexec.selection.configurations import Configuration, configurations
-from coexec.selection.contender import Contender, without_plan
-from coexec.selection.deadline import Deadline, OutOfTimeError
-from coexec.selection.decision import Candidate, Decision
-from coexec.selection.objective import objective_of
+from coexec.selection.decision import Candidate, Decision, Key
 from coexec.selection.opened_model import OpenedModel, opened_cache
-from coexec.selection.plan_race import PlanRace
-from coexec.selection.planning import ConfigurationPlanning
+from coexec.selection.plan_race import PlanRace, prepared_of
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 from coexec.selection.race import Compete, compete
-from coexec.selection.ranking import explained, is_settled, ranked, verdict
+from coexec.selection.ranking import Ranking, is_settled, objective_of
 from coexec.settings import Settings
 
 if TYPE_CHECKING:  # importing planners and ONNX takes longer than starting from the cache
     from coexec.selection.forecast import Forecasts
-
-__all__ = ["Chooser"]
 
 _FORM = 4
 """Number of the form of a choice in the cache. Choices of another form are not found."""
@@ -125,8 +125,8 @@ class Chooser:
         )
 
     @cached_property
-    def _known(self) -> Prepared | None:
-        """The earlier choice, from the cache."""
+    def known(self) -> Prepared | None:
+        """The earlier choice, from the cache; None if there is none. Makes no choice."""
         return None if self._settings.fresh else self._remembered()
 
     def _open(self, names: Sequence[str]) -> PlanningContext:
@@ -154,14 +154,9 @@ class Chooser:
         return self._first.given
 
     @property
-    def known(self) -> Prepared | None:
-        """The earlier choice; None if there is none. Makes no choice."""
-        return self._known
-
-    @property
     def decision(self) -> Decision | None:
         """How the earlier choice was made; None if there is none."""
-        return None if self._known is None else self._known.decision
+        return None if self.known is None else self.known.decision
 
     @property
     def is_open(self) -> bool:
@@ -171,9 +166,12 @@ class Chooser:
             return True
         return decision.doubt is not None and (decision.idle_passes < self._rules.most_idle_passes)
 
-    def choose(self) -> Prepared:
-        """The earlier choice, or else a new one. Raises as `go_on` does."""
-        return self.go_on() if self._known is None else self._known
+    def make(self, again: bool = False) -> Prepared:
+        """The earlier choice, or else a new one. Raises as `go_on` does.
+
+        ``again``: make one more pass in any case.
+        """
+        return self.go_on() if again or self.known is None else self.known
 
     def go_on(self, seconds: float | None = None, alone: bool = False) -> Prepared:
         """The fastest plan that is proven after one more pass over the candidates that are not
@@ -198,67 +196,72 @@ class Chooser:
             self._rules = replace(self._rules, seconds=seconds)
         rules, quiet = self._rules, self._settings.quiet
         paused_s = (lambda: quiet.waited_s) if quiet is not None else (lambda: 0.0)
-        deadline = self._deadline = Deadline(rules.seconds, paused_s=paused_s)
-        able, rows = self._contenders(alone)
-        self._deadline = Deadline()  # later measurements, for reports, have no time limit
-        if not any(entry.plans for entry in able):
-            reasons = "; ".join(f"{'+'.join(c.devices)}: {c.reason}" for c in rows)
+        self._deadline = Deadline(rules.seconds, paused_s=paused_s)
+        settled = self._settled()
+        made = self._candidates(settled.keys(), alone)
+        if not made.plans:
+            reasons = "; ".join(f"{'+'.join(c.devices)}: {c.reason}" for c in made.rows)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
-        shortlist, unraced = self._worth_running(able)
-        left_out = [*unraced, *rows]
-
-        def found(entries: Sequence[Contender]) -> None:
-            """Keep the figures so far. No plan is compared yet, so the reference is taken, or the
-            plan of the earlier choice."""
-            ordered = self._ranked(entries)
-            safe = [e for e in ordered if e.standing.is_reference or self._is_chosen(e)]
-            others = [e for e in ordered if e not in safe]
-            decision = self._decision([*safe, *others], left_out, is_final=False)
-            self._found(decision)
-            if (prepared := self._prepared(safe[0])) is not None:
-                self._remember(prepared, decision)
-
+        shortlist, left_out = self._worth_running(made)
+        new = {row.key for row in made.rows}
+        old = [row for key, row in settled.items() if key not in new]
+        left_out += [row for row in old if not row.rounds]
+        deadline, self._deadline = self._deadline, Deadline()  # reports have no time limit
         race = PlanRace(
-            self._objective, rules, quiet, self._report, self._compete, self._settings.memory_limit
+            {row.key: row for row in (*shortlist, *(row for row in old if row.rounds))},
+            {row.key: made.plans[row.key] for row in shortlist},
+            self._objective,
+            rules,
+            deadline,
+            quiet,
+            self._report,
+            self._compete,
+            self._settings.memory_limit,
+            found=partial(self._keep_figures, left_out),
         )
-        entries = race.run(shortlist, deadline, found)
-        order = self._compared(self._ranked(entries), deadline)
-        decision = self._decision(order, left_out)
-        prepared = self._prepared(order[0])
+        race.run()
+        order = self._compared(race, deadline)
+        decision = self._decision(race.ranking, order, left_out)
+        prepared = self._prepared(race, order[0])
         assert prepared is not None  # `_compared` has started it
         self._remember(prepared, decision)
-        self._known = replace(prepared, decision=decision)
+        self.known = replace(prepared, decision=decision)
         if not alone:
             self._settings = replace(self._settings, fresh=False)  # the profiles are new now
-        return self._known
+        return self.known
 
-    def _ranked(self, entries: Sequence[Contender]) -> list[Contender]:
+    def _keep_figures(self, left_out: Sequence[Candidate], race: PlanRace) -> None:
+        """Keep the figures so far. No plan is compared yet, so the reference is taken, or the plan
+        of the earlier choice."""
+        order = race.ranking.order(self._chosen)
+        safe = [row for row in order if row.key in (race.reference, self._chosen)]
+        order = [*safe, *(row for row in order if row not in safe)]
+        decision = self._decision(race.ranking, order, left_out, uncompared=race.plans.keys())
+        self._found(decision)
+        if (prepared := self._prepared(race, order[0])) is not None:
+            self._remember(prepared, decision)
+
+    @property
+    def _chosen(self) -> Key | None:
+        """The earlier choice, which was proven and compared."""
+        return None if self.decision is None else self.decision.taken.key
+
+    def _prepared(self, race: PlanRace, row: Candidate) -> Prepared | None:
+        """The plan of a candidate, compiled; None if it is only a row of an earlier choice."""
+        if (plans := race.plans.get(row.key)) is not None:
+            return prepared_of(plans)
+        return self.known if row.key == self._chosen else None
+
+    def _settled(self) -> dict[Key, Candidate]:
+        """The candidates that earlier passes have settled. The reference runs in every pass."""
         before = self.decision
-        chosen = None if before is None else before.taken
-        return ranked(entries, self._objective, self._rules, chosen)
+        rows = () if before is None else before.candidates
+        reference = None if before is None else before.reference_row
+        return {r.key: r for r in rows if r is not reference and is_settled(r, self._rules)}
 
-    def _is_chosen(self, entry: Contender) -> bool:
-        """Whether a contender is the earlier choice, which was proven and compared."""
-        before = self.decision
-        return before is not None and entry.candidate.key == before.taken.key
-
-    def _prepared(self, entry: Contender) -> Prepared | None:
-        """The plan of a contender, compiled; None if it is only a row of an earlier choice."""
-        if entry.plans:
-            return entry.prepared()
-        return self._known if self._is_chosen(entry) else None
-
-    def _contenders(self, alone: bool) -> tuple[list[Contender], list[Candidate]]:
-        """Plans that can run, with the rounds of earlier passes, and the configurations that cannot
-        or that were left out. Candidates that are settled are only rows of the earlier choice."""
-        forecasts, unable, earlier = self._forecasts, self._unable, self._earlier
-        before = self.decision
-        reference = None if before is None else before.reference_row  # runs in every pass
-        settled = {
-            key: row
-            for key, row in earlier.items()
-            if is_settled(row, self._rules) and row is not reference
-        }
+    def _candidates(self, settled: Collection[Key], alone: bool) -> Candidates:
+        """The candidates that are not settled, with the rounds of earlier passes."""
+        forecasts, unable = self._forecasts, self._unable
         possible = [
             names
             for names in self._configurations
@@ -267,45 +270,49 @@ class Chooser:
         several = [names for names in possible if len(names) > 1]
         optional = forecasts is not None or self._objective.mode == "latency"
         later = several if alone or optional else []
-        planning = ConfigurationPlanning(
+        made = Candidates(
             lambda names: self._first if names == self._first_names else self._open(names),
             self._objective.mode,
             self._rules,
             self._deadline,
             self._report,
-            lambda: None if forecasts is None else forecasts.forget(),
-            settled=settled.keys(),
-        )
-        agenda = Agenda(
-            [names for names in possible if names not in later],
-            [] if alone else later,
             None if forecasts is None else forecasts.of,
-            self._rules,
-            before_optional=self._profile_all_cores,
+            lambda: None if forecasts is None else forecasts.forget(),
+            settled,
         )
-        able, rows = planning.contenders(agenda)
+        certain = [names for names in possible if names not in later]
+        made.make(certain, [] if alone else later, self._profile_all_cores)
         if alone:
             reason = "single devices come first, and there was no time for others"
-            rows += [without_plan(names, "untried", reason) for names in several]
-        rows += [without_plan(names, "refused", reason) for names, reason in unable.items()]
-        able = [entry.after(self._quiet_row(earlier.get(entry.candidate.key))) for entry in able]
-        new = {row.key for row in (*rows, *(entry.candidate for entry in able))}
-        old = [row for key, row in settled.items() if key not in new]
-        able += [Contender(row, ()) for row in old if row.rounds_s]
-        lost = [
-            row for key, row in earlier.items() if row.status == "in doubt" and key not in new
-        ]  # their configurations were not reached; their rounds count in the next pass
-        return able, [*rows, *lost, *(row for row in old if not row.rounds_s)]
+            made.rows += [without_plan(names, "untried", reason) for names in several]
+        made.rows += [without_plan(names, "refused", reason) for names, reason in unable.items()]
+        earlier = {} if self.decision is None else {r.key: r for r in self.decision.candidates}
+        planned = {row.devices for row in earlier.values() if row.planner}
+        made.rows = [
+            self._with_rounds(row, earlier.get(row.key))
+            for row in made.rows
+            if row.planner or row.status != "untried" or row.devices not in planned
+        ]
+        new = {row.key for row in made.rows}
+        made.rows += [  # their configurations were not reached in this pass
+            row for key, row in earlier.items() if row.is_open and row.planner and key not in new
+        ]
+        return made
 
-    @property
-    def _earlier(self) -> Mapping[tuple[tuple[str, ...], str], Candidate]:
-        """The candidates of the earlier choice."""
-        before = self.decision
-        return {} if before is None else {row.key: row for row in before.candidates}
-
-    def _quiet_row(self, row: Candidate | None) -> Candidate | None:
-        """``row``, if its rounds were measured on a quiet machine."""
-        return row if row is not None and row.others <= self._rules.busy else None
+    def _with_rounds(self, row: Candidate, earlier: Candidate | None) -> Candidate:
+        """``row`` with the rounds that an earlier pass has measured of its plan, if the machine was
+        quiet."""
+        if row.status == "untried" and earlier is not None and earlier.status == "in doubt":
+            return earlier  # its rounds count in the next pass
+        if earlier is None or earlier.plan != row.plan or earlier.others > self._rules.busy:
+            return row
+        return replace(
+            row,
+            rounds_s=earlier.rounds_s,
+            guard_s=earlier.guard_s,
+            starts=earlier.starts,
+            stolen=earlier.stolen,
+        )
 
     @cached_property
     def _unable(self) -> Mapping[Configuration, str]:
@@ -372,10 +379,8 @@ class Chooser:
         machine = (devices, detect.clusters(), self._first.fingerprint, installed())
         return digest(_FORM, self._first.given.digest, machine, options)
 
-    def _worth_running(
-        self, able: Sequence[Contender]
-    ) -> tuple[list[Contender], Sequence[Candidate]]:
-        """The plans that run; and the others, with the reason why they do not run.
+    def _worth_running(self, made: Candidates) -> tuple[list[Candidate], list[Candidate]]:
+        """The candidates that run; and the others, with the reason why they do not run.
 
         Of the plans for several devices, those with the best predictions run, and of the devices
         with fewer cores than there are, those with the best expectations. All others run. The time
@@ -383,76 +388,85 @@ class Chooser:
         is the reference, start first, and engines that build kernels after those that do not.
         Devices with fewer cores start last, as they seldom win.
         """
-        is_part = self._is_part
-        old = [entry for entry in able if not entry.plans]
-        able = [self._expecting(e) if e.is_single else e for e in able if e.plans]
-        certain = [e for e in able if e.candidate.predicted_s is None and not is_part(e)]
-        plans = [(e.predicted_s, e) for e in able if e.candidate.predicted_s is not None]
-        single = [(e.expected_s, e) for e in able if e.is_single]
-        parts = [(seconds, e) for seconds, e in single if is_part(e)]
-        near, far = _nearest(plans, plans, "prediction", self._rules)
+        able = [self._expecting(row) for row in made.rows if row.key in made.plans]
+        predicted = [(s, row) for row in able if (s := row.predicted_s) is not None]
+        single = [
+            (math.inf if row.expected_s is None else row.expected_s, row)
+            for row in able
+            if row.is_single
+        ]
+        parts = [(seconds, row) for seconds, row in single if self._is_part(row)]
+        near, far = _nearest(predicted, predicted, "prediction", self._rules)
         near_parts, far_parts = _nearest(parts, single, "expectation", self._rules)
+        certain = [r for r in able if r.predicted_s is None and not self._is_part(r)]
         shortlist = [*certain, *near_parts, *near]
-        shortlist.sort(key=lambda e: (is_part(e), not e.is_plain, e.builds_kernels))
-        return [*shortlist, *old], [*far, *far_parts]
+        shortlist.sort(key=lambda r: (self._is_part(r), not r.is_plain, _builds_kernels(r)))
+        unable = [row for row in made.rows if row.key not in made.plans]
+        return shortlist, [*far, *far_parts, *unable]
 
-    def _expecting(self, entry: Contender) -> Contender:
+    def _expecting(self, row: Candidate) -> Candidate:
         """A single device with its expected seconds after all profiles."""
-        if self._forecasts is None:
-            return entry
-        return entry.expecting(self._forecasts.of(entry.candidate.devices))
+        if self._forecasts is None or not row.is_single:
+            return row
+        return replace(row, expected_s=self._forecasts.of(row.devices))
 
-    def _is_part(self, entry: Contender) -> bool:
+    def _is_part(self, row: Candidate) -> bool:
         """Whether it is one device with fewer CPU cores than there are; the user has named none."""
-        if self._forecasts is None or not entry.is_single:
+        if self._forecasts is None or not row.is_single:
             return False
-        (name,) = entry.candidate.devices
+        (name,) = row.devices
         return parse(name).kind == "cpu" and without_engine(name) != whole_cpu()
 
-    def _compared(self, ranked: Sequence[Contender], deadline: Deadline) -> list[Contender]:
-        """``ranked``, from the first plan on that agrees with ONNX Runtime; rejected plans last.
+    def _compared(self, race: PlanRace, deadline: Deadline) -> list[Candidate]:
+        """The candidates by rank, from the first one on whose outputs agree with ONNX Runtime's;
+        rejected ones last.
 
         Raises:
             ExecutionError: no plan agrees.
         """
         reference = ReferenceAnswers(self._first, deadline.left_s())
-        rejected: list[Contender] = []
+        order, rejected = race.ranking.order(self._chosen), list[Candidate]()
         what = "answers compared with ONNX Runtime's"
-        for number, entry in enumerate(ranked):
-            self._report(what, number, len(ranked))
-            if entry.plans and entry.candidate.is_able:
-                entry = entry.compared(reference)
-            elif not (entry.plans or self._is_chosen(entry)):
+        for number, row in enumerate(order):
+            self._report(what, number, len(order))
+            if row.key in race.plans and row.is_able:
+                row = _compared(row, race.plans[row.key], reference)
+            elif row.key not in race.plans and row.key != self._chosen:
                 continue  # a row of an earlier choice
-            if entry.candidate.is_able:
-                self._report(what, len(ranked), len(ranked))
-                rest = [e for e in ranked if e.candidate.key != entry.candidate.key]
-                out = {e.candidate.key for e in rejected}
-                return [entry, *(e for e in rest if e.candidate.key not in out), *rejected]
-            rejected.append(entry)
-        reasons = "; ".join(
-            f"{'+'.join(e.candidate.devices)}: {e.candidate.reason}" for e in rejected
-        )
+            if row.is_able:
+                self._report(what, len(order), len(order))
+                first = {r.key for r in (row, *rejected)}
+                return [row, *(r for r in order if r.key not in first), *rejected]
+            rejected.append(row)
+        reasons = "; ".join(f"{'+'.join(row.devices)}: {row.reason}" for row in rejected)
         raise ExecutionError(f"no plan may answer: {reasons}")
 
     def _decision(
-        self, order: Sequence[Contender], left_out: Sequence[Candidate], is_final: bool = True
+        self,
+        ranking: Ranking,
+        order: Sequence[Candidate],
+        left_out: Sequence[Candidate],
+        uncompared: Collection[Key] | None = None,
     ) -> Decision:
-        rows = (*explained(order, is_final), *left_out)
-        reference = [e.candidate for e in order if e.standing.is_reference]
-        shapes = " and ".join(sizes_of(self._first.shapes))
-        before = self.decision
-        still_open = {row.key for row in rows if row.is_open}
-        was_open = {key for key, row in self._earlier.items() if row.is_open}
+        """The record of the choice of the first plan in ``order``.
+
+        Args:
+            uncompared: candidates whose outputs are not compared yet; None: the pass has ended.
+        """
+        rows = (*ranking.explained(order, uncompared or ()), *left_out)
+        taken, shapes = rows[0], " and ".join(sizes_of(self._first.shapes))
+        before, is_final = self.decision, uncompared is None
         idle_passes = 0 if before is None else before.idle_passes
         if is_final and before is not None:
+            was_open = {row.key for row in before.candidates if row.is_open}
+            still_open = {row.key for row in rows if row.is_open}
             idle_passes = idle_passes + 1 if was_open <= still_open else 0
         return Decision(
             candidates=rows,
-            verdict=verdict(rows[0], shapes),
+            verdict=f"{taken} is taken: {taken.reason}{f', for {shapes}' if shapes else ''}",
             mode=self._objective.mode,
             requests=self._rules.requests,
-            reference=str(reference[0]) if reference else None,
+            reference=None if ranking.reference is None else str(ranking.reference),
             shapes=shapes,
             others=max(row.others for row in rows),
             stolen=max(row.stolen for row in rows),
@@ -486,16 +500,7 @@ class Chooser:
             if not is_exact(prepared) and any(_differs(plan) for plan in plans):
                 return None  # a request has shown that its outputs differ
             return prepared
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            IndexError,
-            PlanError,
-            StoreError,
-            DeviceError,
-        ):
+        except (OSError, ValueError, LookupError, TypeError, CoexecError):
             return None
 
 
@@ -504,36 +509,49 @@ def _differs(plan: Prepared) -> bool:
     return result is not None and result.reason is not None
 
 
-_Timed = tuple[float, Contender]
-"""A plan with its predicted or expected seconds."""
+def _compared(row: Candidate, plans: Plans, reference: ReferenceAnswers) -> Candidate:
+    """``row`` with the result of comparing its outputs with ONNX Runtime's; refused if they
+    differ."""
+    try:
+        result = compared(prepared_of(plans), reference=reference)
+    except CoexecError as error:
+        return row.refused(str(error))
+    finally:
+        release(plans)
+    row = replace(row, comparison=result.in_words)
+    return row if result.reason is None else row.refused(result.in_words)
+
+
+def _builds_kernels(row: Candidate) -> bool:
+    """Whether one of its engines compiles source code for the model."""
+    return any(load_engine(name).builds_kernels for name in row.engines)
 
 
 def _nearest(
-    entries: Sequence[_Timed], rivals: Sequence[_Timed], basis: str, rules: Rules
-) -> tuple[list[Contender], list[Candidate]]:
-    """The plans that are worth running, the best first; and the others with the reasons.
+    timed: Sequence[tuple[float, Candidate]],
+    rivals: Sequence[tuple[float, Candidate]],
+    basis: str,
+    rules: Rules,
+) -> tuple[list[Candidate], list[Candidate]]:
+    """The candidates that are worth running, the best first; and the others with the reasons.
 
     Args:
-        rivals: the plans with the best of which they are compared.
+        timed: candidates with their predicted or expected seconds.
+        rivals: the candidates with the best of which they are compared.
         basis: what the seconds are: "prediction".
     """
     best_s = min((seconds for seconds, _ in rivals), default=0.0)
-    ordered = sorted(entries, key=lambda timed: timed[0])
-    near = [
-        entry
-        for seconds, entry in ordered
-        if seconds <= rules.worth_trying * best_s or entry.candidate.rounds
-    ]
+    ordered = sorted(timed, key=lambda pair: pair[0])
+    near = [row for seconds, row in ordered if seconds <= rules.worth_trying * best_s or row.rounds]
     far = [
-        replace(
-            entry.candidate,
-            status="left out",
-            reason=f"{number} plans have a better {basis}, and only {rules.shortlist} run"
+        row.refused(
+            f"{number} plans have a better {basis}, and only {rules.shortlist} run"
             if number < len(near)
             else f"that is {seconds / best_s:.2f} times the best {basis}; above "
             f"{rules.worth_trying:g} a plan does not run",
+            "left out",
         )
-        for number, (seconds, entry) in enumerate(ordered)
+        for number, (seconds, row) in enumerate(ordered)
         if number >= min(len(near), rules.shortlist)
     ]
     return near[: rules.shortlist], far

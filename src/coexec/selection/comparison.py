@@ -45,22 +45,6 @@ from coexec.runtime.runner import Runner
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 
-__all__ = [
-    "Agreement",
-    "Expected",
-    "Judgement",
-    "ReferenceAnswers",
-    "accept",
-    "compared",
-    "is_exact",
-    "judged",
-    "known",
-    "refuse",
-    "result_of",
-    "rules_of",
-    "usual_values",
-]
-
 _KIND: Final = "comparisons"
 _REPEATED = 1e-6
 """Allowed difference between two runs of ONNX Runtime: threads may add numbers in another order."""
@@ -243,15 +227,6 @@ class ReferenceAnswers:
         trim_memory()
 
 
-def result_of(prepared: Prepared, reference: ReferenceAnswers) -> Agreement:
-    """Whether the outputs of a plan agree with ONNX Runtime's; always, if it computes them itself.
-
-    Raises:
-        CoexecError: the plan does not start.
-    """
-    return Agreement() if is_exact(prepared) else compared(prepared, None, reference)
-
-
 def is_exact(prepared: Prepared) -> bool:
     """Whether a plan runs the unchanged model with ONNX Runtime on CPU cores only."""
     plan = prepared.plan
@@ -341,15 +316,11 @@ def _compare(work: PlanningContext, runner: Runner, reference: ReferenceAnswers)
                 differs=f"it fails with {answer.what}, for which ONNX Runtime "
                 f"has an answer: {first_line(error)}",
             )
-        differences = dict(rules.why_unlike(outputs, answer.outputs))
-        if differences:
-            judgement = judged(differences, outputs, answer, reference, rules.allowed)
-            if judgement.differs:
-                return replace(rules, differs=f"with {answer.what}, output {judgement.differs}")
-            if judgement.undecided:
-                undecided = judgement.undecided
-                continue
-        alike += 1
+        judgement = judged(outputs, answer, reference, rules)
+        if judgement.differs:
+            return replace(rules, differs=f"with {answer.what}, output {judgement.differs}")
+        undecided = judgement.undecided or undecided
+        alike += not judgement.undecided
     return replace(rules, alike=alike) if alike else replace(rules, unknown=undecided)
 
 
@@ -363,20 +334,29 @@ class Judgement(NamedTuple):
     """Why these inputs do not decide."""
     own: float = 0.0
     """Largest difference between ONNX Runtime's own answers, as far as they were compared."""
+    unlike: tuple[str, ...] = ()
+    """Names of the outputs that are unlike by more than the tolerance."""
 
 
 def judged(
+    outputs: Mapping[str, Array], answer: Expected, reference: ReferenceAnswers, rules: Agreement
+) -> Judgement:
+    """The one rule for outputs beside ONNX Runtime's, of sessions and of `check`."""
+    differences = dict(rules.why_unlike(outputs, answer.outputs))
+    if not differences:
+        return Judgement()
+    return _judged(differences, outputs, answer, reference, rules.allowed)._replace(
+        unlike=tuple(differences)
+    )
+
+
+def _judged(
     differences: Mapping[str, str],
     outputs: Mapping[str, Array],
     answer: Expected,
     reference: ReferenceAnswers,
     allowed: float,
 ) -> Judgement:
-    """The one rule for outputs that are unlike ONNX Runtime's, of sessions and of `check`.
-
-    Args:
-        differences: how outputs differ, by name; see `Agreement.why_unlike`.
-    """
     try:
         plain, moved = reference.plain(answer), reference.moved(answer)
     except Exception:

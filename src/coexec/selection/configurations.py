@@ -1,4 +1,4 @@
-"""Configurations: sets of devices, with their engines, that a plan can use together."""
+"""Sets of devices, with their engines, that a plan can use together, and their sets of cores."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,9 +7,6 @@ from coexec.engines.names import cpu_name, parse, without_engine
 from coexec.engines.registry import describe, processors
 from coexec.hardware.hardware import System
 from coexec.rules import RULES, Rules
-from coexec.selection.core_sets import core_sets
-
-__all__ = ["Configuration", "configurations"]
 
 Configuration = tuple[str, ...]
 """Names of devices that are used together. A name without an engine means the first engine."""
@@ -109,3 +106,70 @@ def _with(engine: str | None, names: Configuration, engines: Engines) -> Configu
         return f"{name}/{engine}" if engine in further and without_engine(name) == name else name
 
     return tuple(named(name) for name in names)
+
+
+CoreSet = tuple[tuple[int, ...], ...]
+"""The cores of each device, ascending."""
+
+MOST_DEVICES = 16
+"""Largest number of devices: no network has more branches, and strips of so few rows consist mostly
+of rows that are computed twice."""
+_NUMBERS = (2, 4, 8, MOST_DEVICES)
+
+
+def core_sets(
+    kinds: Sequence[Sequence[int]], partitions: Sequence[Sequence[Sequence[int]]] = ()
+) -> list[CoreSet]:
+    """Sets of cores worth considering, each once. Their number grows with the logarithm of the
+    number of cores.
+
+    All cores as one device. Several devices: the kinds of cores; 2, 4, 8 and 16 clusters of equal
+    size, of all cores and of each kind, if no core is left over (of two clusters, the first may
+    have one core more); the cores that share a memory; single cores. One device of fewer cores,
+    because threads inside of operators stop scaling: half of the cores, a quarter and so on down to
+    two; the cores of one kind; the cores that share a memory with the first core.
+
+    The cores of a cluster are near each other, and faster kinds come first.
+
+    Args:
+        kinds: cores by kind, the fastest first (`detect.clusters`).
+        partitions: groups of cores that share a memory (`detect.partitions`).
+    """
+    near = [sorted(kind, key=lambda core: _position(core, partitions)) for kind in kinds]
+    cores = [core for kind in near for core in kind]
+    sets: list[Sequence[Sequence[int]]] = [[cores], near]
+    sets += [near[:number] for number in range(2, len(near))]
+    for number in _NUMBERS:
+        sets.append(_cut(cores, number))
+        sets.append([part for kind in near for part in _cut(kind, number) or [kind]])
+    sets += partitions
+    sets.append([[core] for core in cores])
+    fewer = len(cores)
+    while (fewer := (fewer + 1) // 2) > 1:
+        sets.append([cores[:fewer]])
+    parts = [*near, *(group for groups in partitions for group in groups if cores[0] in group)]
+    sets += [[part] for part in parts if len(part) > 1]
+    found: dict[frozenset[tuple[int, ...]], CoreSet] = {}
+    for devices in sets:
+        each = tuple(tuple(sorted(device)) for device in devices)
+        if 0 < len(each) <= MOST_DEVICES:
+            found.setdefault(frozenset(each), each)
+    return list(found.values())
+
+
+def _position(core: int, partitions: Sequence[Sequence[Sequence[int]]]) -> tuple[int, ...]:
+    """Sorts cores so that those which share a memory are neighbours."""
+    groups = (
+        next((number for number, group in enumerate(groups) if core in group), 0)
+        for groups in partitions
+    )
+    return (*groups, core)
+
+
+def _cut(cores: Sequence[int], number: int) -> list[Sequence[int]]:
+    """``cores`` in equal parts; none if cores are left over. The first of two parts may have one
+    core more."""
+    if len(cores) < number or (len(cores) % number and number > 2):
+        return []
+    size = -(-len(cores) // number)
+    return [cores[start : start + size] for start in range(0, len(cores), size)]

@@ -6,12 +6,12 @@ A decision is stored with the choice in the cache. `coexec explain` prints it, a
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from coexec.codec import decode
+from coexec.engines.names import parse
 from coexec.settings import MODE, Mode
-
-__all__ = ["FIGURES", "Candidate", "Decision", "Requests", "Rounds", "Status", "share_of"]
 
 Requests = Literal["paced", "loop", "rested", "parallel"]
 """Pacing of requests: 30 a second, as a camera sends them; one after the other; each after a long
@@ -28,10 +28,8 @@ rounds do not prove it; it did not run, because of its prediction or expectation
 its outputs differ; or there was no time to try it."""
 Rounds = tuple[tuple[float, float], ...]
 """By round of a race, the median seconds of a plan and of the reference."""
-
-
-_TUPLES = ("devices", "engines", "rounds_s", "guard_s")
-"""Fields of a candidate that JSON turns into lists."""
+Key = tuple[tuple[str, ...], str]
+"""Devices and planner, which tell the candidates of a decision apart."""
 
 
 def share_of(rounds_s: Rounds) -> float | None:
@@ -109,9 +107,18 @@ class Candidate:
         return self.status in ("in doubt", "untried")
 
     @property
-    def key(self) -> tuple[tuple[str, ...], str]:
-        """Devices and planner, which tell the candidates of a decision apart."""
+    def key(self) -> Key:
         return self.devices, self.planner
+
+    @property
+    def is_single(self) -> bool:
+        return len(self.devices) == 1
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it uses CPU cores only, with their first engine."""
+        requests = [parse(name) for name in self.devices]
+        return all(request.kind == "cpu" and not request.engines for request in requests)
 
     @property
     def rounds(self) -> int:
@@ -145,6 +152,10 @@ class Candidate:
     def is_ort_session(self) -> bool:
         """Whether it is ONNX Runtime's own session."""
         return self.own_session and self.engines == ("onnxruntime",)
+
+    def refused(self, reason: str, status: Status = "refused") -> "Candidate":
+        """This candidate with the reason why it may not answer requests."""
+        return replace(self, status=status, reason=reason)
 
     def __str__(self) -> str:
         text = ", ".join(self.devices)
@@ -206,19 +217,10 @@ class Decision:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Decision":
+    def from_json(cls, data: Any) -> "Decision":
         """The inverse of `to_json`.
 
         Raises:
-            KeyError, TypeError: it is no decision, or one of another version.
+            CodecError: it is no decision, or one of another version.
         """
-        rows = [
-            Candidate(**{**row, **{name: _tuples(row[name]) for name in _TUPLES}})
-            for row in data["candidates"]
-        ]
-        return cls(**{**data, "candidates": tuple(rows)})
-
-
-def _tuples(value: Any) -> Any:
-    """``value`` with tuples in place of lists."""
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+        return decode(cls, data)

@@ -13,8 +13,6 @@ creating a session cannot be interrupted in another way.
 import contextlib
 import math
 import os
-import queue
-import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,16 +24,15 @@ from coexec.model.main_memory import bounded_memory, peak_bytes, too_little_memo
 from coexec.processes import Child, EndedError, Parent
 from coexec.profiling.processors import load_from_now
 from coexec.progress import ReportProgress
-from coexec.rules import RULES
+from coexec.rules import current_rules
 from coexec.selection.chooser import Chooser
 from coexec.selection.decision import FIGURES, Candidate, Decision
 from coexec.selection.opened_model import opened_cache
 from coexec.selection.plan_files import text_of
 from coexec.selection.prepared import Prepared
+from coexec.selection.ranking import is_clearly_faster
 from coexec.settings import AUTO, Settings
 from coexec.units import format_seconds
-
-__all__ = ["Verdict", "optimize"]
 
 _FIRST = 0.3
 """Share of the time for a first pass, among single devices: they need no profile."""
@@ -59,7 +56,9 @@ class Verdict:
     is_earlier: bool = False
     """Whether the choice is of an earlier call, and nothing was measured now."""
     unfinished: str | None = None
-    """The step that was running when the time was over; None if none was."""
+    """The step that was running when the time was over or the process crashed; None if none was."""
+    crash: str | None = None
+    """How the process has crashed; None if it has not."""
     peak_bytes: int | None = None
     """The largest memory of the process that chose and raced."""
 
@@ -104,17 +103,16 @@ class Verdict:
     def refused(self) -> str | None:
         """A candidate that was clearly faster than ONNX Runtime's session, and may not answer."""
         for row in self.candidates:
-            is_faster = row.ratio is not None and row.ratio < RULES.clear_gain
+            is_faster = is_clearly_faster(row.rounds_s, current_rules())
             if is_faster and row.status == "refused" and row.comparison:
+                assert row.ratio is not None
                 return f"{row} takes {row.ratio:.2f} of its time, but {row.comparison}"
         return None
 
     def __str__(self) -> str:
+        ended = f"{self.crash or 'the time was over'} during this step: {self.unfinished}"
         if self.decision is None:
-            return (
-                f"keep ONNX Runtime, or give more time: the time was over during this step: "
-                f"{self.unfinished}"
-            )
+            return f"keep ONNX Runtime, or give more time: {ended}"
         text = "use the plan" if self.is_faster else "keep ONNX Runtime"
         text += " (in doubt)" if self.doubt is not None and not self.is_faster else ""
         text += f": {self._why(self.decision)}"
@@ -122,7 +120,7 @@ class Verdict:
         if self.untried:
             text += f"; more time would try {' and '.join(self.untried)}"
         if self.unfinished is not None:
-            text += f"; the time was over during this step: {self.unfinished}"
+            text += f"; {ended}"
         return text
 
     def _why(self, decision: Decision) -> str:
@@ -165,64 +163,51 @@ def optimize(
     child_settings = replace(settings, cache=root, progress=None, quiet=None)
     end_s = time.monotonic() + _GRACE * seconds
     child = Child("coexec.selection.optimize", "optimizes the model", errors=None)
-    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    reader = threading.Thread(target=_read, args=(child, messages), daemon=True)
-    reader.start()
     try:
         with contextlib.suppress(EndedError):  # the next message is this error
             child.send((source, child_settings, seconds))
-        return _followed(messages, end_s, report, child.pid)
+        return _followed(child, end_s, report)
     except EndedError:
         if settings.memory_limit is None:
             raise
         raise too_little_memory(settings.memory_limit) from None
     finally:
         child.close()
-        reader.join()  # the thread ends with the process
 
 
-def _followed(
-    messages: "queue.SimpleQueue[Any]",
-    end_s: float,
-    report: ReportProgress | None,
-    child_pid: int,
-) -> Verdict:
-    """The last verdict of the process, or a verdict with the step that was unfinished.
+def _followed(child: Child, end_s: float, report: ReportProgress | None) -> Verdict:
+    """The last verdict of the process, with the step that was unfinished if the time was over or
+    the process has crashed.
 
     Warnings of the process are issued again in this process.
+
+    Raises:
+        CoexecError: the process has found this error, or has crashed before a verdict.
     """
     verdict: Verdict | None = None
     step, others = "loading of the model", 0.0
     while True:
         try:
-            message = messages.get(timeout=max(0.0, end_s - time.monotonic()))
-        except queue.Empty:
-            found = replace(verdict or Verdict(others=others), unfinished=step)
-            return replace(found, peak_bytes=peak_bytes(child_pid))
-        if isinstance(message, EndedError) and verdict is not None:
+            message = child.receive(max(0.0, end_s - time.monotonic()))
+        except TimeoutError:
+            verdict = replace(verdict or Verdict(others=others), unfinished=step)
+            return replace(verdict, peak_bytes=peak_bytes(child.pid))
+        except EndedError as error:
+            if verdict is None:
+                raise
+            return replace(verdict, unfinished=step, crash=str(error))
+        if message is None:
+            assert verdict is not None  # the process ends after it
             return verdict
-        if isinstance(message, CoexecError):
-            raise message
         if isinstance(message, Verdict):
             verdict = message
-            continue
-        if isinstance(message, Warning):
+        elif isinstance(message, Warning):
             warnings.warn(message, stacklevel=3)
-            continue
-        what, done, total, others = message
-        step = f"{what}, {done} of {total}" if total > 1 else what
-        if report is not None:
-            report(what, done, total)
-
-
-def _read(child: Child, messages: "queue.SimpleQueue[Any]") -> None:
-    """Put the messages of the process into a queue. The last one is an error: the process has
-    ended, or another error."""
-    try:
-        while True:
-            messages.put(child.receive())
-    except CoexecError as error:
-        messages.put(error)
+        else:
+            what, done, total, others = message
+            step = f"{what}, {done} of {total}" if total > 1 else what
+            if report is not None:
+                report(what, done, total)
 
 
 def _verdicts(
@@ -284,6 +269,7 @@ def _serve() -> None:
     try:
         with bounded_memory(settings.memory_limit):
             _verdicts(source, settings, seconds, report, send)
+        parent.send(None)
     except CoexecError as error:
         parent.send(error)
     os._exit(0)  # does not wait for threads of engines

@@ -8,27 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 from coexec.__about__ import __version__
 from coexec.errors import DeviceError, PlanError, UsageError
-from coexec.plan.plan import Plan
-from coexec.plan.plan_file import ModelFacts, PlanFile
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a session without a plan file starts sooner
     from coexec.graph.graph import Graph
+    from coexec.plan.plan import Plan
+    from coexec.plan.plan_file import PlanFile
     from coexec.settings import Settings
-
-__all__ = ["devices_of_plan", "plan_of", "text_of", "versions_here"]
 
 _MOST_BYTES = 1 << 30
 """Largest number of bytes read of a plan file, because /dev/zero, for example, never ends."""
 
 
-def plan_of(argument: Any) -> PlanFile | None:
+def plan_of(argument: Any) -> "PlanFile | None":
     """The plan in a user's argument: the path of a file, a plan, or None for no plan.
 
     Raises:
         PlanError: the file cannot be read, or is no plan.
         UsageError: the argument has another type.
     """
-    if argument is None or isinstance(argument, PlanFile):
+    if argument is None:
+        return None
+    from coexec.plan.plan import Plan
+    from coexec.plan.plan_file import PlanFile
+
+    if isinstance(argument, PlanFile):
         return argument
     if isinstance(argument, Plan):
         return PlanFile(argument)
@@ -60,13 +63,15 @@ def _text_in_file(path: str) -> str:
         return file.read(_MOST_BYTES).decode()
 
 
-def text_of(plan: Plan, graph: "Graph", shapes: Mapping[str, Any]) -> str:
+def text_of(plan: "Plan", graph: "Graph", shapes: Mapping[str, Any]) -> str:
     """A plan as the text of its file.
 
     Args:
         graph: the tasks of its model.
         shapes: fixed sizes of inputs that are dynamic in this model.
     """
+    from coexec.plan.plan_file import ModelFacts, PlanFile
+
     return PlanFile(plan, ModelFacts.of(graph, shapes, versions_here())).to_json()
 
 

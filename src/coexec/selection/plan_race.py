@@ -1,5 +1,6 @@
 """Race plans with the reference, one after the other, so that two plans are in memory at a time."""
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -13,173 +14,145 @@ from coexec.profiling.processors import Load
 from coexec.progress import ReportProgress
 from coexec.rules import Rules
 from coexec.selection.candidate_process import RivalProcess
-from coexec.selection.contender import Contender
-from coexec.selection.deadline import Deadline
-from coexec.selection.objective import Objective, warm_turn
+from coexec.selection.candidates import Deadline, Plans, release
+from coexec.selection.decision import Candidate, Key, Requests, Rounds
+from coexec.selection.prepared import Prepared
 from coexec.selection.quiet_moment import Stopwatch, cpu_clock
-from coexec.selection.race import Compete, Lap, Outcome
-from coexec.selection.ranking import best_in_doubt, best_ratio
-from coexec.selection.throughput import started
+from coexec.selection.race import Compete, Lap, Outcome, warm_turn
+from coexec.selection.ranking import Objective, Ranking
 from coexec.units import format_bytes
 
-__all__ = ["PlanRace"]
 
-Found = Callable[[Sequence[Contender]], None]
-"""Called with all contenders, and the figures that they have so far."""
-
-
-@dataclass(frozen=True)
+@dataclass
 class PlanRace:
-    """How the plans of a shortlist are compared."""
+    """The plans that run for real, each in turns with the reference, and their figures so far.
 
+    The reference is the first single device that starts, one that uses CPU cores with their first
+    engine if there is one; without a single device, the first plan that starts. Plans that are not
+    started at the deadline do not run.
+    """
+
+    rows: dict[Key, Candidate]
+    """The candidates, with the rounds of earlier passes; in the order in which they start."""
+    plans: Mapping[Key, Plans]
+    """The plans of the candidates that run. The others are settled."""
     objective: Objective
     rules: Rules
+    deadline: Deadline
     quiet: Quiet | None
     report: ReportProgress
     compete: Compete
     memory_limit: int | None = None
     """Bytes that this process and those of rivals may use; None: a share of main memory."""
+    found: Callable[["PlanRace"], None] = lambda race: None
+    """Called after each race of a plan."""
+    reference: Key | None = None
+    """The candidate with which the others are compared; None before the race."""
 
-    def run(
-        self,
-        shortlist: Sequence[Contender],
-        deadline: Deadline,
-        found: Found = lambda entries: None,
-    ) -> list[Contender]:
-        """The shortlist with its figures. A single plan needs no race.
+    @property
+    def ranking(self) -> Ranking:
+        """The figures so far, by the rules."""
+        reference = None if self.reference is None else self.rows[self.reference]
+        return Ranking(list(self.rows.values()), reference, self.objective, self.rules)
 
-        The reference is the first single device that starts, one that uses CPU cores with their
-        first engine if there is one; without a single device, the first plan that starts. Plans
-        that are not started at the deadline do not run.
-
-        Args:
-            shortlist: those with plans first; the others are rows of an earlier choice.
-            found: called after each race.
-        """
-        entries = list(shortlist)
-        if len(shortlist) == 1:
-            return entries
-        if not any(entry.plans for entry in shortlist[1:]):
-            return [_as_reference(entries[0]), *entries[1:]]
-        for feeds in shortlist[0].plans[0][0].model.candidates():
-            entries = list(shortlist)
+    def run(self) -> None:
+        """Race all plans. A single candidate needs no race."""
+        if len(self.rows) == 1:
+            return
+        if len(self.plans) == 1:  # all others are settled: it is the reference of earlier passes
+            (self.reference,) = self.plans
+            return
+        before = dict(self.rows)
+        first, _ = next(iter(self.plans.values()))[0]
+        for feeds in first.model.candidates():
+            self.rows = dict(before)
             with ExitStack() as stack:
-                reference = self._reference(entries, feeds, stack)
+                reference = self._start_reference(feeds, stack)
                 if reference is None:
                     continue
-                self._race_all(entries, reference, feeds, deadline, found)
-            self._repeat(entries, reference.which, feeds, deadline, found)
-            entries[reference.which].release()
-            return entries
-        return entries
+                self.reference = reference.key
+                self._race_all(reference, feeds)
+            self._race_again(reference.key, feeds)
+            release(self.plans[reference.key])
+            return
 
-    def _reference(
-        self, entries: list[Contender], feeds: Mapping[str, Array], stack: ExitStack
-    ) -> "_Rival | None":
+    def _start_reference(self, feeds: Mapping[str, Array], stack: ExitStack) -> "_Rival | None":
         """Start the reference; None if no plan starts with these inputs."""
-        numbers = [which for which, entry in enumerate(entries) if entry.plans]
-        for which in sorted(
-            numbers, key=lambda w: (not entries[w].is_single, not entries[w].is_plain)
-        ):
+        rows = [self.rows[key] for key in self.plans]
+        for row in sorted(rows, key=lambda row: (not row.is_single, not row.is_plain)):
             try:
-                return self._start(entries[which], which, feeds, stack)
+                return self._start(row.key, feeds, stack)
             except CoexecError as error:
-                entries[which] = entries[which].refused(str(error))
+                self.rows[row.key] = row.refused(str(error))
         return None
 
-    def _race_all(
-        self,
-        entries: list[Contender],
-        reference: "_Rival",
-        feeds: Mapping[str, Array],
-        deadline: Deadline,
-        found: Found,
-    ) -> None:
-        """Race each plan with the reference."""
-        entries[reference.which] = _as_reference(entries[reference.which])
-        rivals = [
-            which
-            for which, entry in enumerate(entries)
-            if which != reference.which and entry.plans and entry.candidate.is_able
-        ]
-        for number, which in enumerate(rivals):
+    def _race_all(self, reference: "_Rival", feeds: Mapping[str, Array]) -> None:
+        rivals = [key for key in self.plans if key != reference.key and self.rows[key].is_able]
+        for number, key in enumerate(rivals):
             self.report("plans raced", number, len(rivals))
-            self._race(entries, which, reference, feeds, deadline)
-            found(entries)
+            self._race(key, reference, feeds)
+            self.found(self)
         self.report("plans raced", len(rivals), len(rivals))
 
-    def _repeat(
-        self,
-        entries: list[Contender],
-        reference: int,
-        feeds: Mapping[str, Array],
-        deadline: Deadline,
-        found: Found,
-    ) -> None:
+    def _race_again(self, reference: Key, feeds: Mapping[str, Array]) -> None:
         """Race the best plan that is in doubt again, with new starts of both, as long as there is
         time."""
-        while deadline.left_s(self.rules.racing_share) > 0:
-            which = best_in_doubt(entries, self.objective, self.rules)
-            if which is None:
+        while self.deadline.left_s(self.rules.racing_share) > 0:
+            key = self.ranking.best_in_doubt(self.plans.keys())
+            if key is None:
                 return
-            before = entries[which].candidate.rounds
+            before = self.rows[key].rounds
             with ExitStack() as stack:
                 try:
-                    started_again = self._start(entries[reference], reference, feeds, stack)
+                    started_again = self._start(reference, feeds, stack)
                 except CoexecError:  # the figures so far count
                     return
-                self._race(entries, which, started_again, feeds, deadline)
-            found(entries)
-            if entries[which].candidate.rounds == before:
+                self._race(key, started_again, feeds)
+            self.found(self)
+            if self.rows[key].rounds == before:
                 return
 
-    def _race(
-        self,
-        entries: list[Contender],
-        which: int,
-        reference: "_Rival",
-        feeds: Mapping[str, Array],
-        deadline: Deadline,
-    ) -> None:
-        """Race one plan with the reference, and put its figures into ``entries``."""
-        entry = entries[which]
-        if deadline.left_s(self.rules.racing_share) <= 0:
-            reason = f"there was no time to start it within {deadline.seconds:.3g} s"
-            entries[which] = entry.refused(reason, "untried")
+    def _race(self, key: Key, reference: "_Rival", feeds: Mapping[str, Array]) -> None:
+        """Race one plan with the reference, and add its figures to its row."""
+        row, plans = self.rows[key], self.plans[key]
+        if self.deadline.left_s(self.rules.racing_share) <= 0:
+            reason = f"there was no time to start it within {self.deadline.seconds:.3g} s"
+            self.rows[key] = row.refused(reason, "untried")
             return
-        if (too_large := self._too_large(entry, reference)) is not None:
-            entries[which] = entry.refused(too_large, "left out")
+        if (too_large := self._too_large(plans, reference)) is not None:
+            self.rows[key] = row.refused(too_large, "left out")
             return
         try:
             with ExitStack() as stack:
-                what = f"starting {entry.candidate}"
+                what = f"starting {row}"
                 self.report(what, 0, 1)
-                rival = self._start(entry, which, feeds, stack)
+                rival = self._start(key, feeds, stack)
                 self.report(what, 1, 1)
-                outcome = self._outcome(entries, rival, reference, deadline)
+                outcome = self._outcome(rival, reference)
         except CoexecError as error:
-            entries[which] = entry.refused(str(error))
+            self.rows[key] = row.refused(str(error))
             return
         finally:
-            if not any(a is b for a, _ in entry.plans for b, _ in entries[reference.which].plans):
-                entry.release()
-        for index in {which, reference.which} - ({reference.which} & outcome.failed.keys()):
-            entries[index] = entries[index].measured(
-                index, outcome, reference.which, self.objective
-            )
+            if not any(a is b for a, _ in plans for b, _ in self.plans[reference.key]):
+                release(plans)
+        which, of_reference = self._number(key), self._number(reference.key)
+        self.rows[key] = with_figures(row, outcome, which, of_reference, self.objective)
+        if of_reference not in outcome.failed:
+            row = self.rows[reference.key]
+            row = with_figures(row, outcome, of_reference, of_reference, self.objective)
+            self.rows[reference.key] = row
 
-    def _outcome(
-        self,
-        entries: Sequence[Contender],
-        rival: "_Rival",
-        reference: "_Rival",
-        deadline: Deadline,
-    ) -> Outcome[int]:
-        rules, left_s = self.rules, deadline.left_s(self.rules.racing_share)
+    def _number(self, key: Key) -> int:
+        """The number of a candidate, by which `compete` gets its turns."""
+        return list(self.rows).index(key)
+
+    def _outcome(self, rival: "_Rival", reference: "_Rival") -> Outcome[int]:
+        rules, left_s = self.rules, self.deadline.left_s(self.rules.racing_share)
         watch = Stopwatch(used_s=cpu_clock([*reference.processes, *rival.processes]))
-        best = min(1.0, best_ratio(entries, self.objective, replace(rules, starts=0)))
-        what, start_s = f"race of {entries[rival.which].candidate}", watch.now_s()
+        best = replace(self.ranking, rules=replace(rules, starts=0)).best_ratio
+        what, start_s = f"race of {self.rows[rival.key]}", watch.now_s()
         loads: list[Load] = []
+        pair = [self._number(each.key) for each in (reference, rival)]
 
         def reported(run: Callable[[], Lap]) -> Lap:
             share = (watch.now_s() - start_s) / max(rules.race_s, 1e-9)
@@ -191,16 +164,13 @@ class PlanRace:
         def is_decided(outcome: Outcome[int], took_s: float) -> bool:
             if took_s > left_s:
                 return True
-            own_s, reference_s = (
-                outcome.rounds_s(which, self.objective.figure)
-                for which in (rival.which, reference.which)
-            )
+            reference_s, own_s = (outcome.rounds_s(n, self.objective.figure) for n in pair)
             limit = best * rules.out_of_race
             is_out = all(a > limit * b for a, b in zip(own_s, reference_s, strict=False))
             return self.objective.drops and len(own_s) >= rules.cut_rounds and is_out
 
         outcome = self.compete(
-            {each.which: partial(reported, each.turn) for each in (reference, rival)},
+            dict(zip(pair, (partial(reported, r.turn) for r in (reference, rival)), strict=True)),
             self.objective.rounds,
             budget_s=rules.race_s,
             is_decided=is_decided,
@@ -210,8 +180,8 @@ class PlanRace:
         other_share = reduce(Load.plus, loads, Load()).share
         return replace(outcome, others=max(outcome.others, other_share))
 
-    def _too_large(self, entry: Contender, reference: "_Rival") -> str | None:
-        """Why a plan cannot start beside the reference; None if there is memory for it.
+    def _too_large(self, plans: Plans, reference: "_Rival") -> str | None:
+        """Why plans cannot start beside the reference; None if there is memory for them.
 
         While an engine starts, the weights are in memory twice: as they are stored, and as it packs
         them.
@@ -220,8 +190,7 @@ class PlanRace:
         if limit_bytes is None and main_bytes is not None:
             limit_bytes = round(self.rules.memory_share * main_bytes)
         used_bytes = resident_bytes() + sum(map(resident_bytes, reference.processes))
-        plan_bytes = 2 * len(entry.plans) * least_bytes(entry.plans[0][0].model.graph)
-        needed_bytes = used_bytes + plan_bytes
+        needed_bytes = used_bytes + 2 * len(plans) * least_bytes(plans[0][0].model.graph)
         if limit_bytes is None or needed_bytes <= limit_bytes:
             return None
         return (
@@ -229,37 +198,75 @@ class PlanRace:
             f"{format_bytes(limit_bytes)} (memory_limit)"
         )
 
-    def _start(
-        self, entry: Contender, which: int, feeds: Mapping[str, Array], stack: ExitStack
-    ) -> "_Rival":
+    def _start(self, key: Key, feeds: Mapping[str, Array], stack: ExitStack) -> "_Rival":
         """Start a plan in this process; if an engine cannot be open beside the others, in another.
 
         Raises:
             CoexecError: the plan does not run.
         """
+        plans = self.plans[key]
         try:
             with ExitStack() as attempt:
-                runner = attempt.enter_context(started(entry.prepared()))
+                runner = attempt.enter_context(prepared_of(plans).start())
                 turn = warm_turn(runner, feeds, self.objective.mode, self.rules)
                 stack.push(attempt.pop_all())
-            return _Rival(which, turn)
+            return _Rival(key, turn)
         except DeviceError:
-            if len(entry.plans) > 1:
+            if len(plans) > 1:
                 raise
-            process = stack.enter_context(RivalProcess(*entry.plans[0], feeds))
-            return _Rival(which, process.turn, (process.pid,))
-
-
-def _as_reference(entry: Contender) -> Contender:
-    return entry._replace(standing=entry.standing._replace(is_reference=True))
+            process = stack.enter_context(RivalProcess(*plans[0], feeds))
+            return _Rival(key, process.turn, (process.pid,))
 
 
 @dataclass(frozen=True)
 class _Rival:
     """A plan that is started."""
 
-    which: int
-    """Index in the shortlist."""
+    key: Key
     turn: Callable[[], Lap]
     processes: tuple[int, ...] = ()
     """Ids of the processes in which it runs, if not in this one."""
+
+
+def prepared_of(plans: Plans) -> Prepared:
+    """The plans of a candidate, compiled."""
+    first, *beside = [work.prepared(plan) for work, plan in plans]
+    return replace(first, beside=tuple(beside))
+
+
+def with_figures(
+    row: Candidate, outcome: Outcome[int], which: int, reference: int, objective: Objective
+) -> Candidate:
+    """``row`` with the figures of a race as rival ``which``. The rounds are added to those of
+    earlier races. If it failed, it is refused with the error."""
+    if (error := outcome.failed.get(which)) is not None:
+        return row.refused(str(error))
+    rounds_s = row.rounds_s + _pairs(outcome, which, reference, objective.figure)
+    guard_s = row.guard_s
+    if objective.guard is not None:
+        guard_s += _pairs(outcome, which, reference, objective.guard)
+    parallel_s = outcome.median_s(which, "parallel")
+    medians_s = {figure: outcome.median_s(which, figure) for figure in ("paced", "loop")}
+    for figure, pairs in ((objective.figure, rounds_s), (objective.guard, guard_s)):
+        if pairs and figure in medians_s:  # of all rounds, also of earlier races
+            medians_s[figure] = statistics.median(own_s for own_s, _ in pairs)
+    return replace(
+        row,
+        paced_s=medians_s["paced"],
+        loop_s=medians_s["loop"],
+        per_s=None if parallel_s is None else 1 / parallel_s,
+        requests=objective.figure,
+        rounds_s=rounds_s,
+        guard_s=guard_s,
+        starts=row.starts + 1,
+        stolen=max(row.stolen, outcome.stolen),
+        others=max(row.others, outcome.others),
+    )
+
+
+def _pairs(outcome: Outcome[int], which: int, reference: int, figure: Requests) -> Rounds:
+    """Seconds of a rival and of the reference, in the rounds that both have run."""
+    both: Sequence[Sequence[float]] = [
+        outcome.rounds_s(number, figure) for number in (which, reference)
+    ]
+    return tuple(zip(*both, strict=False))

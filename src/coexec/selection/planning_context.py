@@ -19,7 +19,6 @@ from coexec.hardware.hardware import Place, System
 from coexec.keys import digest
 from coexec.model.main_memory import trim_memory
 from coexec.plan.plan import Plan, Provenance, verify_plan
-from coexec.plan.plan_file import PlanFile
 from coexec.plan.schedule import Schedule
 from coexec.runtime.compiled import CompiledPlan, load_compiled, save_compiled, without_modules
 from coexec.runtime.executor import Executor
@@ -38,8 +37,6 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.model.model import Model
     from coexec.runtime.compiler import Compiler
 
-__all__ = ["PlanningContext", "check_planner", "make_plan"]
-
 
 class PlanningContext:
     """One model on one set of devices. Each property is computed on first use."""
@@ -49,7 +46,8 @@ class PlanningContext:
 
         Args:
             source: path, "zoo:NAME", serialized bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
-            settings: their planner is not used; methods get the planner as an argument.
+            settings: their planner and plan are used by `known` and `make` only; other methods get
+                the planner as an argument.
 
         Raises:
             DeviceError: a device cannot be used.
@@ -210,31 +208,39 @@ class PlanningContext:
             return without_modules(schedule)
         return self.compiler.compile(schedule, self.devices)
 
+    is_open = False
+    """A planner that is named makes the same plan again."""
+
+    @property
+    def known(self) -> Prepared | None:
+        """The plan that the settings request, compiled, from the cache; None without a valid
+        entry."""
+        of = self.settings
+        if of.plan is not None:
+            return self._found(_text(of.plan.plan))
+        key = self._plan_key(of.planner, of.planner_options)
+        return None if of.fresh else self._found(key)
+
+    def make(self, again: bool = False) -> Prepared:
+        """The plan that the settings request, compiled; from the cache if a valid entry exists.
+
+        Raises:
+            PlanError: the plan of the settings was made for another model or other shapes.
+        """
+        file = self.settings.plan
+        if file is None:
+            return self.prepared_by(self.settings.planner, self.settings.planner_options)
+        if (prepared := self._found(_text(file.plan))) is not None:
+            return prepared
+        file.require(self.graph, versions_here())
+        return self._made(_text(file.plan), file.plan)
+
     def prepared_by(self, planner: str, options: Mapping[str, Any]) -> Prepared:
         """The plan of a planner, compiled; from the cache if a valid entry exists."""
         plan_key = self._plan_key(planner, options)
         if not self.settings.fresh and (prepared := self._found(plan_key)) is not None:
             return prepared
         return self._made(plan_key, self.plan(planner, options))
-
-    def found(self, planner: str, options: Mapping[str, Any]) -> Prepared | None:
-        """The plan of a planner, compiled, from the cache; None without a valid entry."""
-        return None if self.settings.fresh else self._found(self._plan_key(planner, options))
-
-    def found_plan(self, plan: Plan) -> Prepared | None:
-        """``plan`` compiled, from the cache; None without a valid entry."""
-        return self._found(_text(plan))
-
-    def prepared_file(self, file: PlanFile) -> Prepared:
-        """The plan of a file, compiled; from the cache if a valid entry exists.
-
-        Raises:
-            PlanError: the plan was made for another model or other shapes.
-        """
-        if (prepared := self.found_plan(file.plan)) is not None:
-            return prepared
-        file.require(self.graph, versions_here())
-        return self._made(_text(file.plan), file.plan)
 
     def prepared(self, plan: Plan) -> Prepared:
         """``plan`` compiled; from the cache if a valid entry exists."""

@@ -1,8 +1,9 @@
 """A plan with its origin, its compiled form, and the decision that took it."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 from coexec.costs.base import CostModel
 from coexec.errors import UsageError
@@ -11,34 +12,13 @@ from coexec.hardware.hardware import System
 from coexec.plan.plan import Plan
 from coexec.plan.schedule import Schedule
 from coexec.runtime.compiled import CompiledPlan
+from coexec.runtime.pool import Pool
+from coexec.runtime.runner import Runner
 from coexec.selection.decision import Candidate, Decision
 
 if TYPE_CHECKING:
     from coexec.model.digest import Shapes
     from coexec.selection.planning_context import PlanningContext
-
-__all__ = ["Origin", "Prepared", "Simulated"]
-
-
-class Origin(Protocol):
-    """Origin of a plan: a model on this machine's devices, or on simulated ones."""
-
-    @property
-    def graph(self) -> Graph: ...
-
-    @property
-    def shapes(self) -> "Shapes":
-        """Fixed shapes of inputs that are dynamic in the model."""
-        ...
-
-    @property
-    def measured(self) -> tuple[CostModel, System]:
-        """Costs of tasks on the devices, and the devices with their links."""
-        ...
-
-    def schedule(self, plan: Plan) -> Schedule:
-        """Verify a plan and derive its schedule."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +44,8 @@ class Prepared:
     Properties are computed on first use, so a plan from the cache starts without loading the model.
     """
 
-    origin: Origin
+    origin: "PlanningContext | Simulated"
+    """Origin of the plan: a model on this machine's devices, or on simulated ones."""
     plan: Plan
     runnable: CompiledPlan | None = None
     """The compiled plan; None on simulated devices."""
@@ -103,7 +84,21 @@ class Prepared:
         """
         if isinstance(self.origin, Simulated):
             raise UsageError("this plan is for simulated devices; plan again without --platform")
-        return cast("PlanningContext", self.origin)
+        return self.origin
+
+    def start(self) -> Runner:
+        """Start the plan, and the plans beside it, on their devices. The caller closes the runner.
+
+        Raises:
+            CoexecError: a plan does not start.
+        """
+        if not self.beside:
+            return self.work.start(self)
+        with ExitStack() as stack:
+            each = (self, *self.beside)
+            runners = [stack.enter_context(plan.work.start(plan)) for plan in each]
+            stack.pop_all()
+        return Pool(runners)
 
     @property
     def graph(self) -> Graph:

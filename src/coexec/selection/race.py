@@ -10,34 +10,30 @@ processors are idle: the threads of some engines go on spinning for 10 to 50 ms 
 would take that time from the next rival. The first requests of a turn are discarded, because the
 rivals before have filled the caches with their own data. Figures are compared as ratios by round: a
 disturbance of a second then affects all rivals equally.
+
+In mode "throughput", a turn measures requests per second instead: more threads than the machine has
+cores send requests in a loop. Devices that each run whole requests are often better then than a
+plan for all of them, because no device waits for another.
 """
 
 import math
 import statistics
+import threading
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from coexec.arrays import Array
+from coexec.engines import detect
 from coexec.errors import CoexecError
 from coexec.profiling.processors import ProcessorTime
+from coexec.rules import Rules
+from coexec.runtime.runner import Runner
 from coexec.selection.decision import FIGURES, Requests
 from coexec.selection.quiet_moment import REAL, Rest, Stopwatch
-
-__all__ = [
-    "PACING",
-    "REQUESTS",
-    "Compete",
-    "Lap",
-    "Outcome",
-    "Pacing",
-    "Requests",
-    "compete",
-    "race",
-    "ratio",
-    "ratios",
-    "turn",
-]
+from coexec.settings import Mode
 
 Key = TypeVar("Key", bound=Hashable)
 Run = Callable[[], Any]
@@ -48,6 +44,7 @@ REQUESTS: Mapping[Requests, str] = {figure: FIGURES[figure] for figure in _BOTH}
 """The two figures that `turn` measures, in words."""
 
 _PERIOD_S = 1 / 30
+_WARM_UP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +234,61 @@ def _paced(
             seconds.append(took_s)
             waited |= wait_s > 0
     return tuple(seconds), waited
+
+
+def warm_turn(
+    runner: Runner, feeds: Mapping[str, Array], mode: Mode, rules: Rules
+) -> Callable[[], Lap]:
+    """Run a plan until it is warm, and return a function that runs a turn of it.
+
+    Raises:
+        CoexecError: a request failed.
+    """
+    if mode == "throughput":
+        requests_per_s(runner, feeds, 0.0)
+        return partial(_parallel_turn, runner, feeds, rules.parallel_turn_s)
+    for _ in range(_WARM_UP):
+        runner.run(feeds)
+    return partial(turn, partial(runner.run, feeds))
+
+
+def _parallel_turn(runner: Runner, feeds: Mapping[str, Array], seconds: float) -> Lap:
+    return Lap(parallel=(1 / requests_per_s(runner, feeds, seconds),))
+
+
+def requests_per_s(runner: Runner, feeds: Mapping[str, Array], seconds: float) -> float:
+    """Requests per second that a runner answers if requests always wait for it.
+
+    Args:
+        seconds: how long threads, two more than the machine has cores, send requests. Each thread
+            sends at least one.
+
+    Raises:
+        CoexecError: a request failed.
+    """
+    done: list[float] = []
+    failed: list[CoexecError] = []
+    start_s = time.perf_counter()
+
+    def send() -> None:
+        try:
+            while not failed:
+                runner.run(feeds)
+                done.append(time.perf_counter() - start_s)
+                if done[-1] >= seconds:
+                    return
+        except CoexecError as error:
+            failed.append(error)
+
+    clients = range(len(detect.usable_cores()) + 2)
+    threads = [threading.Thread(target=send, daemon=True) for _ in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return len(done) / max(done)
 
 
 def _rotated(runners: Sequence[Key], number: int) -> list[Key]:

@@ -1,102 +1,207 @@
-"""The order of the plans that ran, by the rules, with the reason for each place."""
+"""Whether a plan is proven to be faster than the reference, the order of plans, and the reasons.
+
+This is the only place that decides it, for sessions and for all verbs. Its numbers are in
+`coexec.rules`.
+"""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from coexec.rules import Rules
-from coexec.selection.contender import Contender, Standing
-from coexec.selection.decision import FIGURES, Candidate, Status, share_of
-from coexec.selection.objective import Objective
-
-__all__ = ["best_in_doubt", "best_ratio", "explained", "is_settled", "ranked", "verdict"]
+from coexec.selection.decision import FIGURES, Candidate, Key, Requests, Rounds, Status, share_of
+from coexec.settings import Mode
 
 
-def ranked(
-    entries: Sequence[Contender],
-    objective: Objective,
-    rules: Rules,
-    chosen: Candidate | None = None,
-) -> list[Contender]:
-    """The contenders with their standings, the best first.
+@dataclass(frozen=True)
+class Objective:
+    """The goal of a choice in numbers. Ratios are times over the time of the reference."""
 
-    A plan is better than the reference only if its rounds prove it (`_against`). Then the plan with
-    the smallest ratio to the reference is the best; one that was chosen before stays if no other
-    one is clearly faster. If no plan ran, single devices come first.
+    mode: Mode
+    figure: Requests
+    """The figure that ranks plans."""
+    guard: Requests | None
+    """The figure by which a plan may not be slower; None: there is none."""
+    gain: float
+    """Ratio below which a plan for CPU cores with their first engine is taken."""
+    other_gain: float
+    """The same for a plan with a GPU or a further engine."""
+    stolen_factor: float
+    """Factor of the share of stolen processor time, by which these ratios have to be lower."""
+    rounds: tuple[int, int]
+    """Least and largest number of rounds."""
+    drops: bool
+    """Whether clearly slower plans leave the race."""
+
+
+def objective_of(mode: Mode, rules: Rules) -> Objective:
+    """The objective of mode "latency" or "throughput".
+
+    In mode "throughput" devices do not wait for each other, so that time which the host takes
+    delays all plans alike.
     """
-    if not any(entry.standing.is_reference for entry in entries):
-        return sorted(entries, key=lambda entry: (not entry.is_single, not entry.is_plain))
-    placed = _placed(entries, objective, rules)
-
-    def rank(entry: Contender) -> float:
-        is_chosen = chosen is not None and entry.candidate.key == chosen.key
-        is_chosen &= not entry.standing.is_reference  # it has no gain that has to be beaten clearly
-        return entry.standing.ratio / (rules.lead if is_chosen else 1.0)
-
-    return sorted(placed, key=rank)
-
-
-def best_ratio(entries: Sequence[Contender], objective: Objective, rules: Rules) -> float:
-    """The smallest ratio to the reference that is proven; infinite if there is none."""
-    ratios = [entry.standing.ratio for entry in _placed(entries, objective, rules)]
-    return min((ratio for ratio in ratios if ratio < 1), default=math.inf)
+    if mode == "throughput":
+        gain, count = 1 / rules.parallel_gain, rules.parallel_rounds
+        return Objective(mode, "parallel", None, gain, gain, 0.0, (count, count), drops=False)
+    return Objective(
+        mode,
+        "loop" if rules.requests == "loop" else "paced",
+        "loop" if rules.requests == "both" else None,
+        rules.gain,
+        rules.other_gain,
+        rules.stolen_factor,
+        rules.rounds,
+        drops=True,
+    )
 
 
-def best_in_doubt(entries: Sequence[Contender], objective: Objective, rules: Rules) -> int | None:
-    """Index of the contender that may be the best one after more rounds; None if there is none. On
-    a busy machine more rounds prove nothing."""
-    placed = _placed(entries, objective, rules)
-    best = min(1.0, best_ratio(entries, objective, rules))
-    ratios = {
-        which: entry.candidate.ratio
-        for which, entry in enumerate(placed)
-        if entry.standing.in_doubt and entry.plans and entry.candidate.others <= rules.busy
-    }
-    which = min(ratios, key=lambda each: ratios[each] or 0.0, default=None)
-    return None if which is None or (ratios[which] or 0.0) >= best else which
+class Standing(NamedTuple):
+    """The place of a plan in the ranking."""
+
+    ratio: float = math.inf
+    """Ranks the plan: its ratio to the reference, below one only if the plan is proven to be
+    faster; infinite if it did not run."""
+    against: str | None = None
+    """The rule by which it is not proven to be faster than the reference; None if it is."""
+    in_doubt: bool = False
+    """Whether more rounds may prove it."""
 
 
-def is_settled(candidate: Candidate, rules: Rules) -> bool:
-    """Whether no further race can change the place of a candidate."""
-    return not candidate.is_open and candidate.others <= rules.busy
+@dataclass(frozen=True)
+class Ranking:
+    """The candidates of a choice beside the one with which they were compared."""
+
+    rows: Sequence[Candidate]
+    reference: Candidate | None
+    """One of ``rows``; None if nothing was measured."""
+    objective: Objective
+    rules: Rules
+
+    @property
+    def standings(self) -> Mapping[Key, Standing]:
+        """The standings of all candidates. One that is in doubt is not if a proven plan is better
+        than its rounds say."""
+        placed = {row.key: self._standing(row) for row in self.rows}
+        best = min((s.ratio for s in placed.values() if s.ratio < 1), default=1.0)
+        for row in self.rows:
+            if row.ratio is not None and row.ratio >= best and row.others <= self.rules.busy:
+                placed[row.key] = placed[row.key]._replace(in_doubt=False)
+        return placed
+
+    @property
+    def best_ratio(self) -> float:
+        """The smallest ratio to the reference that is proven; 1 if none is."""
+        return min((s.ratio for s in self.standings.values() if s.ratio < 1), default=1.0)
+
+    def best_in_doubt(self, keys: Collection[Key]) -> Key | None:
+        """Which of some candidates may be the best one after more rounds; None if none may. On a
+        busy machine more rounds prove nothing."""
+        standings, best = self.standings, self.best_ratio
+        ratios = {
+            row.key: row.ratio
+            for row in self.rows
+            if row.key in keys and row.ratio is not None and row.others <= self.rules.busy
+            if standings[row.key].in_doubt and row.ratio < best
+        }
+        return min(ratios, key=ratios.__getitem__, default=None)
+
+    def order(self, chosen: Key | None = None) -> list[Candidate]:
+        """The candidates, the best first.
+
+        A plan is better than the reference only if its rounds prove it. Then the plan with the
+        smallest ratio to the reference is the best; the one that was chosen before stays if no
+        other one is clearly faster. If no plan ran, single devices come first.
+        """
+        if self.reference is None:
+            return sorted(self.rows, key=lambda row: (not row.is_single, not row.is_plain))
+        standings, reference = self.standings, self.reference.key
+
+        def rank(row: Candidate) -> float:
+            # The reference has no gain that has to be beaten clearly.
+            is_chosen = row.key == chosen != reference
+            return standings[row.key].ratio / (self.rules.lead if is_chosen else 1.0)
+
+        return sorted(self.rows, key=rank)
+
+    def explained(
+        self, order: Sequence[Candidate], uncompared: Collection[Key] = ()
+    ) -> list[Candidate]:
+        """The candidates in ``order`` with status and reason; the first one is taken.
+
+        Args:
+            uncompared: plans whose outputs are not compared yet. They are in doubt if they are
+                proven to be faster.
+        """
+        standings = self.standings
+        taken, *others = order
+        rows = [replace(taken, status="taken", reason=self._why_taken(taken, standings))]
+        for row in others:
+            if row.is_able and row.status != "left out":
+                standing = standings[row.key]
+                status: Status = "in doubt" if standing.in_doubt else "not taken"
+                if row.ratio is None and self.reference is not None and not self._is_reference(row):
+                    status = "untried"
+                if row.key in uncompared and standing.ratio < 1:
+                    status = "in doubt"
+                row = replace(row, status=status, reason=self._why_not_taken(row, standings))
+            rows.append(row)
+        return rows
+
+    def _is_reference(self, row: Candidate) -> bool:
+        return self.reference is not None and row.key == self.reference.key
+
+    def _standing(self, row: Candidate) -> Standing:
+        if self.reference is None:
+            return Standing()
+        if self._is_reference(row):
+            return Standing(self.objective.gain if row.is_single else 1.0)
+        if row.ratio is None or not row.is_able:
+            return Standing()
+        if not self.reference.is_single:  # no single device runs: any gain counts
+            return Standing(row.ratio)
+        against, in_doubt = _against(row, self.reference, self.objective, self.rules)
+        return Standing(row.ratio if against is None else max(1.0, row.ratio), against, in_doubt)
+
+    def _why_taken(self, row: Candidate, standings: Mapping[Key, Standing]) -> str:
+        if self._is_reference(row):
+            return "no other plan that may answer is proven to be faster"
+        if self.reference is None or row.ratio is None:
+            return "no plan was measured"
+        if (against := standings[row.key].against) is not None:
+            return f"{against}; the plans before it may not answer"
+        return (
+            f"{share(row, self.reference)} {FIGURES[row.requests]}, and it was faster in "
+            f"{row.rounds_won} of {row.rounds} rounds"
+        )
+
+    def _why_not_taken(self, row: Candidate, standings: Mapping[Key, Standing]) -> str:
+        if self._is_reference(row):
+            return "the taken plan is clearly faster"
+        if self.reference is None:
+            return "no plan was measured"
+        if row.ratio is None:
+            return "it was not raced yet"
+        if (against := standings[row.key].against) is not None:
+            return against
+        return f"{share(row, self.reference)}; the taken plan is still faster"
 
 
-def _placed(
-    entries: Sequence[Contender], objective: Objective, rules: Rules
-) -> Sequence[Contender]:
-    reference = next((entry for entry in entries if entry.standing.is_reference), None)
-    if reference is None:
-        return entries
-    placed = []
-    for entry in entries:
-        ratio = entry.candidate.ratio
-        if entry is reference:
-            gain = objective.gain if entry.is_single else 1.0
-            standing = Standing(gain, is_reference=True)
-        elif ratio is None or not entry.candidate.is_able:
-            standing = Standing()
-        elif not reference.is_single:  # no single device runs: any gain counts
-            standing = Standing(ratio)
-        else:
-            against, in_doubt = _against(entry, ratio, reference.candidate, objective, rules)
-            standing = Standing(
-                ratio if against is None else max(1.0, ratio), against, in_doubt=in_doubt
-            )
-        placed.append(entry._replace(standing=standing))
-    best = min((e.standing.ratio for e in placed if e.standing.ratio < 1), default=1.0)
-    return [_decided(entry, best, rules) for entry in placed]
+def is_settled(row: Candidate, rules: Rules) -> bool:
+    """Whether no further race can change the place of a candidate of an earlier pass."""
+    was_raced = row.rounds > 0 or row.status in ("left out", "refused")
+    return was_raced and not row.is_open and row.others <= rules.busy
 
 
-def _decided(entry: Contender, best: float, rules: Rules) -> Contender:
-    """``entry``, not in doubt if a proven plan is better even so."""
-    ratio, standing = entry.candidate.ratio, entry.standing
-    if not standing.in_doubt or ratio is None or entry.candidate.others > rules.busy:
-        return entry
-    return entry._replace(standing=standing._replace(in_doubt=ratio < best))
+def is_clearly_faster(rounds_s: Rounds, rules: Rules) -> bool:
+    """Whether rounds of a plan on CPU cores prove that it is faster than a reference: the part of
+    the rule that every table uses, without the conditions on starts, host and other programs."""
+    ratio, won = share_of(rounds_s), sum(own_s < reference_s for own_s, reference_s in rounds_s)
+    return ratio is not None and ratio < rules.gain and won >= rules.enough_rounds(len(rounds_s))
 
 
 def _against(
-    entry: Contender, ratio: float, reference: Candidate, objective: Objective, rules: Rules
+    row: Candidate, reference: Candidate, objective: Objective, rules: Rules
 ) -> tuple[str | None, bool]:
     """The rule by which a plan is not proven to be faster than the reference, None if it is; and
     whether more rounds may prove it.
@@ -106,9 +211,10 @@ def _against(
     objective. It has to be faster in most rounds, in enough of them and of races, on a quiet
     machine.
     """
-    row = entry.candidate
+    ratio = row.ratio
+    assert ratio is not None  # it ran
     base = share(row, reference)
-    gain = objective.gain if entry.is_plain else objective.other_gain
+    gain = objective.gain if row.is_plain else objective.other_gain
     extra = objective.stolen_factor * row.stolen
     guard = share_of(row.guard_s) or 0.0
     most = rules.enough_rounds(row.rounds)
@@ -118,7 +224,7 @@ def _against(
     if row.others > rules.busy:
         return f"{base}, but other programs used {row.others:.0%} of the processor time", True
     if ratio >= gain - extra:
-        against = base if ratio >= 1 else f"{base}; {_limit(entry, gain, extra, objective)}"
+        against = base if ratio >= 1 else f"{base}; {_limit(row, gain, extra, objective)}"
         return against, is_short and ratio < 1
     if objective.guard is not None and guard > rules.not_slower:
         return (
@@ -138,17 +244,17 @@ def _against(
     return None, False
 
 
-def _limit(entry: Contender, gain: float, extra: float, objective: Objective) -> str:
+def _limit(row: Candidate, gain: float, extra: float, objective: Objective) -> str:
     """The ratio below which a plan is taken, in words."""
     if objective.mode == "throughput":
         return f"a plan is taken from {1 / gain:.2f} times on"
     kind = "with a GPU, an NPU or a further engine"
-    if entry.is_plain:
+    if row.is_plain:
         kind = "for CPU cores with their first engine"
     text = f"a plan {kind} is taken below {gain:.2f}"
     if extra < 0.005:
         return text
-    host = f"the host took {entry.candidate.stolen:.0%} of the processor time"
+    host = f"the host took {row.stolen:.0%} of the processor time"
     return f"{text}, lowered by {extra:.2f} because {host}"
 
 
@@ -162,56 +268,3 @@ def share(candidate: Candidate, reference: Candidate) -> str:
         return f"it takes {candidate.ratio:.2f} times the time of {name}"
     digits = 2 if candidate.ratio < 0.985 else 3
     return f"it takes {candidate.ratio:.{digits}f} of the time of {name}"
-
-
-def explained(order: Sequence[Contender], is_final: bool = True) -> list[Candidate]:
-    """The candidates of the plans in ``order``, with status and reason; the first one is taken.
-
-    ``is_final``: whether it is the best plan whose outputs are compared. Otherwise proven plans are
-    in doubt.
-    """
-    reference = next((e.candidate for e in order if e.standing.is_reference), None)
-    taken, *other_contenders = order
-    rows = [replace(taken.candidate, status="taken", reason=_why_taken(taken, reference))]
-    for entry in other_contenders:
-        row = entry.candidate
-        if row.is_able and row.status != "left out":
-            status: Status = "in doubt" if entry.standing.in_doubt else "not taken"
-            if reference is not None and row.ratio is None and not entry.standing.is_reference:
-                status = "untried"
-            if not is_final and entry.plans and entry.standing.ratio < 1:
-                status = "in doubt"
-            row = replace(row, status=status, reason=_why_not_taken(entry, reference))
-        rows.append(row)
-    return rows
-
-
-def _why_taken(entry: Contender, reference: Candidate | None) -> str:
-    row = entry.candidate
-    if entry.standing.is_reference:
-        return "no other plan that may answer is proven to be faster"
-    if reference is None or row.ratio is None:
-        return "no plan was measured"
-    if entry.standing.against is not None:
-        return f"{entry.standing.against}; the plans before it may not answer"
-    return (
-        f"{share(row, reference)} {FIGURES[row.requests]}, and it was faster in {row.rounds_won} "
-        f"of {row.rounds} rounds"
-    )
-
-
-def _why_not_taken(entry: Contender, reference: Candidate | None) -> str:
-    if entry.standing.is_reference:
-        return "the taken plan is clearly faster"
-    if reference is None:
-        return "no plan was measured"
-    if entry.candidate.ratio is None:
-        return "it was not raced yet"
-    if entry.standing.against is not None:
-        return entry.standing.against
-    return f"{share(entry.candidate, reference)}; the taken plan is still faster"
-
-
-def verdict(taken: Candidate, shapes: str) -> str:
-    """A sentence about the taken plan, with the reason and the shapes of the inputs."""
-    return f"{taken} is taken: {taken.reason}{f', for {shapes}' if shapes else ''}"

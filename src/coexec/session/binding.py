@@ -1,6 +1,6 @@
 """`IOBinding`: a subclass of ONNX Runtime's class that also works with plans."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,27 +20,20 @@ if TYPE_CHECKING:
 __all__ = ["IOBinding"]
 
 
-@dataclass(frozen=True)
-class _BindingCall:
-    """A call of a method of ONNX Runtime's class, with its arguments."""
-
-    method: str
-    arguments: tuple[Any, ...]
-
-    def on(self, binding: OrtIOBinding) -> None:
-        getattr(OrtIOBinding, self.method)(binding, *self.arguments)
+_Bind = Callable[[OrtIOBinding], None]
+"""Repeats a bind call on a binding of ONNX Runtime's class."""
 
 
 @dataclass(frozen=True)
 class _Input:
-    call: _BindingCall
+    bind: _Bind
     array: Any
     """The array to feed to a plan; None: the input does not lie in main memory."""
 
 
 @dataclass(frozen=True)
 class _BoundOutput:
-    call: _BindingCall
+    bind: _Bind
     in_main_memory: bool
     into: Array | None = None
     """The caller's memory; None: new memory for the output."""
@@ -69,9 +62,8 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Feed this array, with the elements that it has when the session runs."""
-        call = _BindingCall("bind_cpu_input", (name, arr_on_cpu))
         array = arr_on_cpu if isinstance(arr_on_cpu, np.ndarray) else None
-        self._bind_input(name, _Input(call, array))
+        self._bind_input(name, _Input(lambda b: b.bind_cpu_input(name, arr_on_cpu), array))
 
     def bind_input(
         self,
@@ -83,20 +75,19 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
         buffer_ptr: int,
     ) -> None:
         """Feed the memory at ``buffer_ptr``, which the caller keeps alive."""
-        call = _BindingCall(
-            "bind_input", (name, device_type, device_id, element_type, shape, buffer_ptr)
-        )
-        self._bind_input(name, _Input(call, _at(device_type, element_type, shape, buffer_ptr)))
+        arguments = name, device_type, device_id, element_type, shape, buffer_ptr
+        array = _at(device_type, element_type, shape, buffer_ptr)
+        self._bind_input(name, _Input(lambda b: b.bind_input(*arguments), array))
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Feed this value."""
-        call = _BindingCall("bind_ortvalue_input", (name, ortvalue))
-        self._bind_input(name, _Input(call, array_of(ortvalue)))
+        bound = _Input(lambda b: b.bind_ortvalue_input(name, ortvalue), array_of(ortvalue))
+        self._bind_input(name, bound)
 
     def _bind_input(self, name: str, bound: _Input) -> None:
         is_input = any(arg.name == name for arg in self.owner.get_inputs())
         if not is_input or bound.array is None or self._current() is not None:
-            bound.call.on(self.ort_binding())  # ONNX Runtime raises an error if the call is invalid
+            bound.bind(self.ort_binding())  # ONNX Runtime raises an error if the call is invalid
         self._inputs[name] = bound
 
     def bind_output(
@@ -113,7 +104,7 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
         Raises:
             InputError: a buffer is given without its shape or type.
         """
-        arguments = (name, device_type, device_id, element_type, shape, buffer_ptr)
+        arguments = name, device_type, device_id, element_type, shape, buffer_ptr
         into = None
         if buffer_ptr is not None:
             if element_type is None or shape is None:
@@ -122,19 +113,22 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
                 )
             into = _at(device_type, element_type, shape, buffer_ptr)
         in_main_memory = device_type == "cpu" and (buffer_ptr is None or into is not None)
-        self._bind_output(
-            name, _BoundOutput(_BindingCall("bind_output", arguments), in_main_memory, into)
-        )
+        bound = _BoundOutput(lambda b: b.bind_output(*arguments), in_main_memory, into)
+        self._bind_output(name, bound)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Write this output to the memory of ``ortvalue``."""
         into = array_of(ortvalue)
-        call = _BindingCall("bind_ortvalue_output", (name, ortvalue))
-        self._bind_output(name, _BoundOutput(call, into is not None, into, ortvalue))
+        self._bind_output(
+            name,
+            _BoundOutput(
+                lambda b: b.bind_ortvalue_output(name, ortvalue), into is not None, into, ortvalue
+            ),
+        )
 
     def _bind_output(self, name: str, bound: _BoundOutput) -> None:
         if (binding := self._current()) is not None:
-            bound.call.on(binding)
+            bound.bind(binding)
         self._outputs[name] = bound
 
     def _current(self) -> OrtIOBinding | None:
@@ -145,17 +139,14 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
             return None
         return binding
 
-    def _calls(self) -> list[_BindingCall]:
-        inputs = [bound.call for bound in self._inputs.values()]
-        return inputs + [bound.call for bound in self._outputs.values()]
-
     def ort_binding(self) -> OrtIOBinding:
         """The binding of ONNX Runtime's own session. The session is opened if necessary."""
         binding = self._current()
         if binding is None:
             binding = OrtIOBinding(self._ort.open())
-            for call in self._calls():
-                call.on(binding)
+            binds = [bound.bind for bound in self._inputs.values()]
+            for bind in (*binds, *(bound.bind for bound in self._outputs.values())):
+                bind(binding)
             self._ort_binding = binding
         return binding
 

@@ -25,9 +25,8 @@ from coexec.research_loader import zoo_name
 from coexec.selection.comparison import Agreement, compared, known
 from coexec.selection.opened_model import OpenedModel
 from coexec.selection.plan_files import text_of
-from coexec.selection.prepare import PlanRequest, prepare
+from coexec.selection.prepare import plan_maker, prepare
 from coexec.selection.prepared import Prepared
-from coexec.selection.throughput import started
 from coexec.session.model_source import with_values
 from coexec.session.signature import Signature
 from coexec.settings import Settings
@@ -214,7 +213,7 @@ def _compile(model: str, settings: Settings) -> Agreement:
     Raises:
         ExecutionError: the plan's results differ from ONNX Runtime's.
     """
-    prepared = PlanRequest(model, settings).prepare()
+    prepared = prepare(model, settings)
     agreement = compared(prepared)
     if agreement.reason is not None and not agreement.by_requests:
         raise ExecutionError(
@@ -231,9 +230,9 @@ def _compile(model: str, settings: Settings) -> Agreement:
 
 def _start(model: str, settings: Settings) -> Prepared:
     """Start the plan from the cache, as a session does, and close it."""
-    request = PlanRequest(model, settings)
-    prepared = request.prepare()
-    _ = request.has_cached_digest, known(prepared)
+    maker = plan_maker(model, settings)
+    prepared = maker.make()
+    _ = maker.given.has_cached_digest, known(prepared)
     Signature.find(prepared.work.cache, prepared.work.given.digest)
-    started(prepared).close()
+    prepared.start().close()
     return prepared

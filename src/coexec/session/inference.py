@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxruntime import OrtValue
 
@@ -13,22 +13,21 @@ from coexec import arguments
 from coexec.cache import Cache
 from coexec.errors import ClosedError, InputError
 from coexec.ort import OrtSession
-from coexec.plan.plan import Plan
-from coexec.plan.plan_file import PlanFile
 from coexec.research_loader import zoo_name
-from coexec.selection.decision import Decision
 from coexec.selection.plan_files import plan_of
 from coexec.session.binding import IOBinding
-from coexec.session.constructor_arguments import model_and_settings
-from coexec.session.forms import ORT_VALUES
 from coexec.session.model_source import portable
 from coexec.session.options import ORT_KEYWORDS, portable_options, recreated_options
+from coexec.session.ort_backend import ORT_VALUES
 from coexec.session.router import Router
-from coexec.session.starting import new_router, start
+from coexec.session.starting import model_and_settings, new_router, start
 from coexec.settings import AUTO, MODE, WAITING, Mode, Waiting, check_values, is_off
-from coexec.timing.trace import Trace
 
-__all__ = ["InferenceSession"]
+if TYPE_CHECKING:
+    from coexec.plan.plan import Plan
+    from coexec.plan.plan_file import PlanFile
+    from coexec.selection.decision import Decision
+    from coexec.timing.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
         *,
         devices: Sequence[str] | str | None = None,
         planner: str = AUTO,
-        plan: PlanFile | Plan | Path | str | None = None,
+        plan: "PlanFile | Plan | Path | str | None" = None,
         planner_options: Mapping[str, Any] | None = None,
         shapes: Mapping[str, Sequence[int] | int] | None = None,
         values: Mapping[str, Any] | None = None,
@@ -284,7 +283,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
 
     def run_with_trace(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]
-    ) -> tuple[list[Any], Trace]:
+    ) -> "tuple[list[Any], Trace]":
         """As `run`. Also returns a trace of what ran where and when."""
         return self.coexec_router.run_with_trace(output_names, input_feed)
 
@@ -373,7 +372,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
         return tuple(name for plan in plans for name in plan.plan.used)
 
     @property
-    def decision(self) -> Decision | None:
+    def decision(self) -> "Decision | None":
         """What planner "auto" considered for the latest request, with figures and reasons; None
         while nothing is decided, and for other planners and plan files."""
         return self.coexec_router.decision

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coexec.session.model_source import DeclaredShapes, declared_shapes
 from coexec.session.ort_backend import OrtBackend
-from coexec.session.plan_backend import PlanBackend
 from coexec.session.signature import Signature, fixed, is_dynamic
 
-__all__ = ["Metadata"]
+if TYPE_CHECKING:
+    from coexec.session.plan_backend import PlanBackend
 
 
 class Metadata:
@@ -20,7 +20,7 @@ class Metadata:
     """
 
     def __init__(
-        self, ort: OrtBackend, plans: PlanBackend | None, shapes: Mapping[str, Any]
+        self, ort: OrtBackend, plans: "PlanBackend | None", shapes: Mapping[str, Any]
     ) -> None:
         self._ort, self._plans = ort, plans
         self.shapes = shapes

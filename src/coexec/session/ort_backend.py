@@ -6,17 +6,16 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final, Protocol
 
 import onnxruntime
 
+from coexec.arrays import Array
 from coexec.errors import ModelError
 from coexec.model.main_memory import trim_memory
 from coexec.ort import FOLDER_OF_WEIGHTS, OrtSession, as_ours
-from coexec.session.feeds import for_ort
+from coexec.session.feeds import as_ortvalue, for_ort
 from coexec.session.model_source import InFiles
-
-__all__ = ["OrtArguments", "OrtBackend", "providers_of_ort"]
 
 
 @dataclass(frozen=True)
@@ -216,3 +215,45 @@ def _is_native(error: Exception) -> bool:
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     return traceback is not None and traceback.tb_frame.f_code is OrtBackend.run.__code__
+
+
+class OutputForm(Protocol):
+    """The form in which a request's outputs are returned. `IOBinding` is another one."""
+
+    has_feeds: bool
+    """Whether ONNX Runtime's own session gets the feeds of the request, and not feeds that are
+    bound."""
+
+    def of_plan(self, arrays: list[Array]) -> Any:
+        """The outputs of a plan in this form; None if they do not fit it, so that ONNX Runtime's
+        own session answers."""
+        ...
+
+    def of_ort(
+        self, ort: OrtBackend, output_names: Sequence[str] | None, feeds: Any, run_options: Any
+    ) -> Any:
+        """The outputs of ONNX Runtime's own session in this form."""
+        ...
+
+
+class _Arrays:
+    has_feeds = True
+
+    def of_plan(self, arrays: list[Array]) -> list[Array]:
+        return arrays
+
+    of_ort = staticmethod(OrtBackend.run)
+
+
+class _OrtValues:
+    has_feeds = True
+
+    def of_plan(self, arrays: list[Array]) -> list[Any] | None:
+        values = [as_ortvalue(array) for array in arrays]
+        return None if any(value is None for value in values) else values
+
+    of_ort = staticmethod(OrtBackend.run_with_ort_values)
+
+
+ARRAYS: Final[OutputForm] = _Arrays()
+ORT_VALUES: Final[OutputForm] = _OrtValues()

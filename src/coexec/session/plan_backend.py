@@ -1,22 +1,34 @@
 """`PlanBackend`: answers requests with the plans of a session."""
 
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from coexec.arrays import Array, is_finite, is_ordinary
+from coexec.engines.names import whole_cpu
+from coexec.profiling.activity import TRAFFIC
 from coexec.runtime.runner import Cancelled
-from coexec.selection.background import TRAFFIC
-from coexec.selection.plan_selector import PlanSelector, Running
+from coexec.selection.plan_selector import PlanSelector
+from coexec.selection.plan_states import Running
+from coexec.session.options import may_give_weights
+from coexec.session.ort_backend import OrtBackend
 from coexec.session.request_check import checked_request
-from coexec.session.runs import RecordedRuns
 from coexec.session.signature import Signature
 from coexec.settings import AUTO, Settings
-from coexec.timing.trace import Trace
 
 if TYPE_CHECKING:
     from coexec.selection.replan import Replanner
+    from coexec.session.runs import RecordedRuns
+    from coexec.timing.trace import Trace
 
-__all__ = ["PlanBackend"]
+
+_SHARE = 1e-2
+"""Allowed difference relative to the largest value. Other weights cause larger differences, other
+kernels smaller ones."""
 
 
 class PlanBackend:
@@ -30,6 +42,24 @@ class PlanBackend:
         self.recorded: RecordedRuns | None = None
         """The runs for a profile; None: profiling is off."""
         self._replanner: tuple[Running, Replanner] | None = None
+
+    def subscribe(self, changed: Callable[[], None], ort: "weakref.ref[OrtBackend]") -> None:
+        """Set the callbacks of the planning.
+
+        Args:
+            changed: called when another plan, or none, answers from now on.
+            ort: its options may give other weights than the model has.
+        """
+        self.selector.changed = changed
+        own = ort()
+        if own is not None and may_give_weights(own.arguments.options):
+            self.selector.doubt = partial(why_other_weights, ort)
+
+    def record(self) -> None:
+        """Record the runs from now on."""
+        from coexec.session.runs import RecordedRuns
+
+        self.recorded = RecordedRuns()
 
     def use(self, settings: Settings) -> None:
         """Plan with these settings from now on."""
@@ -68,7 +98,7 @@ class PlanBackend:
 
     def run_with_trace(
         self, running: Running, output_names: Sequence[str] | None, feeds: Any
-    ) -> tuple[list[Array], Trace] | None:
+    ) -> "tuple[list[Array], Trace] | None":
         """As `run`. Also returns the trace of the run."""
         names, arrays = checked_request(running, output_names, feeds)
         if not all(map(is_ordinary, arrays.values())):
@@ -79,7 +109,7 @@ class PlanBackend:
 
     def _run_recorded(
         self, running: Running, feeds: Mapping[str, Array], cancelled: Cancelled | None = None
-    ) -> tuple[Mapping[str, Array], Trace]:
+    ) -> "tuple[Mapping[str, Array], Trace]":
         """The outputs and the trace of a run. The trace is passed to the replanner and to the
         profile."""
         from coexec.runtime.recorder import RealRecorder
@@ -124,3 +154,58 @@ class PlanBackend:
 
 def _digest(running: Running) -> str:
     return running.prepared.work.given.digest
+
+
+def why_different(
+    running: Running, own: Callable[[Mapping[str, Any]], Sequence[Any]]
+) -> str | None:
+    """The reason why a plan may not take over.
+
+    None if plan and session have equal answers to made-up inputs, or if one of them fails.
+
+    Args:
+        own: returns the outputs of ONNX Runtime's own session for feeds, in the model's order.
+    """
+    from coexec.model.inputs import to_try
+
+    compiled = running.prepared.compiled
+    for feeds in to_try(compiled.inputs):
+        with suppress(Exception):  # some of them do not suit the model
+            expected, again, answers = own(feeds), own(feeds), running.runner.run(feeds)
+            break
+    else:
+        return None
+    if not all(map(_alike, again, expected)):
+        return (
+            "the model draws random numbers, so that no plan can be compared with ONNX "
+            "Runtime's session and its options"
+        )
+    if all(map(_alike, (answers[t.name] for t in compiled.outputs), expected)):
+        return None
+    return (
+        "ONNX Runtime's session answers otherwise than the model says, as if its options gave "
+        "other weights; take coexec.SessionOptions, which remember what was set"
+    )
+
+
+def _alike(actual: Any, expected: Any) -> bool:
+    """Whether an output is close to the expected one. Only floating-point outputs are compared:
+    others are equal for most weights."""
+    from coexec.model.difference import unlike
+
+    fractions = isinstance(expected, np.ndarray) and expected.dtype.kind == "f"
+    return not fractions or unlike(actual, expected, _SHARE) is None
+
+
+def why_other_weights(ort: "weakref.ref[OrtBackend]", running: Running) -> str | None:
+    """`why_different` for a session that may be collected already; None if it is."""
+    alive = ort()
+    return None if alive is None else why_different(running, partial(alive.open().run, None))
+
+
+def whole_run(seconds: float) -> "Trace":
+    """The trace of a run of ONNX Runtime's own session."""
+    from coexec.timing.trace import Span, Trace
+
+    whole = Span("the whole model", whole_cpu(), 0.0, seconds, engine="onnxruntime")
+    return Trace((whole.device,), (whole,))

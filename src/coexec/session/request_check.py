@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,18 +11,18 @@ from coexec.arguments import check_feeds, check_names
 from coexec.arrays import Array
 from coexec.errors import InputError
 from coexec.exports import is_export
-from coexec.graph.graph import Tensor
-from coexec.selection.plan_selector import Running
 from coexec.session.feeds import as_array, dtype_of, shape_of
 from coexec.session.model_source import DeclaredShapes
 from coexec.session.signature import NodeArg, Signature, fixed
 from coexec.settings import Settings
 
-__all__ = ["checked_request", "fits", "why_refused"]
+if TYPE_CHECKING:
+    from coexec.graph.graph import Tensor
+    from coexec.selection.plan_states import Running
 
 
 def checked_request(
-    running: Running, output_names: Sequence[str] | None, feeds: Mapping[str, Any]
+    running: "Running", output_names: Sequence[str] | None, feeds: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, Array]]:
     """The names of the requested outputs and the feeds as arrays, both checked against a plan.
 
@@ -40,7 +40,7 @@ def checked_request(
     return names, check_feeds(inputs, feeds)
 
 
-def fits(running: Running, feeds: Any) -> bool:
+def fits(running: "Running", feeds: Any) -> bool:
     """Whether the feeds have the shapes of a plan's inputs. True if a feed is missing or has no
     shape."""
     try:
@@ -131,9 +131,11 @@ def _text(sizes: Sequence[Any]) -> str:
     return f"[{', '.join('?' if size is None else str(size) for size in sizes)}]"
 
 
-def _tensor(arg: NodeArg, declared: Sequence[Any] | None) -> Tensor:
+def _tensor(arg: NodeArg, declared: Sequence[Any] | None) -> "Tensor":
     """An input that ONNX Runtime describes, as a tensor; opaque if only ONNX Runtime can check
     it."""
+    from coexec.graph.graph import Tensor
+
     dtype = dtype_of(arg.type) if re.fullmatch(r"tensor\(\w+\)", arg.type) else None
     # ONNX Runtime reports no dimensions for a scalar, and for a tensor of unknown rank.
     if dtype is None or (not arg.shape and declared is None):

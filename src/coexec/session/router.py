@@ -1,18 +1,20 @@
 """`Router`: decides for each request which of two backends answers it."""
 
 import logging
+import os
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from onnxruntime import RunOptions
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from coexec.arrays import Array
-from coexec.engines.names import whole_cpu
+from coexec.engines.detect import usable_cores
 from coexec.errors import (
     ClosedError,
     CoexecError,
@@ -23,22 +25,20 @@ from coexec.errors import (
     UnfinishedError,
 )
 from coexec.ort import both, in_our_words
-from coexec.selection.background import TRAFFIC
-from coexec.selection.decision import Decision
-from coexec.selection.plan_selector import PlanSelector, Running, Shapes
-from coexec.session.callbacks import CallbackThreads
+from coexec.profiling.activity import TRAFFIC
 from coexec.session.feeds import shape_of
-from coexec.session.forms import ARRAYS, OutputForm
 from coexec.session.metadata import Metadata
-from coexec.session.options import may_give_weights, why_unplanned
-from coexec.session.ort_backend import OrtBackend, providers_of_ort
-from coexec.session.output_comparison import why_other_weights
-from coexec.session.plan_backend import PlanBackend
+from coexec.session.options import why_unplanned
+from coexec.session.ort_backend import ARRAYS, OrtBackend, OutputForm, providers_of_ort
 from coexec.session.request_check import fits, why_refused
 from coexec.settings import Settings
-from coexec.timing.trace import Span, Trace
 
-__all__ = ["Router"]
+if TYPE_CHECKING:  # a session that plans nothing starts sooner
+    from coexec.selection.decision import Decision
+    from coexec.selection.plan_selector import PlanSelector, Shapes
+    from coexec.selection.plan_states import Running
+    from coexec.session.plan_backend import PlanBackend
+    from coexec.timing.trace import Trace
 
 _log = logging.getLogger("coexec")
 
@@ -47,11 +47,11 @@ _log = logging.getLogger("coexec")
 class Unanswered:
     """A request that no plan has answered, so that ONNX Runtime's own session has to."""
 
-    shapes: Shapes
+    shapes: "Shapes"
     """Shapes of the inputs that the model leaves dynamic."""
     because: InputError | None = None
     """Why the plan refuses the request. ONNX Runtime may accept it."""
-    failed: tuple[Running, CoexecError] | None = None
+    failed: "tuple[Running, CoexecError] | None" = None
     """The plan that has failed, and its error."""
 
 
@@ -82,7 +82,7 @@ class Router:
         settings: Settings,
         constants: Collection[str],
         ort: OrtBackend,
-        plans: PlanBackend | None,
+        plans: "PlanBackend | None",
         unplanned: str | None,
     ) -> None:
         """
@@ -115,12 +115,9 @@ class Router:
     def _subscribe(self) -> None:
         """Set the callbacks of the planning. They keep no session alive that the program has
         dropped."""
-        if self.plans is None:
-            return
-        selector = self.plans.selector
-        selector.changed = partial(_plans_changed, weakref.ref(self))
-        if may_give_weights(self.ort.arguments.options):
-            selector.doubt = partial(why_other_weights, weakref.ref(self.ort))
+        if self.plans is not None:
+            changed = partial(_plans_changed, weakref.ref(self))
+            self.plans.subscribe(changed, weakref.ref(self.ort))
 
     def run(
         self,
@@ -217,7 +214,7 @@ class Router:
             return feeds
         return {name: fed for name, fed in feeds.items() if name not in self._constants}
 
-    def _plan_for(self, feeds: Any) -> tuple[Shapes, Running | None]:
+    def _plan_for(self, feeds: Any) -> "tuple[Shapes, Running | None]":
         """The dynamic shapes of a request, and the plan that answers it; None: ONNX Runtime's own
         session answers it."""
         if self.plans is None or self.unplanned is not None:
@@ -229,7 +226,7 @@ class Router:
         self._latest = shapes = self._shapes_of(feeds)
         return shapes, self.plans.selector.running(shapes) if shapes else None
 
-    def _shapes_of(self, feeds: Any) -> Shapes:
+    def _shapes_of(self, feeds: Any) -> "Shapes":
         """Shapes of the inputs that the model leaves dynamic; empty if there are no such inputs, if
         their feeds have no shapes, or if they are those that the settings fix."""
         try:
@@ -300,8 +297,10 @@ class Router:
 
     def run_with_trace(
         self, output_names: Sequence[str] | None, feeds: Any
-    ) -> tuple[list[Any], Trace]:
+    ) -> "tuple[list[Any], Trace]":
         """As `run`. Also returns a trace of what ran where and when."""
+        from coexec.session.plan_backend import whole_run
+
         feeds = self._without_constants(feeds)
         shapes, running = self._plan_for(feeds)
         if running is not None and self.plans is not None:
@@ -310,34 +309,32 @@ class Router:
                 return answer
         start_s = time.perf_counter()
         outputs = self._by_ort(Unanswered(shapes), output_names, feeds, None, ARRAYS)
-        took_s = time.perf_counter() - start_s
-        whole = Span("the whole model", whole_cpu(), 0.0, took_s, engine="onnxruntime")
-        return outputs, Trace((whole.device,), (whole,))
+        return outputs, whole_run(time.perf_counter() - start_s)
 
     @property
-    def _selector(self) -> PlanSelector | None:
+    def _selector(self) -> "PlanSelector | None":
         """The planning; None while nothing is planned."""
         return None if self.plans is None or self.unplanned is not None else self.plans.selector
 
     @property
-    def running(self) -> Running | None:
+    def running(self) -> "Running | None":
         """The plan that answers requests of the shapes of the latest request; before the first one,
         of the shapes that model and settings fix. None: ONNX Runtime's own session answers."""
         return None if self._selector is None else self._selector.running(self._latest)
 
     @property
-    def decision(self) -> Decision | None:
+    def decision(self) -> "Decision | None":
         """How planner "auto" chose for the latest request; None while nothing is decided."""
         selector = self._selector
         if selector is None:
             return None
-        return selector.decision(self._latest) or selector.decision(())
+        return selector.state(self._latest).decision or selector.state(()).decision
 
     @property
     def degraded(self) -> str | None:
         """Why ONNX Runtime's own session answers these requests; None if all works as requested."""
         selector = self._selector
-        return self.unplanned if selector is None else selector.reason(self._latest)
+        return self.unplanned if selector is None else selector.state(self._latest).reason
 
     def set_providers(self, providers: Sequence[Any] | None, provider_options: Any) -> None:
         """Reopen ONNX Runtime's own session with these execution providers, and plan nothing if
@@ -407,3 +404,41 @@ def _plans_changed(router: "weakref.ref[Router]") -> None:
 def _cancelled(run_options: Any) -> Callable[[], bool] | None:
     """A function that returns whether another thread has ended the run through its options."""
     return None if run_options is None else lambda: bool(run_options.terminate)
+
+
+class CallbackThreads:
+    """Runs requests in threads of its own. The threads start with the first request, and again in a
+    forked child."""
+
+    def __init__(self) -> None:
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+
+    def submit(
+        self,
+        run: Callable[[], list[Any]],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+    ) -> None:
+        """Begin a request. Its thread calls ``callback(outputs, user_data, error)`` at the end."""
+        if self._pool is None or self._pool[0] != os.getpid():
+            self._pool = os.getpid(), ThreadPoolExecutor(len(usable_cores()), "coexec run_async")
+        self._pool[1].submit(_call_back, run, callback, user_data)
+
+    def close(self) -> None:
+        """Accept no more requests. Running requests go on to their end."""
+        if self._pool is not None:
+            self._pool[1].shutdown(wait=False)
+
+
+def _call_back(
+    run: Callable[[], list[Any]], callback: Callable[[list[Any], Any, str], None], user_data: Any
+) -> None:
+    """Run a request of `InferenceSession.run_async`, and call its callback."""
+    try:
+        outputs, error = run(), ""
+    except CoexecError as failed:
+        outputs, error = [], str(failed)
+    try:
+        callback(outputs, user_data, error)
+    except Exception:
+        _log.exception("the callback of run_async has failed")

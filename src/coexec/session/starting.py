@@ -1,23 +1,67 @@
-"""Make the backends of a session, and start the stored plan or the planning."""
+"""From the arguments of a session to its backends, and to the start of its stored plan or of the
+planning."""
 
+import os
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from coexec.errors import DeviceError, ModelError, PlanError
+from coexec import arguments
+from coexec.engines.names import split_names
+from coexec.errors import DegradedWarning, DeviceError, ModelError, PlanError
+from coexec.exports import is_export
 from coexec.ort import both
 from coexec.selection.plan_files import devices_of_plan
-from coexec.session.constructor_arguments import warn_without_plan
-from coexec.session.model_source import for_ort_constructor, in_files, is_checked, portable
+from coexec.session.model_source import (
+    for_ort_constructor,
+    in_files,
+    is_checked,
+    portable,
+    with_values,
+)
 from coexec.session.options import may_give_weights, options_for, warn_of, why_unplanned
 from coexec.session.ort_backend import OrtArguments, OrtBackend, providers_of_ort
-from coexec.session.plan_backend import PlanBackend
 from coexec.session.router import Router
-from coexec.session.runs import RecordedRuns
-from coexec.settings import AUTO, Settings
+from coexec.settings import AUTO, NONE, Settings, is_off
 
-__all__ = ["new_router", "start"]
+
+def model_and_settings(
+    model: Any, words: Mapping[str, Any], values: Mapping[str, Any]
+) -> tuple[Any, Settings, str | None]:
+    """The model that a session opens, its settings, and why nothing is planned; None: it is.
+
+    Args:
+        model: as a program passes it.
+        words: arguments with the names of `Settings`, except "values". None: the default.
+        values: of inputs that become constants.
+
+    Raises:
+        CoexecError: an argument is invalid.
+    """
+    source = arguments.check_model(model)
+    if is_off():
+        words = {"planner": NONE}  # settings for plans have no meaning then
+    keywords = {name: value for name, value in words.items() if value is not None}
+    if isinstance(keywords.get("devices"), str):
+        keywords["devices"] = split_names(keywords["devices"])
+    settings = Settings(**keywords)
+    unplanned = None
+    if settings.planner == NONE:
+        unplanned = "COEXEC=off in the environment" if is_off() else "planner='none'"
+        unplanned += " switches planning off"
+    if is_export(source):
+        from coexec.exports.opening import model_of, resolve_export
+
+        if unplanned is None:
+            return *resolve_export(source, replace(settings, values=values)), None
+        source = model_of(source)
+    if not values:
+        return source, settings, unplanned
+    if isinstance(source, str | os.PathLike) and in_files(source, values) is not None:
+        return source, replace(settings, values=values), unplanned
+    return with_values(source, values), settings, unplanned
 
 
 def new_router(
@@ -43,6 +87,8 @@ def new_router(
     unplanned = off or why_unplanned(options, providers, settings.devices, disabled)
     plans = None
     if unplanned is None:
+        from coexec.session.plan_backend import PlanBackend
+
         plans = PlanBackend(portable(source), settings)
         warn_of(options)
     if options is None and settings.devices is not None and not off:
@@ -53,7 +99,7 @@ def new_router(
             if settings.strict or not settings.has_devices_of_plan:
                 raise  # else `start` meets the same error, and the session begins without the plan
     if plans is not None and options is not None and options.enable_profiling:
-        plans.recorded = RecordedRuns()
+        plans.record()
     model: Callable[[], Any] = partial(for_ort_constructor, source, is_checked(source, options))
     if settings.values:
         model = partial(in_files, source, settings.values)
@@ -92,14 +138,13 @@ def start(router: Router) -> None:
         router.ort.open()
         warn_without_plan(str(error))
         return
-    plans.selector.check_shapes()
+    plans.selector.check_request()
     router.ort.open()
     if options is not None and (sizes := _overridden(router)):
         router.use(replace(router.settings, shapes={**sizes, **router.settings.shapes}))
     settings = router.settings
     if undecided := router.metadata.undecided_inputs:
         _refuse_plan(settings, undecided)
-        plans.selector.check_planner()
         return  # planned when the shapes of requests are known
     if later:
         plans.selector.start_later(())
@@ -158,3 +203,13 @@ def _overridden(router: Router) -> dict[str, tuple[int, ...]]:
         if None in (metadata.declared_shapes.get(arg.name) or ())
         and arg.name not in metadata.dynamic_inputs
     }
+
+
+def warn_without_plan(reason: str) -> None:
+    """Warn that ONNX Runtime answers in place of the plan that the user has given.
+
+    Called by functions that a session's constructor calls: the warning names the line that calls
+    the constructor.
+    """
+    text = f"{reason}. ONNX Runtime's own session answers in its place; strict=True raises an error"
+    warnings.warn(text, DegradedWarning, stacklevel=4)

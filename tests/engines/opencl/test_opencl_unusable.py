@@ -158,7 +158,7 @@ def test_auto_carries_on_with_the_cpu(tmp_path: Path) -> None:
     names = {name for configuration in configurations() for name in configuration}
     assert names and not any("opencl" in name or name.startswith("gpu") for name in names)
     proto, cache = branches(), tmp_path / "cache"
-    Chooser(proto, Settings(cache=cache, effort=Effort(warm_up=1, least=2, most=2))).choose()
+    Chooser(proto, Settings(cache=cache, effort=Effort(warm_up=1, least=2, most=2))).make()
     with InferenceSession(proto, planner="auto", cache=cache) as session:
         assert not any("opencl" in name or name.startswith("gpu") for name in session.devices)
         running = session.coexec_router.running
