@@ -3,7 +3,7 @@
 Engines are found through entry points, both coexec's own engines and those of other packages. An
 engine that cannot be imported or breaks the contract of `coexec.engines.base` is left out; the
 reason is reported when a user names it. Engines are tried in a separate process before they are
-used (`coexec.engines.contract_trial`).
+used (`coexec.engines.trial`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coexec.engines import contract_trial, detect, verdicts
+from coexec.engines import detect, trial
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.names import Request, cores_of, cpu_name, number_of, parse
 from coexec.engines.opened import OpenDevice
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Driven", "broken", "check_options", "describe", "engine_names", "installed",
            "is_pretended", "kinds", "load_engine", "open_device",
-           "open_devices", "open_untried", "processors"]  # fmt: skip
+           "open_devices", "open_engine", "processors"]  # fmt: skip
 
 _GROUP = "coexec.engines"
 _REFERENCE = "reinstall its package, or leave this engine out"
@@ -162,7 +162,7 @@ def processors(
         begin: called with the name of an engine before each of its trials.
     """
     if fresh:
-        verdicts.forget()
+        trial.forget()
     return [_tried(driven, begin) for driven in _listed(kind, without)]
 
 
@@ -216,23 +216,39 @@ def _tried(driven: Driven, begin: Callable[[str], None] = lambda engine: None) -
         engine = load_engine(name)
         if engine.needs_trial and processor.unusable is None:
             begin(name)
-            reason = _failure(engine, driven.name)
+            reason = _failure(engine, _untried(driven))
             by[name] = replace(processor, unusable=reason)
     return replace(driven, by=by)
 
 
-def _failure(engine: Engine, processor: str) -> str | None:
-    """The reason why an engine must not be used; None if it passed its trial.
+def _untried(driven: Driven) -> Device:
+    """A processor without its engines; of the CPU, one core."""
+    if driven.name == "cpu":
+        return _bare(parse(cpu_name(detect.usable_cores()[:1])))
+    identity = next(iter(driven.by.values())).identity
+    kind = driven.name.partition(":")[0]
+    return Device(driven.name, kind, (), processor=driven.title, identity=identity)
 
-    Args:
-        processor: "gpu:0"; or "cpu" or "cpu:0-3": one trial holds for all cores.
+
+def _failure(engine: Engine, device: Device) -> str | None:
+    """The reason why an engine must not be used, and the remedy; None if it passed its trial.
+
+    One trial holds for all cores.
     """
-    if processor.partition(":")[0] == "cpu":
-        processor = cpu_name(detect.usable_cores()[:1])
+    if device.kind == "cpu":
+        device = _bare(parse(cpu_name(detect.usable_cores()[:1])))
     entry = _entries()[engine.name]
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-    name, version = f"{processor}/{engine.name}", f"{package}, {engine.version}"
-    return contract_trial.unusable(engine.name, name, version, open_untried)
+    version = f"{package}, {engine.version}"
+    facts = {"engine": engine.name, "device": device.name, "version": version}
+    failure = trial.failure("coexec.engines.small_model:attempt", engine.name, device, facts=facts)
+    if not failure:
+        return None
+    return (
+        f"engine {engine.name} is unusable on {device.name}: a small model {failure} "
+        f"[{version}]; update or reinstall its package, after which coexec devices --fresh "
+        f"tries it again, or leave the engine out"
+    )
 
 
 def describe(name: str, options: EngineOptions | None = None) -> Device:
@@ -259,21 +275,19 @@ def describe(name: str, options: EngineOptions | None = None) -> Device:
     return replace(device, engines=infos)
 
 
-def open_untried(name: str) -> OpenEngine:
-    """An engine on a device, "cpu:0/NAME", opened without a trial. The trial itself calls this.
+def open_engine(name: str, device: Device) -> OpenEngine:
+    """An engine on a processor, opened without a trial. The trial itself calls this.
 
     Raises:
         DeviceError: as `describe` and `open_device`.
     """
-    request = parse(name)
-    device = _bare(request)
-    info = _described(load_engine(*request.engines), device, None)
+    info = _described(load_engine(name), device, None)
     return open_device(replace(device, engines=(info,))).first
 
 
 def _refuse_failed(engine: Engine, device: Device) -> None:
     if engine.needs_trial and device.kind in engine.kinds:
-        reason = _failure(engine, device.name)
+        reason = _failure(engine, device)
         if reason is not None:
             raise DeviceError(reason)
 
@@ -338,10 +352,7 @@ def _numbered(request: Request) -> Device:
     candidates = _listed(request.kind)
     for driven in candidates:
         if driven.name == request.device:
-            identity = next(iter(driven.by.values())).identity
-            return Device(
-                request.device, request.kind, (), processor=driven.title, identity=identity
-            )
+            return _untried(driven)
     listed = ", ".join(f"{d.name} ({d.title})" for d in candidates) or "none"
     missing = "" if candidates else "".join(f". {reason}" for reason in _missing(request.kind))
     raise DeviceError(

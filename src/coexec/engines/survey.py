@@ -2,15 +2,13 @@
 when it is loaded is left out, with the reason."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from coexec import processes
-from coexec.engines.registry import Driven, engine_names
-from coexec.errors import CoexecError
+from coexec.engines.registry import Driven, broken, engine_names, load_engine, processors
+from coexec.errors import CoexecError, DeviceError
+from coexec.processes import Child, EndedError, Parent, ending
 
-__all__ = ["PROCESS", "Survey", "survey"]
-
-PROCESS = "coexec.engines.survey_process"
 LIMIT_S = 70.0
 """Seconds for one step of one engine. A trial ends its own process after 60, and then gives a more
 exact reason."""
@@ -29,7 +27,7 @@ def survey(limit_s: float = LIMIT_S) -> Survey:
     """The processors, and the engines that cannot be used.
 
     Args:
-        limit_s: seconds for a step of one engine, after which the engine counts as hanging.
+        limit_s: seconds for a step of an engine, after which the engine counts as hanging.
     """
     crashed: dict[str, str] = {}
     while True:
@@ -53,7 +51,7 @@ def _attempt(without: tuple[str, ...], limit_s: float) -> Survey | tuple[str, st
     """
     engine = ""
     remedy = "update or reinstall its package, or leave this engine out"
-    with processes.Child(PROCESS, "lists processors") as child:
+    with Child("coexec.engines.survey:serve", "lists processors") as child:
         try:
             child.send(without)
             while isinstance(message := child.receive(limit_s), str):
@@ -63,6 +61,29 @@ def _attempt(without: tuple[str, ...], limit_s: float) -> Survey | tuple[str, st
         except TimeoutError:
             limit = f"it did not answer within {limit_s:g} s, and its process was ended"
             return engine, f"{limit}; {remedy}"
-        except processes.EndedError:
-            code = child.wait()
-            return engine, f"it {processes.ending(code)} when it was loaded; {remedy}"
+        except EndedError:
+            return engine, f"it {ending(child.wait())} when it was loaded; {remedy}"
+
+
+def serve(parent: Parent) -> None:
+    """List the processors. Before each step that may crash, send the name of the engine."""
+    without = parent.receive()
+    names = [name for name in engine_names() if name not in without]
+    for name in names:  # `broken` and `processors` give the reason for what fails here
+        parent.send(name)
+        with suppress(DeviceError):
+            load_engine(name)
+    for name in names:
+        parent.send(name)
+        with suppress(Exception):
+            load_engine(name).preload()
+    for name in names:
+        parent.send(name)
+        with suppress(Exception):
+            engine = load_engine(name)
+            for kind in () if engine.pretends else engine.kinds:
+                list(engine.processors(kind))
+    parent.send("")  # from here on, what may crash runs in further processes
+    tried = processors(without=without, begin=parent.send)
+    parent.send("")
+    parent.send(Survey(tuple(tried), broken(without)))

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coexec.errors import CoexecError
 from coexec.model.main_memory import peak_bytes
 from coexec.model.values import run_session
 from coexec.processes import Child, EndedError, Parent
@@ -60,7 +59,7 @@ def _write(work: "PlanningContext", path: Path) -> None:
 
 
 def _in_a_process(measure: Callable[..., int | None], *arguments: Any) -> int | None:
-    with Child("coexec.report.peak", "measures memory") as child:
+    with Child("coexec.report.peak:serve", "measures memory") as child:
         try:
             peak: int | None = child.ask((measure.__name__, arguments))
         except EndedError:
@@ -92,14 +91,7 @@ def _run_onnx_runtime(path: str, threads: int, feeds: Mapping[str, Any]) -> int 
     return peak_bytes()
 
 
-def _serve() -> None:
-    parent = Parent()
+def serve(parent: Parent) -> None:
+    """Measure as the parent asks."""
     measure, arguments = parent.receive()
-    try:
-        parent.send(globals()[measure](*arguments))
-    except CoexecError as error:
-        parent.send(error)
-
-
-if __name__ == "__main__":
-    _serve()
+    parent.send(globals()[measure](*arguments))

@@ -3,8 +3,6 @@
 The other process has the lowest scheduling priority, and it measures only while the program runs no
 request. Its choice is in the cache afterwards. It has memory of its own, so a driver that crashes
 in it does not end the program.
-
-    python -m coexec.selection.background    # reads from its standard input which plan to make
 """
 
 import atexit
@@ -122,7 +120,7 @@ class _Jobs:
         root = opened_cache(job.settings.cache).root
         settings = replace(job.settings, cache=root, progress=None, quiet=None, background=False)
         try:
-            child = Child("coexec.selection.background", "plans in the background")
+            child = Child("coexec.selection.background:serve", "plans in the background")
         except ExecutionError as error:
             return ExecutionError(f"{error}; make the session with background=False")
         self._current = job, child
@@ -188,11 +186,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def _serve() -> None:
+def serve(parent: Parent) -> None:
     """Make the requested plan and send None or the error. Ends when its parent ends."""
     from coexec.selection.prepare import PlanRequest
 
-    parent = Parent()
     source, settings, traffic, again = parent.receive()
     _step_back()
     try:
@@ -214,7 +211,3 @@ def _step_back() -> None:
         os.nice(19)
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
-if __name__ == "__main__":
-    _serve()

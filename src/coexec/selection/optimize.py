@@ -6,8 +6,6 @@ session on all cores, which a program would use otherwise.
 
 Everything runs in a process of its own, which is ended when the time is over: compiling kernels and
 creating a session cannot be interrupted in another way.
-
-    python -m coexec.selection.optimize       # reads from its standard input what to optimize
 """
 
 import contextlib
@@ -164,7 +162,7 @@ def optimize(
     root = opened_cache(settings.cache).root
     child_settings = replace(settings, cache=root, progress=None, quiet=None)
     end_s = time.monotonic() + _GRACE * seconds
-    child = Child("coexec.selection.optimize", "optimizes the model", errors=None)
+    child = Child("coexec.selection.optimize:serve", "optimizes the model", errors=None)
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     reader = threading.Thread(target=_read, args=(child, messages), daemon=True)
     reader.start()
@@ -264,9 +262,8 @@ def _plan_file(chosen: Prepared) -> str | None:
     return text_of(chosen.plan, chosen.graph, chosen.origin.shapes)
 
 
-def _serve() -> None:
-    """Optimize what the standard input names; send progress and verdicts."""
-    parent = Parent()
+def serve(parent: Parent) -> None:
+    """Optimize what the parent names; send progress and verdicts."""
     source, settings, seconds = parent.receive()
 
     # Compilers that are processes of their own are counted when they have ended.
@@ -287,10 +284,3 @@ def _serve() -> None:
     except CoexecError as error:
         parent.send(error)
     os._exit(0)  # does not wait for threads of engines
-
-
-if __name__ == "__main__":
-    # Classes of the module "__main__" cannot be sent to another program.
-    from coexec.selection import optimize as module
-
-    module._serve()

@@ -25,8 +25,8 @@ from coexec.engines.kernels.tuner import candidates, rounded, rule
 from coexec.engines.names import whole_cpu, without_engine
 from coexec.engines.opencl.c_api import addresses
 from coexec.engines.opencl.device_queue import DeviceQueue
-from coexec.engines.opencl.driver_trial import unusable
 from coexec.engines.opencl.platforms import absent, devices
+from coexec.engines.opencl.tried import unusable
 from coexec.engines.options import parsed
 from coexec.engines.registry import (
     check_options,
