@@ -37,9 +37,9 @@ def call(folder: Path, *words: str) -> int:
         (["--engine", "opencl.precision=fp8"], "precision='fp8': it is one of fp32, fp16"),
         (["--engine", "onnxruntime.a=b"], "onnxruntime has no option 'a'; it has none"),
         (["--engine", "directx.a=b"], "for the engine 'directx', which is none of "),
-        (["--devices", f"gpu:0@{CORE}"], f"it is called cpu:{CORE}/opencl now"),
+        (["--devices", f"cpu:{CORE}/a+b"], f"write cpu:{CORE}/a,cpu:{CORE}/b"),
         (["--devices", f"cpu:{CORE}/directx"], "there is no engine 'directx' here, only "),
-        (["--devices", f"cpu:{CORE}/"], "does not name its engines, each once"),
+        (["--devices", f"cpu:{CORE}/"], "does not name its engine; write"),
         (["--devices", "null:0/opencl"], "engine 'opencl' does not drive 'null:0'"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 from coexec.cli import main
-from coexec.engines.base import Timed
+from coexec.engines.base import OpenEngine
 from coexec.engines.detect import usable_cores
 from coexec.model.load import random_inputs
 from coexec.runtime.executor import Executor
@@ -116,9 +116,10 @@ def test_ordinary_engines_are_not_profiled_and_the_other_tells_one_run(tmp_path:
     (device,) = work.devices
     prepared = work.prepared(replace(work.plan("single"), as_given=False))
     feeds = random_inputs(work.graph)
-    assert not isinstance(device.first, Timed)
+    assert type(device.engine).stop_timing is OpenEngine.stop_timing
     timed = device.timed()
-    assert isinstance(timed.first, Timed) and timed.first.place == device.first.place
+    assert type(timed.engine).stop_timing is not OpenEngine.stop_timing
+    assert timed.engine.place == device.engine.place
     with Executor(prepared.compiled, [timed]) as executor:
         expected = executor.run(feeds)
         counts = []

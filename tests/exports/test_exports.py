@@ -99,7 +99,7 @@ def test_what_is_written(folder: Path, model: Path) -> None:
     assert (folder / "model" / "w.bin").read_bytes() == model.with_name("w.bin").read_bytes()
     data = json.loads((folder / "manifest.json").read_text())
     assert data["inputs"] == {"x": {"shape": [1, 3, 20, 20], "dtype": "float32"}}
-    assert data["machine"]["devices"][0]["engines"][0]["name"] == "onnxruntime"
+    assert data["machine"]["devices"][0]["engine"]["name"] == "onnxruntime"
     (folder.parent / "any").mkdir()
     (folder.parent / "any" / "file").touch()
     like = folder.parent / "any"
@@ -215,8 +215,8 @@ def test_an_unlike_machine_is_said_once(
 
     def elsewhere(system: System) -> ExportMachine:
         device = system.devices[0]
-        engine = replace(device.engines[0], version="99")
-        other = System((replace(device, processor="Z80", engines=(engine,)),))
+        engine = replace(device.engine, version="99")
+        other = System((replace(device, processor="Z80", engine=engine),))
         return replace(here(other), cores=(4, 60), processor="Z80")
 
     monkeypatch.setattr(ExportMachine, "here", elsewhere)

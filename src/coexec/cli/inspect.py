@@ -57,7 +57,7 @@ def command(
     facts = model_facts(graph)
     if device is not None and len(work.devices) != 1:
         raise UsageError(f"--device {device!r} names {len(work.devices)} devices; name one")
-    supported = support.facts(graph, work.devices[0].first) if device is not None else None
+    supported = support.facts(graph, work.devices[0].engine) if device is not None else None
     if json:
         lists = {
             "operators": operator_counts(graph),

@@ -15,7 +15,7 @@ def processor_table(clusters: Iterable[Device], processors: Iterable[Driven]) ->
     table = Table("device", "cores", "max. frequency", "memory", "processor", box=None)
     for d in clusters:
         hertz = f"{d.max_frequency_hz / 1e9:.2f} GHz" if d.max_frequency_hz else "not told"
-        size = d.engines[0].memory_bytes
+        size = d.engine.memory_bytes
         memory = format_bytes(size) if size else "not told"
         table.add_row(d.name, str(len(d.cores)), hertz, memory, d.processor)
     for driven in (d for d in processors if d.name != "cpu"):

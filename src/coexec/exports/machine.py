@@ -67,7 +67,7 @@ class ExportMachine:
             if value != other_value
         ]
         for device in self.system.devices:
-            other_device = other.system.device.get(device.name)
+            other_device = other.system.at.get(device.place) or other.system.device.get(device.name)
             differences += (
                 [f"device {device.name}, not here"]
                 if other_device is None
@@ -89,18 +89,16 @@ def _differences(mine: Device, its: Device, named: str) -> Iterator[str]:
         yield f"{mine.name} at most {_hertz(mine)}, here {_hertz(its)}"
     if len(mine.cores) != len(its.cores):
         yield f"{mine.name} {len(mine.cores)} cores, here {len(its.cores)}"
-    by_name = {engine.name: engine for engine in its.engines}
-    for engine in mine.engines:
-        other_engine = by_name.get(engine.name)
-        if other_engine is None:
-            yield f"engine {engine.name}, not here"
-        elif engine.version != other_engine.version:
-            yield f"{engine.name} {engine.version}, here {other_engine.version}"
-        elif (engine.precision, engine.memory) != (other_engine.precision, other_engine.memory):
-            yield (
-                f"{engine.name} in {engine.precision} and memory {engine.memory}, here "
-                f"{other_engine.precision} and {other_engine.memory}"
-            )
+    engine, other = mine.engine, its.engine
+    if engine.name != other.name:
+        yield f"engine {engine.name}, not here"
+    elif engine.version != other.version:
+        yield f"{engine.name} {engine.version}, here {other.version}"
+    elif (engine.precision, engine.memory) != (other.precision, other.memory):
+        yield (
+            f"{engine.name} in {engine.precision} and memory {engine.memory}, here "
+            f"{other.precision} and {other.memory}"
+        )
 
 
 def _hertz(device: Device) -> str:

@@ -227,11 +227,8 @@ class _Gathering:
 
 def _facts(prepared: Prepared, platform: str) -> dict[str, str]:
     versions = {
-        str(place): f"{engine.name} {engine.version}".strip()
+        str(device.place): f"{device.engine.name} {device.engine.version}".strip()
         for device in prepared.system.devices
-        for engine in device.engines
-        for place in device.places
-        if place.engine == engine.name
     }
     return {
         "made": time.strftime("%Y-%m-%d %H:%M"),

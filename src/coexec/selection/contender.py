@@ -52,7 +52,7 @@ class Contender(NamedTuple):
     def is_plain(self) -> bool:
         """Whether it uses CPU cores only, with their first engine."""
         requests = [parse(name) for name in self.candidate.devices]
-        return all(request.kind == "cpu" and not request.engines for request in requests)
+        return all(request.kind == "cpu" and not request.engine for request in requests)
 
     @property
     def builds_kernels(self) -> bool:
@@ -174,7 +174,7 @@ def without_plan(
     planner: str = "",
 ) -> Candidate:
     """The candidate of a configuration for which there is no plan, at least not by ``planner``."""
-    engines = tuple(dict.fromkeys(engine for name in names for engine in parse(name).engines))
+    engines = tuple(dict.fromkeys(engine for name in names if (engine := parse(name).engine)))
     return Candidate(
         names, planner, engines=engines, status=status, reason=reason, expected_s=expected_s
     )

@@ -31,6 +31,6 @@ def trained_on(settings: Settings, count: int) -> dict[Place, TrainedUnits]:
     units_by_place: dict[Place, TrainedUnits] = {}
     with ProfileStore(cache.root) as store:
         for device in devices:
-            units_by_place[device.first.place] = train_on(device, store, count, settings.progress)
+            units_by_place[device.engine.place] = train_on(device, store, count, settings.progress)
             device.close()
     return units_by_place

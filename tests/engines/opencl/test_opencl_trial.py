@@ -23,7 +23,7 @@ from tests.helpers.needs_opencl import opencl_found, opencl_name, opencl_options
 SCRIPT = """
 print("started")
 from coexec.engines.registry import describe
-print(describe("{name}", {options!r}).request)
+print(describe("{name}", {options!r}).place)
 """
 
 

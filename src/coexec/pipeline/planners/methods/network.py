@@ -116,5 +116,5 @@ def _ends(links: Iterable[Link]) -> Mapping[str, list[tuple[str, str]]]:
     ends_of: dict[str, list[tuple[str, str]]] = {}
     for link in links:
         for medium in link.media:
-            ends_of.setdefault(medium, []).append((link.source, link.target))
+            ends_of.setdefault(medium, []).append((link.source.device, link.target.device))
     return ends_of
