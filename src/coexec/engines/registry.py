@@ -24,24 +24,9 @@ from coexec.hardware.hardware import Device, EngineInfo, System
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = [
-    "Driven",
-    "broken",
-    "check_options",
-    "describe",
-    "engine_names",
-    "grouped",
-    "installed",
-    "is_pretended",
-    "kinds",
-    "listed",
-    "load_engine",
-    "open_device",
-    "open_devices",
-    "open_engine",
-    "processors",
-    "tried",
-]  # fmt: skip
+__all__ = ["Driven", "broken", "check_options", "describe", "engine_names", "grouped", "installed",
+           "is_pretended", "kinds", "listed", "load_engine", "open_device", "open_devices",
+           "open_engine", "processors", "tried"]  # fmt: skip
 
 _GROUP = "coexec.engines"
 _REFERENCE = "reinstall its package, or leave this engine out"
@@ -179,7 +164,7 @@ def listed(engine: Engine, kind: str | None) -> list[Processor]:
     for each in (each for each in of_kinds if kind in (None, each)):
         try:
             with _contract(engine.name, f"list its processors of kind {each}"):
-                found += engine.processors(each)
+                found += list(engine.processors(each))
         except DeviceError as error:
             if each == "cpu":
                 found.append(Processor("cpu", detect.processor_name(), unusable=str(error)))
@@ -227,12 +212,13 @@ def _failure(engine: Engine, device: Device) -> str | None:
     One trial holds for all cores. Other processors are distinguished by their identity, as their
     number depends on the engines that list them.
     """
+    processor = device.identity or device.processor
     if device.kind == "cpu":
         device = _bare(parse(cpu_name(detect.usable_cores()[:1])))
+        processor = device.name
     entry = _entries()[engine.name]
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
     version = f"{package}, {engine.version}"
-    processor = device.identity or device.name
     facts = {"engine": engine.name, "device": processor, "version": version}
     failure = trial.failure("coexec.engines.small_model:attempt", engine.name, device, facts=facts)
     if not failure:
