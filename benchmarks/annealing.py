@@ -65,13 +65,16 @@ def two_cores(graph: Graph) -> Problem:
     """Two cores of a phone with shared memory; the latency between them is 68 us, a launch 6 us."""
     phone = load("kirin_990", ["cpu:6-7"])
     tasks_s = {
-        task.name: phone.cost.piece_s(graph, task, graph.output_of(task).whole, "cpu:6-7")
+        task.name: phone.cost.piece_s(
+            graph, task, graph.output_of(task).whole, phone.system.places[0]
+        )
         for task in graph.tasks
     }
-    names = ("cpu:6", "cpu:7")
-    links = (Link(*names, sync_latency_s=68e-6), Link(*names[::-1], sync_latency_s=68e-6))
-    cost = CostTable(dict.fromkeys(names, tasks_s), dict.fromkeys(names, 6e-6))
-    return Problem(graph, cost, System(tuple(Device(name, "simulated") for name in names), links))
+    devices = tuple(Device(name, "simulated") for name in ("cpu:6", "cpu:7"))
+    ends = [device.place for device in devices]
+    links = (Link(ends[0], ends[1], 68e-6), Link(ends[1], ends[0], 68e-6))
+    cost = CostTable(dict.fromkeys(ends, tasks_s), dict.fromkeys(ends, 6e-6))
+    return Problem(graph, cost, System(devices, links))
 
 
 def best_s(run: Callable[[], object], times: int, rounds: int) -> float:

@@ -82,7 +82,7 @@ def _slowed(
 ) -> tuple[CostModel, Sequence[OpenDevice], float]:
     """Costs and devices with the first device at ``share`` of its speed, and the measured factor by
     which its times grow."""
-    cost, first = work.measured[0], work.devices[0].first
+    cost, first = work.measured[0], work.devices[0].engine
     if share == 1:
         return cost, work.devices, 1.0
     slow = stack.enter_context(slowed(first, share, "stretch"))

@@ -68,7 +68,7 @@ def _compare(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]
     kernels = Path(tempfile.gettempdir()) / "coexec-kernels"  # not deleted, unlike the folder
     kernels.mkdir(exist_ok=True)
     (opened,) = open_devices(["gpu:0/opencl"], work.settings.engine_options, kernels)
-    device = opened.first
+    device = opened.engine
     started_s = time.perf_counter()
     compiled = work.compiled(work.plan("single"))
     program: Any = device.compile(compiled.modules[0])

@@ -51,7 +51,7 @@ def _compare(label: str, names: Pair, model: str, share: float, options: Any) ->
         source_of(model), Settings(devices=names, cache=options.cache, fresh=fresh)
     )
     first, *other_devices = work.devices
-    with slowed(first.first, share, options.slow_by) as slow:
+    with slowed(first.engine, share, options.slow_by) as slow:
         devices = (OpenDevice.of(slow), *other_devices)
         factor = slowdown(work, slow)
         cost = slowed_costs(work.measured[0], slow.place, factor)

@@ -240,7 +240,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         options = {"opencl": {"runtime": args.runtime}}
         (device,) = open_devices([args.device], options, Path(args.cache or folder))
-        results = [check(case, device.first) for case in cases]
+        results = [check(case, device.engine) for case in cases]
         device.close()
     show(f"ONNX {onnx.__version__} node tests on {args.device}", _rows(results), args.json)
     if any(result.outcome == "failed" for result in results):

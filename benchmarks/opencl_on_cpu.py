@@ -58,8 +58,8 @@ def _runtimes() -> dict[str, str]:
 
 
 def _listed() -> dict[str, str]:
-    from coexec.engines.opencl.driver_trial import unusable
     from coexec.engines.opencl.platforms import devices
+    from coexec.engines.opencl.tried import unusable
 
     return {
         handle.runtime.title: handle.platform

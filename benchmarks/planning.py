@@ -105,7 +105,7 @@ def alike(count: int) -> tuple[System, PlatformCosts]:
     (cluster,), (rates,) = phone.system.devices, phone.cost.rates.values()
     names = [f"cpu:{i}" for i in range(count)]
     devices = tuple(replace(cluster, name=n, cores=(i,)) for i, n in enumerate(names))
-    links = tuple(Link(a, b, 60e-6) for a in names for b in names if a != b)
+    links = tuple(Link(a.place, b.place, 60e-6) for a in devices for b in devices if a != b)
     system = System(devices, links)
     return system, PlatformCosts(dict.fromkeys(system.places, rates), {})
 

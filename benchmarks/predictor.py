@@ -60,7 +60,7 @@ def main() -> None:
             samples = collect(device, store, args.samples)
         again = measured_again(device, samples)
         rows = table(device, samples, again)
-        show(f"{device.first.place}: {len(samples)} tasks", rows, args.json)
+        show(f"{device.engine.place}: {len(samples)} tasks", rows, args.json)
         device.close()
 
 
@@ -88,7 +88,7 @@ def table(device: OpenDevice, samples: Samples, again: Mapping[str, float]) -> l
                 "measured twice": percent(near(repeated)) if repeated else "",
                 "bytes": max(sizes.values()) if name not in sizes else sizes[name],
                 "predict_s": prediction_s(
-                    chosen, LatencyPredictor(first.kinds, describe(device.first))
+                    chosen, LatencyPredictor(first.kinds, describe(device.engine))
                 ),
             }
         )

@@ -2,7 +2,7 @@
 
 from coexec.costs.table import CostTable
 from coexec.graph.graph import Graph, Operator, Task, Tensor
-from coexec.hardware.hardware import Device, EngineInfo, Link, Place, System
+from coexec.hardware.hardware import Device, EngineInfo, Link, System
 from coexec.plan.derive import derive
 from coexec.planners import PLANNERS
 from coexec.timing.simulate import simulate
@@ -27,22 +27,23 @@ def task(name: str) -> Task:
 tensors = {name: Tensor(name, (1, 64, 56, 56), "float32") for name in ["x", *READS]}
 graph = Graph("two branches", tensors, tuple(map(task, READS)), ("x",), ("head",))
 
-# Seconds of each task by device and engine: the GPU is faster, but not for everything.
+cpu = Device("cpu:0-3", "cpu", EngineInfo("onnxruntime"), cores=(0, 1, 2, 3))
+gpu = Device("gpu:0", "gpu", EngineInfo("opencl", memory="opencl on gpu:0"))
+
+# Seconds of each task by device: the GPU is faster, but not for everything.
 cost = CostTable(
     {
-        Place("cpu:0-3", "onnxruntime"): {
+        cpu.place: {
             "stem": 4e-3, "left1": 6e-3, "left2": 5e-3, "right": 8e-3, "head": 1e-3,
         },
-        Place("gpu:0", "opencl"): {
+        gpu.place: {
             "stem": 3e-3, "left1": 3e-3, "left2": 4e-3, "right": 7e-3, "head": 2e-3,
         },
     }
 )  # fmt: skip
-cpu = Device("cpu:0-3", "cpu", (EngineInfo("onnxruntime"),), cores=(0, 1, 2, 3))
-gpu = Device("gpu:0", "gpu", (EngineInfo("opencl", memory="opencl on gpu:0"),))
 links = (
-    Link("cpu:0-3", "gpu:0", sync_latency_s=50e-6, bandwidth_bytes_per_s=8e9),
-    Link("gpu:0", "cpu:0-3", sync_latency_s=50e-6, bandwidth_bytes_per_s=8e9),
+    Link(cpu.place, gpu.place, sync_latency_s=50e-6, bandwidth_bytes_per_s=8e9),
+    Link(gpu.place, cpu.place, sync_latency_s=50e-6, bandwidth_bytes_per_s=8e9),
 )
 system = System((cpu, gpu), links)
 

@@ -15,10 +15,9 @@ START = "a verb or session that does not need it starts sooner"
 """The reason of imports that would make every start slower."""
 LAZY = {
     "coexec.cli": "help and completion import no verb, and each verb only what it runs",
-    "coexec.engines.contract_trial": "onnx, when no verdict is stored",
     "coexec.engines.onnxruntime.device": f"onnx: {START}",
     "coexec.engines.onnxruntime.engine": f"onnxruntime: {START}",
-    "coexec.engines.opencl.driver_trial": "pyopencl is optional",
+    "coexec.engines.opencl.tried": "pyopencl is optional",
     "coexec.engines.opencl.engine": "pyopencl is optional, and 40 ms for machines without it",
     "coexec.engines.openvino.cores": "openvino is optional",
     "coexec.engines.openvino.device": "openvino is optional",

@@ -19,41 +19,40 @@ from tests.helpers.small_models import branches
 PROGRAM = """
     import multiprocessing, os, subprocess, sys, time
     from coexec.errors import ModelError
-    from coexec.processes import Parent
 
-    def forked():
+    def forked(parent):
         pid = os.fork()
         if not pid:
             time.sleep(3600)
         return pid
 
-    def spawned():
+    def spawned(parent):
         pipes = [parent._questions._descriptor, parent._answers._descriptor]
         code = "import time; time.sleep(3600)"
         return subprocess.Popen([sys.executable, "-c", code], pass_fds=pipes).pid
 
-    parent = Parent()
-    print("this is no message", flush=True)
-    while True:
-        word, value = parent.receive()
-        if word == "double":
-            parent.send(2 * value)
-        elif word == "fail":
-            parent.send(ModelError(value))
-        elif word == "die":
-            os._exit(3)
-        elif word == "start":
-            parent.send({"fork": forked, "spawn": spawned}[value]())
-        elif word == "use a library that forks":
-            process = multiprocessing.get_context("fork").Process(target=print)
-            process.start()
-            process.join()
-            parent.send(process.exitcode)
-        elif word == "send and die":
-            parent.send(value)
-            os._exit(3)
-        else:
-            time.sleep(value)
+    def serve(parent):
+        print("this is no message", flush=True)
+        while True:
+            word, value = parent.receive()
+            if word == "double":
+                parent.send(2 * value)
+            elif word == "raise":
+                raise ModelError(value)
+            elif word == "die":
+                os._exit(3)
+            elif word == "start":
+                parent.send({"fork": forked, "spawn": spawned}[value](parent))
+            elif word == "use a library that forks":
+                process = multiprocessing.get_context("fork").Process(target=print)
+                process.start()
+                process.join()
+                parent.send(process.exitcode)
+            elif word == "send and die":
+                parent.send(value)
+                os._exit(3)
+            else:
+                time.sleep(value)
 """
 HOLDS_PIPES = pytest.mark.parametrize("start", ["fork", "spawn"])
 """How a library starts a process that holds copies of the child's pipes."""
@@ -63,7 +62,7 @@ HOLDS_PIPES = pytest.mark.parametrize("start", ["fork", "spawn"])
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "a_child_of_a_test.py").write_text(textwrap.dedent(PROGRAM))
     monkeypatch.syspath_prepend(str(tmp_path))
-    return "a_child_of_a_test"
+    return "a_child_of_a_test:serve"
 
 
 def is_there(pid: int) -> bool:
@@ -81,9 +80,9 @@ def is_there(pid: int) -> bool:
 def test_messages_are_answered_one_by_one(module: str) -> None:
     with Child(module, "doubles") as child:
         assert [child.ask(("double", value)) for value in (1, [2], "x")] == [2, [2, 2], "xx"]
-        with pytest.raises(ModelError, match="is no model"):
-            child.ask(("fail", "this is no model"))
         assert child.ask(("double", 4)) == 8
+        with pytest.raises(ModelError, match="it was raised"):
+            child.ask(("raise", "it was raised"))
     assert not is_there(child.pid)
 
 
@@ -93,7 +92,7 @@ def test_a_process_that_has_ended_is_an_error_that_says_what_it_did(module: str)
             child.ask(("die", None))
         with pytest.raises(EndedError):
             child.ask(("double", 1))
-    with Child("there_is_no_such_module", "does nothing") as child, pytest.raises(EndedError):
+    with Child("there_is_no_such_module:serve", "does nothing") as child, pytest.raises(EndedError):
         child.receive()
 
 

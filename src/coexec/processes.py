@@ -2,8 +2,9 @@
 must not disturb the user's process.
 
 They are started by ``subprocess`` and not by ``multiprocessing``, which would run the user's script
-again if it has no ``__name__`` guard. A child process runs a module as a program. Parent and child
-exchange pickled objects. Text that the child prints goes to its standard error.
+again if it has no ``__name__`` guard. A child process calls one function, which is named as
+"module:function" and gets the `Parent`. Parent and child exchange pickled objects. Text that the
+child prints goes to its standard error.
 
 A library may start further processes inside a child, and such a process may outlive the child and
 keep its pipes open. So each child is the leader of a process group of its own, which is ended as a
@@ -23,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from coexec.errors import CoexecError, ExecutionError
@@ -31,6 +33,7 @@ __all__ = [
     "Child",
     "EndedError",
     "Parent",
+    "call",
     "can_start",
     "command",
     "ending",
@@ -55,10 +58,21 @@ def can_start() -> bool:
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
-def command(module: str, *words: str) -> list[str]:
-    """The command line that runs ``module`` as a program."""
+def command(target: str) -> list[str]:
+    """The command line of a process that calls ``target``, "module:function"."""
+    code = "import sys; from coexec.processes import call; call(sys.argv[1])"
     # -P: a file in the current folder must not take the place of a module.
-    return [sys.executable, "-P", "-m", module, *words]
+    return [sys.executable, "-P", "-c", code, target]
+
+
+def call(target: str) -> None:
+    """Call a function with the `Parent` of this process. A CoexecError of it is raised there."""
+    parent = Parent()  # before the module is imported, which may print something
+    module, _, function = target.partition(":")
+    try:
+        getattr(import_module(module), function)(parent)
+    except CoexecError as error:
+        parent.send(error)
 
 
 def variables(**more: str) -> dict[str, str]:
@@ -107,22 +121,21 @@ class _Pipe(io.RawIOBase):
 
 
 class Child:
-    """A child process that runs a module of coexec. The module exchanges messages with the parent
-    process by `Parent`."""
+    """A child process that calls a function of coexec, which exchanges messages with this process
+    by its argument, a `Parent`."""
 
     def __init__(
         self,
-        module: str,
+        target: str,
         does: str,
-        *words: str,
         errors: Any = subprocess.DEVNULL,
         env: dict[str, str] | None = None,
     ) -> None:
         """Start the process.
 
         Args:
+            target: the function, as "module:function".
             does: its work, for messages: "the process that *plans in the background* has ended".
-            words: arguments of the program.
             errors: the destination of its standard error, as for ``subprocess``.
             env: further environment variables.
 
@@ -137,7 +150,7 @@ class Child:
             )
         try:
             self._process = subprocess.Popen(
-                command(module, *words),
+                command(target),
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

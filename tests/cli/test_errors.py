@@ -37,8 +37,8 @@ WRONG = {
     f"plan MODEL --devices {CPU} --engine opencl.precision=fp8": "'fp8': it is one of fp32, fp16",
     f"plan MODEL --devices {CPU} --engine onnxruntime.a=b": "no option 'a'; it has none",
     f"plan MODEL --devices {CPU} --engine directx.a=b": "for the engine 'directx', which is none",
-    f"plan MODEL --devices gpu:0@{CPU[4:]}": f"it is called {CPU}/opencl now",
-    f"plan MODEL --devices {CPU}/": "does not name its engines, each once",
+    f"plan MODEL --devices {CPU}/a+b": f"write {CPU}/a,{CPU}/b",
+    f"plan MODEL --devices {CPU}/": "does not name its engine; write",
     # numbers and words without a meaning
     "plan": "Missing argument",
     "bench MODEL --repeats 0": "--repeats 0",

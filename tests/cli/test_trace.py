@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 from coexec.cli.gantt import draw
-from coexec.engines.base import Timed
+from coexec.engines.base import OpenEngine
 from coexec.model.load import random_inputs
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
@@ -86,9 +86,10 @@ def test_ordinary_engines_are_not_profiled_and_the_other_tells_one_run(cli: Comm
     (device,) = work.devices
     prepared = work.prepared(replace(work.plan("single"), as_given=False))
     feeds = random_inputs(work.graph)
-    assert not isinstance(device.first, Timed)
+    assert type(device.engine).stop_timing is OpenEngine.stop_timing
     timed = device.timed()
-    assert isinstance(timed.first, Timed) and timed.first.place == device.first.place
+    assert type(timed.engine).stop_timing is not OpenEngine.stop_timing
+    assert timed.engine.place == device.engine.place
     with Executor(prepared.compiled, [timed]) as executor:
         expected = executor.run(feeds)
         counts = []

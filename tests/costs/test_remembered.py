@@ -60,4 +60,4 @@ def test_what_is_remembered_is_what_the_model_says(cost: CostModel) -> None:
         plain_s = cost.piece_s(GRAPH, task, region, place)
         assert remembered.piece_s(GRAPH, task, region, place) == plain_s
     assert remembered.launch_s(A) == 2e-6 and remembered.stitch_s("t", 100, 0, A) == 0.0
-    assert remembered.transfer_s("t", 100, Link("a", "b", 0.0, 50.0)) == 2.0
+    assert remembered.transfer_s("t", 100, Link(A, B, 0.0, 50.0)) == 2.0

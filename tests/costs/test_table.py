@@ -38,8 +38,7 @@ def test_a_change_of_layout_is_charged_to_its_tensors_and_its_way() -> None:
         (OTHER, OTHER): LayoutChange({"a"}, 0.0, 2.0),
     }
     cost = CostTable({}, stitches_s={OTHER: (1.0, 0.125)}, layout_changes=changes)
-    there = Link("cpu:0", "cpu:1", 0.0, 4.0, source_engine="onnxruntime", target_engine="opencl")
-    back = Link("cpu:1", "cpu:0", 0.0, 4.0, source_engine="opencl", target_engine="onnxruntime")
+    there, back = Link(HOST, OTHER, 0.0, 4.0), Link(OTHER, HOST, 0.0, 4.0)
     assert cost.transfer_s("a", 8, there) == 8 / 4 + 0.25 + 8 * 0.5
     assert cost.transfer_s("b", 8, there) == cost.transfer_s("a", 8, back) == 8 / 4
     assert cost.stitch_s("a", 8, 6, OTHER) == 1.0 + 8 * 0.125 + 6 * 2.0

@@ -52,14 +52,14 @@ def alternating(graph: Graph, places: Sequence[Place]) -> Plan:
 
 
 def places_of(devices: Iterable[OpenDevice]) -> list[Place]:
-    """All engines of all devices."""
-    return [place for device in devices for place in device.spec.places]
+    """The identities of the devices."""
+    return [device.spec.place for device in devices]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tensors_go_up_and_come_down(kind: str) -> None:
     for device in open_devices(names_of(kind)):
-        engine = device.first
+        engine = device.engine
         array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
         assert np.array_equal(engine.download(engine.upload(array)), array)
         tensor = engine.allocate(Tensor("t", (2, 3), "float32"))
@@ -91,7 +91,7 @@ def test_a_segment_for_each_task(kind: str, cache: Cache) -> None:
     model = load(proto)
     feeds = random_inputs(model.graph)
     devices = open_devices(names_of(kind)[:1])
-    schedule = stepwise(model.graph, dict.fromkeys(model.graph.task, devices[0].first.place))
+    schedule = stepwise(model.graph, dict.fromkeys(model.graph.task, devices[0].engine.place))
     with Executor(Compiler(model, cache).compile(schedule, devices), devices) as executor:
         found = executor.run(feeds)
     expected = plain_session(proto).run(["y"], feeds)[0]
@@ -117,7 +117,7 @@ def test_what_cannot_be_compiled_is_a_device_error() -> None:
     broken = onnx.ModelProto(ir_version=8)
     module = Module(broken.SerializeToString(), {}, (), (Tensor("y", (1,), "float32"),))
     with pytest.raises(DeviceError, match="cannot compile what makes y"):
-        device.first.compile(module)
+        device.engine.compile(module)
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,12 @@ def test_what_cannot_be_compiled_is_a_device_error() -> None:
         ("cpu:0-99999999", "not a range"),
         ("cpu:4000", "wants core 4000, but this process may use only"),
         ("cpu", "is no device; write for example"),
-        ("cpu:0/", "does not name its engines"),
-        ("cpu:0/onnxruntime+onnxruntime", "each once"),
+        ("cpu:0/", "does not name its engine"),
+        ("cpu:0/opencl+onnxruntime", "write cpu:0/opencl,cpu:0/onnxruntime$"),
         (f"{CPU}/nothing", "there is no engine 'nothing' here, only .*onnxruntime"),
         (f"{CPU}/null", f"engine 'null' does not drive '{CPU}', but null"),
         ("null:x", "has no number; write for example null:0"),
         ("null:999", "'null:999' does not exist"),
-        ("gpu:0@1", "in the way of an earlier version; it is called cpu:1/opencl now"),
     ],
 )
 def test_wrong_names(name: str, message: str) -> None:
@@ -145,18 +144,16 @@ def test_wrong_names(name: str, message: str) -> None:
         describe(name)
 
 
-def test_a_device_has_the_engines_that_are_named() -> None:
-    core = usable_cores()[0]
-    (only,) = describe(f"cpu:{core}").engines
-    assert only.name == "onnxruntime"
-    device = describe(f"cpu:{core}/opencl") if "opencl" in usable_on_cpu() else None
-    if device is not None:
-        assert [engine.name for engine in device.engines] == ["opencl"]
-        both = describe(f"cpu:{core}/opencl+onnxruntime")
-        assert [str(p) for p in both.places] == [f"cpu:{core}/opencl", f"cpu:{core}/onnxruntime"]
-        assert both.memory("opencl") == both.memory("onnxruntime") == only_memory()
-        own = describe(f"cpu:{core}/opencl", {"opencl": {"memory": "own"}})
-        assert own.memory("opencl") != only_memory()
+def test_a_device_has_the_engine_that_is_named() -> None:
+    plain = describe(CPU)
+    assert str(plain.place) == f"{CPU}/onnxruntime" and plain.memory == Memory("localhost", MAIN)
+    if "opencl" in usable_on_cpu():
+        other = describe(f"{CPU}/opencl")
+        assert str(other.place) == f"{CPU}/opencl" and other.memory == plain.memory
+        own = describe(f"{CPU}/opencl", {"opencl": {"memory": "own"}})
+        assert own.memory != plain.memory
+        system = System((other, plain))
+        assert system.names == (CPU,) and system.processors == (0, 0)
 
 
 def usable_on_cpu() -> tuple[str, ...]:
@@ -164,37 +161,25 @@ def usable_on_cpu() -> tuple[str, ...]:
     return cpu.usable
 
 
-def only_memory() -> Memory:
-    return Memory("localhost", MAIN)
+def test_a_link_has_two_devices_as_its_ends() -> None:
+    a, b = (Device(name, "null") for name in "AB")
+    system = System((a, b), (Link(a.place, b.place, 1),))
+    assert system.link(a.place, b.place).sync_latency_s == 1
+    assert system.link(b.place, a.place) == Link(b.place, a.place)
+    with pytest.raises(DeviceError, match="ends at C/null, which is none of A/null, B/null"):
+        System((a, b), (Link(a.place, Place("C", "null")),))
 
 
-def test_the_link_of_an_engine_goes_before_that_of_its_device() -> None:
-    engines = (EngineInfo("p"), EngineInfo("q"))
-    links = (
-        Link("A", "B", 1),
-        Link("A", "B", 2, target_engine="q"),
-        Link("A", "B", 3, source_engine="q"),
-        Link("A", "B", 4, source_engine="q", target_engine="p"),
-    )
-    system = System(tuple(Device(name, "null", engines) for name in "AB"), links)
-    found = {
-        (a, b): system.link(Place("A", a), Place("B", b)).sync_latency_s for a in "pq" for b in "pq"
-    }
-    assert found == {("p", "p"): 1, ("p", "q"): 2, ("q", "q"): 3, ("q", "p"): 4}
-    assert system.link(Place("B", "p"), Place("A", "p")) == Link("B", "A")
-
-
-def test_devices_of_one_plan_share_no_core() -> None:
-    core = usable_cores()[0]
-    with pytest.raises(DeviceError, match=f"share core {core}|named twice"):
-        open_devices([f"cpu:{core}", f"cpu:{core}"])
+def test_a_device_is_named_once() -> None:
+    with pytest.raises(DeviceError, match="onnxruntime is named twice; name each one once"):
+        open_devices([CPU, f"{CPU}/onnxruntime"])
 
 
 @pytest.mark.parametrize(
     ("names", "advice"),
     [
         ("cpu:0-1/a,cpu:0/b", "name cpu:1/a,cpu:0/b"),
-        ("cpu:0/a,cpu:0-3/a+b,cpu:2/b", "name cpu:0/a,cpu:1,3/a+b,cpu:2/b"),
+        ("cpu:0/a,cpu:0-3/a,cpu:0-3/b,cpu:2/b", "name cpu:0/a,cpu:1,3/a,cpu:1,3/b,cpu:2/b"),
         ("cpu:0-1/a,cpu:0,1/b", "leave 'cpu:0,1' out, the others have all of its cores"),
     ],
 )
@@ -202,8 +187,7 @@ def test_devices_that_share_cores_are_told_apart(names: str, advice: str) -> Non
     def devices(text: str) -> tuple[Device, ...]:
         asked = [parse(name) for name in split_names(text)]
         return tuple(
-            Device(r.device, "cpu", tuple(EngineInfo(e) for e in r.engines), tuple(cores(r.suffix)))
-            for r in asked
+            Device(r.device, "cpu", EngineInfo(r.engine), tuple(cores(r.suffix))) for r in asked
         )
 
     def cores(text: str) -> Iterator[int]:
@@ -220,10 +204,10 @@ def test_devices_that_share_cores_are_told_apart(names: str, advice: str) -> Non
 
 def test_one_pool_of_threads_serves_one_device_of_a_plan() -> None:
     pool, free = EngineInfo("pooled", pool="its threads"), EngineInfo("free")
-    first, second = (Device(f"cpu:{core}", "cpu", (pool,), (core,)) for core in (0, 1))
+    first, second = (Device(f"cpu:{core}", "cpu", pool, (core,)) for core in (0, 1))
     with pytest.raises(DeviceError, match="name one device, cpu:0-1/pooled, or give one"):
         System((first, second))
-    System((first, replace(second, engines=(free,))))
+    System((first, replace(second, engine=free)))
     System((first, replace(second, host="another")))
 
 
@@ -249,5 +233,5 @@ def test_a_caller_stays_off_the_cores_of_the_other_threads() -> None:
         pytest.skip("needs two cores, and an operating system that binds threads")
     before = os.sched_getaffinity(0)
     (device,) = open_devices([cpu_name(cores[:2])])
-    assert set(device.first.thread_cores) == {cores[0]}
+    assert set(device.engine.thread_cores) == {cores[0]}
     assert os.sched_getaffinity(0) == before

@@ -86,6 +86,9 @@ def test_it_is_used_like_ours(install: Install, tmp_path: Path) -> None:
             found.append(session.run(None, {"x": x})[0])
             found.append(session.coexec_router.running.prepared.plan.places[0].engine)
     assert found[1::2] == ["slow", "onnxruntime"]
+    both = words | {"devices": [f"{CPU}/slow", CPU], "planner": "heft"}
+    with coexec.InferenceSession(branches(), **both) as session:  # it lacks Conv
+        assert session.degraded is None and session.devices == (CPU,)
     np.testing.assert_allclose(found[0], found[2], rtol=1e-5, atol=1e-5)
     with pytest.raises(InfeasibleError, match=r"slow does not run .*: there is no Conv here"):
         coexec.InferenceSession(branches(), devices=[f"{CPU}/slow"], **words)
@@ -96,7 +99,7 @@ def test_it_is_tried_once_for_all_cores(install: Install, tmp_path: Path) -> Non
     (cpu,) = processors("cpu")
     assert next(iter(cpu.by)) == "onnxruntime" and cpu.by["slow"].unusable is None
     for core in usable_cores()[:2]:
-        (engine,) = describe(f"cpu:{core}/slow").engines
+        engine = describe(f"cpu:{core}/slow").engine
         assert engine.name == "slow" and engine.version.startswith("onnx ")
     memos = [json.loads(f.read_text()) for f in (tmp_path / "home/coexec/trials").glob("*.json")]
     (own,) = [memo for memo in memos if memo["facts"].get("engine") == "slow"]
@@ -126,10 +129,13 @@ def test_one_that_is_broken_is_left_out_with_the_reason(
         describe(f"{CPU}/slow")
     assert "slow" in str(caught.value) and first_line(caught.value) == str(caught.value)
     assert not any("slow" in name for names in configurations([CPU]) for name in names)
-    assert [engine.name for engine in describe(CPU).engines] == ["onnxruntime"]
+    assert describe(CPU).engine.name == "onnxruntime"
     assert main(["devices"]) == 0
     rows = [row for row in capfd.readouterr().out.splitlines() if re.search(reason, row)]
     assert len([row for row in rows if "slow" in row]) == 1
+    assert main(["run", "zoo:squeezenet", "--devices", f"{CPU}/slow", "--planner", "single"]) == 3
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert "reinstall its package" in line
 
 
 NPUS = """    def processors(self, kind):
@@ -148,7 +154,7 @@ def test_a_processor_that_only_it_drives(install: Install) -> None:
     install(*DRIVES_NPUS)
     assert {d.name: d.title for d in processors("npu")} == {"npu:0": "First", "npu:1": "Second"}
     assert all(d.usable == ("slow",) for d in processors("npu"))
-    assert describe("npu:1").request == "npu:1/slow"
+    assert str(describe("npu:1").place) == "npu:1/slow"
     with pytest.raises(DeviceError, match=r"'npu:2' does not exist.*npu:0 .First., npu:1 .Second"):
         describe("npu:2")
     with pytest.raises(DeviceError, match="engine 'slow' does not drive 'cpu:"):

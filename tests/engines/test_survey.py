@@ -79,16 +79,14 @@ def test_each_step_has_the_limit_and_a_trial_that_exceeds_it_is_ended(tmp_path: 
     signs = tmp_path / "signs"  # of life, ten a second
     code = (
         f"import os, time\n{ENGINE}"
-        "    needs_trial = True\n"
-        "    seconds = {'preload': 8, 'processors': 8}\n"  # at first use, as of a library
-        "    def preload(self):\n        time.sleep(self.seconds.pop('preload', 0))\n"
+        "    def preload(self):\n        time.sleep(8)\n"
         "    def describe(self, device, options):\n"
         "        while True:\n"
         f"            open({str(signs)!r}, 'a').write('.')\n"
         "            time.sleep(0.1)\n"
         "    def processors(self, kind):\n"
         "        from coexec.engines.base import Processor\n"
-        "        time.sleep(self.seconds.pop('processors', 0))\n"
+        "        time.sleep(8)\n"
         "        return [Processor('cpu', 'false')]\n"
     )
     write_distribution(tmp_path, f"bad_{tmp_path.name}", "1.0", code, "coexec.engines", "bad:Bad")

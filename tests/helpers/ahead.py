@@ -46,7 +46,7 @@ class AheadEngine(ReferenceEngine):
             longest_s: the longest random delay before any work.
         """
         info = EngineInfo("reference", memory=MAIN)
-        super().__init__(Device(f"ahead:{number}", "ahead", (info,)), info)
+        super().__init__(Device(f"ahead:{number}", "ahead", info), info)
         self._copies, self._longest_s = copies, longest_s
         self._random = random.Random(number)
         self._thread = ThreadPoolExecutor(1)

@@ -20,7 +20,7 @@ class Clocked(NullEngine):
 
     def __init__(self, version: str = "") -> None:
         info = EngineInfo("null", version)
-        super().__init__(Device("null:0", "null", (info,)), info)
+        super().__init__(Device("null:0", "null", info), info)
         self.compiled: list[str] = []
         self._ran: list[Detail] = []
 

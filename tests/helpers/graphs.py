@@ -99,7 +99,7 @@ def make_system(
 ) -> System:
     """A system of devices with names of one letter, and with equal links between all pairs."""
     pairs = permutations(names, 2)
-    links = tuple(Link(a, b, latency_s, items_per_s * ITEM_BYTES, busy) for a, b in pairs)
+    links = tuple(Link(at(a), at(b), latency_s, items_per_s * ITEM_BYTES, busy) for a, b in pairs)
     return System(tuple(Device(name, "null") for name in names), links)
 
 
@@ -172,7 +172,7 @@ def systems(draw: st.DrawFn, devices: str, busy: Busy | None = None) -> System:
     for a, b in permutations(names, 2):
         latency_s, bytes_per_s = draw(st.sampled_from(LATENCIES)), draw(st.sampled_from(BANDWIDTHS))
         kind = draw(st.sampled_from(BUSY if busy is None else (busy,)))
-        links.append(Link(a, b, latency_s, bytes_per_s, kind))
+        links.append(Link(at(a), at(b), latency_s, bytes_per_s, kind))
     return System(tuple(Device(name, "null") for name in names), tuple(links))
 
 

@@ -11,7 +11,7 @@ import pytest
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import cpu_name
 from coexec.engines.opencl.platforms import DeviceHandle
-from coexec.engines.opencl.tried_devices import find
+from coexec.engines.opencl.tried import find
 from coexec.engines.options import EngineOptions
 from coexec.errors import DeviceError
 from coexec.hardware.hardware import Device

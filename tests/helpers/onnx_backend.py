@@ -39,11 +39,12 @@ def device_names(device: str) -> list[str]:
         DeviceError: this machine has no such device, or its engine cannot be used.
     """
     request = parse(device)
-    own = request.engines or (describe(request.device).engines[0].name,)
+    own = request.engine or describe(request.device).engine.name
+    names = [f"{request.device}/{own}"]
     if request.kind != "cpu":
-        names = [f"{request.device}/{'+'.join(own)}", whole_cpu()]
-    else:
-        names = [f"{request.device}/{'+'.join(dict.fromkeys((*own, _FALLBACK)))}"]
+        names.append(whole_cpu())
+    elif own != _FALLBACK:
+        names.append(f"{request.device}/{_FALLBACK}")
     for name in names:
         describe(name)
     return names
@@ -57,7 +58,7 @@ def first_able(work: PlanningContext) -> tuple[Plan, Mapping[str, str]]:
         InfeasibleError: no place runs a task.
     """
     graph = work.graph
-    places = [place for device in work.devices for place in device.spec.places]
+    places = [device.spec.place for device in work.devices]
     rows: dict[str, list[Piece]] = {}
     engines, reasons = {}, {}
     for task in graph.tasks:

@@ -44,7 +44,7 @@ def opened(folder: Path | None, arch: Architecture | None = None, **options: str
     spec = describe(opencl_name(), all_options)
     chosen = parsed(load_engine("opencl"), all_options)
     with nullcontext() if arch is None else unoptimised():
-        return OpenClDevice(spec, spec.engine("opencl"), opencl_found(), chosen, folder, arch)
+        return OpenClDevice(spec, spec.engine, opencl_found(), chosen, folder, arch)
 
 
 def on_cpu(binaries: Path, *, as_gpu: bool = False) -> OpenClDevice:

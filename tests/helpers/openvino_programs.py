@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 def on_cores(*cores: int, precision: str = "fp32") -> OpenVinoDevice:
     """A device on these cores."""
     name = "cpu:" + ",".join(map(str, cores))
-    return opened(Device(name, "cpu", (), cores), precision)
+    return opened(Device(name, "cpu", cores=cores), precision)
 
 
 def opened(
@@ -38,7 +38,7 @@ def opened(
 ) -> OpenVinoDevice:
     """An open OpenVINO engine on a processor."""
     info = EngineInfo("openvino", f"openvino {installed_version()}", precision=precision)
-    device = replace(device, engines=(info,))
+    device = replace(device, engine=info)
     return OpenVinoDevice(device, info, OpenVinoOptions(precision), folder, plugin)
 
 

@@ -68,7 +68,7 @@ def engines_here() -> Mapping[str, OpenEngine]:
     (cpu,) = [driven for driven in processors("cpu") if driven.name == "cpu"]
     core = usable_cores()[-1]
     names = [name for name in ENGINES if name in cpu.usable]
-    return {name: open_devices([f"cpu:{core}/{name}"])[0].first for name in names}
+    return {name: open_devices([f"cpu:{core}/{name}"])[0].engine for name in names}
 
 
 def rows(

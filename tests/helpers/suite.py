@@ -55,7 +55,7 @@ def counts(found: Collection[TestOutcome]) -> Counter[str]:
 
 def alternate(work: PlanningContext) -> tuple[Plan, Mapping[str, str]]:
     """The tasks on the devices in turn: every tensor between two tasks crosses devices."""
-    places = [device.first.place for device in work.devices]
+    places = [device.engine.place for device in work.devices]
     rows: dict[str, list[Piece]] = {}
     engines = {}
     for number, task in enumerate(work.graph.tasks):

@@ -2,6 +2,7 @@
 of their own, links of all kinds, some with a medium in common."""
 
 from dataclasses import replace
+from itertools import permutations, product
 from typing import NamedTuple
 
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from coexec.costs.table import CostTable
 from coexec.graph.graph import Graph, Piece
 from coexec.graph.receptive import splittable_axes
-from coexec.hardware.hardware import MAIN, EngineInfo, Link, System
+from coexec.hardware.hardware import MAIN, EngineInfo, Link, Place, System
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance, verify_plan
 from coexec.plan.schedule import Schedule
@@ -53,25 +54,29 @@ def timed_schedules(draw: st.DrawFn, max_tasks: int = 7) -> TimedSchedule:
     schedule = derive(plan, graph, tensor_caching=draw(st.booleans()))
     # Thirds and sevenths, which binary fractions do not hold; few of them, so that ties are likely.
     seconds = st.sampled_from((1 / 7, 1 / 3, 2 / 3, 1.0))
-    places = [place for device in system.devices for place in device.places]
-    tasks_s = {place: {name: draw(seconds) for name in graph.task} for place in places}
-    launches_s = {place: draw(st.sampled_from((0.0, 0.1))) for place in places}
+    tasks_s = {place: {name: draw(seconds) for name in graph.task} for place in system.places}
+    launches_s = {place: draw(st.sampled_from((0.0, 0.1))) for place in system.places}
     return TimedSchedule(schedule, CostTable(tasks_s, launches_s), system)
 
 
 @st.composite
 def engine_systems(draw: st.DrawFn) -> System:
-    """Systems in which each device has two engines, and a link between the two."""
+    """Systems in which two devices share each processor, with a link between them."""
     system = draw(systems("ABC"))
-    engines = tuple(EngineInfo(name, memory=memory) for name, memory in MEMORIES.items())
-    devices = tuple(replace(device, engines=engines) for device in system.devices)
-    links = list(system.links)
-    for device in devices:
-        for one, other in (("null", "far"), ("far", "null")):
+    engines = [EngineInfo(name, memory=memory) for name, memory in MEMORIES.items()]
+    devices = tuple(replace(d, engine=engine) for d in system.devices for engine in engines)
+    links = [
+        replace(x, source=x.source._replace(engine=a), target=x.target._replace(engine=b))
+        for x in system.links
+        for a, b in product(MEMORIES, repeat=2)
+    ]
+    for name in system.names:
+        for one, other in permutations(MEMORIES):
             latency_s = draw(st.sampled_from(LATENCIES))
             bytes_per_s = draw(st.sampled_from(BANDWIDTHS))
             busy = draw(st.sampled_from(BUSY))
-            links.append(Link(device.name, device.name, latency_s, bytes_per_s, busy, one, other))
+            ends = Place(name, one), Place(name, other)
+            links.append(Link(*ends, latency_s, bytes_per_s, busy))
     media = st.sampled_from(((), ("bus",), ("radio",), ("bus", "radio")))
     shared = (replace(x, media=draw(media)) if x.busy == "none" else x for x in links)
     return System(devices, tuple(shared))

@@ -130,7 +130,7 @@ def block_of(task: Task) -> int:
 def test_the_profiler_cuts_every_task_apart(cache: Cache) -> None:
     model = load(NETWORKS["words"])
     devices = open_devices([f"cpu:{usable_cores()[0]}"])
-    place = devices[0].first.place
+    place = devices[0].engine.place
     steps = stepwise(model.graph, {task.name: place for task in model.graph.tasks})
     plan = Compiler(model, cache).compile(steps, devices)
     assert all(module.operators for module in plan.modules)
@@ -163,7 +163,7 @@ def test_a_segment_reads_nothing_that_it_does_not_wait_for(
         onnx.save(followed, str(folder / "lowered.onnx"))
         return folder / "lowered.onnx"
 
-    engine = type(open_devices([f"cpu:{usable_cores()[0]}"])[0].first)
+    engine = type(open_devices([f"cpu:{usable_cores()[0]}"])[0].engine)
     monkeypatch.setattr(engine, "lower", lower)
     plan, found = compiled(model, cache, lambda task: task.operators[0].op_type == "Exp")
     own = [

@@ -32,7 +32,7 @@ from tests.helpers.examples import scaled
 from tests.helpers.network_cases import BLOCKS, networks
 
 _ORT = open_devices([f"cpu:{usable_cores()[0]}"])[0]
-_BLOCK = _ORT.first.dialect.block or 8
+_BLOCK = _ORT.engine.dialect.block or 8
 """As wide as ONNX Runtime's: then filled blocks are handed on."""
 
 
@@ -54,7 +54,7 @@ class Blocked(NullEngine):
 
 def _blocked(name: str = "null:0", memory: str = MAIN) -> OpenDevice:
     info = EngineInfo("null", memory=memory)
-    return OpenDevice.of(Blocked(Device(name, "null", (info,)), info))
+    return OpenDevice.of(Blocked(Device(name, "null", info), info))
 
 
 @settings(
@@ -70,7 +70,7 @@ def test_what_is_read_otherwise_than_it_is_held_is_named(
 ) -> None:
     """Tasks take turns on two engines; each module tells in which layout it reads what."""
     devices = [_ORT, _blocked()]
-    places = [device.first.place for device in devices]
+    places = [device.engine.place for device in devices]
     graph, compiler = model.graph, Compiler(model, cache)
     changing = compiler.changing_layout(places, devices)
     turn = {task.name: places[(i + first) % 2] for i, task in enumerate(graph.tasks)}
@@ -105,7 +105,7 @@ def convolutions(*channels: int) -> Model:
 
 def test_engines_that_are_alike_change_nothing(cache: Cache) -> None:
     devices = [_blocked("null:0"), _blocked("null:1")]
-    places = [device.first.place for device in devices]
+    places = [device.engine.place for device in devices]
     compiler = Compiler(convolutions(16, 24, 40, 16), cache)
     assert not any(compiler.changing_layout(places, devices).values())
 
@@ -125,14 +125,14 @@ def test_changes_are_measured_where_a_model_has_some(
     for what in told:
         monkeypatch.setattr(engines, what, partial(measure, what))
     near, far = _blocked("null:0"), _blocked("null:1", memory="far away")
-    here, there = _ORT.first.place, near.first.place
+    here, there = _ORT.engine.place, near.engine.place
     filled = Compiler(convolutions(_BLOCK, 2 * _BLOCK, _BLOCK), cache)
     others = Compiler(convolutions(_BLOCK, _BLOCK + 4, _BLOCK + 4, _BLOCK), cache)
     with ProfileStore(tmp_path) as store:
         times = EngineTimes([_ORT, near], store, "passive", _key, True, lambda *_: None)
         apart = EngineTimes([_ORT, far], store, "passive", _key, True, lambda *_: None)
         assert apart.layout_changes(others) == {} and not asked
-        if _ORT.first.dialect.block:
+        if _ORT.engine.dialect.block:
             assert times.layout_changes(filled) == {} and not asked
         found = times.layout_changes(others)
         assert times.layout_changes(others) == found
@@ -143,4 +143,4 @@ def test_changes_are_measured_where_a_model_has_some(
 
 
 def _key(engine: OpenEngine) -> str:
-    return engine.device.key(engine.info.name)
+    return engine.device.key

@@ -188,7 +188,7 @@ def test_what_was_not_checked_or_measured_is_said_once(tmp_path: Path) -> None:
     assert len([t for t in texts if "rest on estimates" in t]) >= 1
     assert all(len(text.splitlines()) == 1 for text in texts)
     graph = work.model.graph
-    for place in (device.first.place for device in work.devices):
+    for place in (device.engine.place for device in work.devices):
         for task in graph.tasks:
             least_s = estimated_s(graph, task, 1)
             assert cost.tasks_s[place][task.name] == cost.launches_s[place] + least_s > 0

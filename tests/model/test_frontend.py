@@ -143,9 +143,9 @@ def test_subgraphs_capture_values_and_run(cache: Cache) -> None:
     from coexec.runtime.executor import Executor
 
     devices = open_devices([f"cpu:{core}" for core in usable_cores()[:2]])
-    order: dict[Place, tuple[Piece, ...]] = {device.first.place: () for device in devices}
+    order: dict[Place, tuple[Piece, ...]] = {device.engine.place: () for device in devices}
     for number, each in enumerate(model.graph.tasks):  # every other task on the other device
-        place = devices[number % len(devices)].first.place
+        place = devices[number % len(devices)].engine.place
         order[place] = (*order[place], model.graph.whole_piece(each))
     plan = Plan.of_places(model.graph.fingerprint, order, Provenance("by hand"))
     schedule = derive(plan, model.graph)

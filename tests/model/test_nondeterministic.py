@@ -61,9 +61,9 @@ def test_segments_of_their_own_draw_other_numbers(op: str, cache: Cache) -> None
     """Each task on another device than the one before: so in `coexec run`."""
     model = load(DRAWING[op])
     devices = open_devices(TWO)
-    order: dict[Place, tuple[Piece, ...]] = {device.first.place: () for device in devices}
+    order: dict[Place, tuple[Piece, ...]] = {device.engine.place: () for device in devices}
     for number, task in enumerate(model.graph.tasks):
-        place = devices[number % len(devices)].first.place
+        place = devices[number % len(devices)].engine.place
         order[place] = (*order[place], model.graph.whole_piece(task))
     plan = Plan.of_places(model.graph.fingerprint, order, Provenance("by hand"))
     compiled = Compiler(model, cache).compile(derive(plan, model.graph), devices)

@@ -241,7 +241,7 @@ def expected(proto: onnx.ModelProto, feeds: dict[str, Any]) -> dict[str, Any]:
 
 def in_turn(work: PlanningContext) -> Plan:
     """Every task on another device than the one before."""
-    places = [device.first.place for device in work.devices]
+    places = [device.engine.place for device in work.devices]
     pieces = [work.graph.whole_piece(task) for task in work.graph.tasks]
     rows = {place: tuple(pieces[i :: len(places)]) for i, place in enumerate(places)}
     used = {place: row for place, row in rows.items() if row}
@@ -435,7 +435,7 @@ def test_other_engines_refuse(tmp_path: Path) -> None:
     )
     cost, _ = mixed.measured
     name = next(task.name for task in mixed.graph.tasks if task.opaque)
-    null, cpu = (device.first.place for device in mixed.devices)
+    null, cpu = (device.engine.place for device in mixed.devices)
     assert cost.tasks_s[null][name] == float("inf") > cost.tasks_s[cpu][name] > 0
 
 

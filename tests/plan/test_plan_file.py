@@ -17,7 +17,9 @@ from tests.helpers.small_models import branches
 
 ENGINES = ("onnxruntime", "opencl")
 SYSTEM = System(
-    tuple(Device(f"cpu:{n}", "cpu", tuple(map(EngineInfo, ENGINES)), (n,)) for n in range(3))
+    tuple(
+        Device(f"cpu:{n}", "cpu", EngineInfo(engine), (n,)) for n in range(3) for engine in ENGINES
+    )
 )
 GRAPH = load(branches()).graph
 VERSIONS = {"coexec": "1", "onnxruntime": "2"}

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -69,9 +69,9 @@ def chain_model(length: int, size: int = 40) -> Graph:
 
 
 def system(count: int, latency_s: float = 0.0, bandwidth: float = math.inf) -> System:
-    names = [f"null:{i}" for i in range(count)]
-    links = tuple(Link(a, b, latency_s, bandwidth) for a in names for b in names if a != b)
-    return System(tuple(Device(name, "null") for name in names), links)
+    devices = [Device(f"null:{i}", "null") for i in range(count)]
+    pairs = permutations([device.place for device in devices], 2)
+    return System(tuple(devices), tuple(Link(a, b, latency_s, bandwidth) for a, b in pairs))
 
 
 def all_ratios(devices: int, steps: int) -> list[tuple[int, ...]]:

@@ -93,7 +93,7 @@ def test_a_task_that_runs_nowhere_is_named(name: str) -> None:
 def with_memory(system: System, **memory_bytes: int) -> System:
     """Each device with a memory of its own."""
     devices = (
-        replace(d, engines=(EngineInfo("null", "", f"{d.name}'s", memory_bytes[d.name]),))
+        replace(d, engine=EngineInfo("null", "", f"{d.name}'s", memory_bytes[d.name]))
         for d in system.devices
     )
     return System(tuple(devices), system.links)
@@ -123,7 +123,7 @@ def test_memory_that_is_too_small_for_the_weights_of_a_plan() -> None:
     with pytest.raises(InfeasibleError, match=r"408 B into the memory of A, which has 407 B.*'a'"):
         verify_plan(plan, graph, with_memory(make_system("A"), A=407))
     small = EngineInfo("null", memory_bytes=300)
-    together = replace(make_system("AB").devices[0], engines=(small,))
+    together = replace(make_system("AB").devices[0], engine=small)
     apart = with_memory(make_system("AB"), A=300, B=300)
     verify_plan(make_plan(graph, A="a", B="b"), graph, apart)
     shared = System((together, replace(together, name="B")))

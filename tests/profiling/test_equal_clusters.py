@@ -26,7 +26,7 @@ def devices(sizes: Sequence[int]) -> list[OpenDevice]:
     opened = []
     for number, size in enumerate(sizes):
         info = EngineInfo("null", f"on {size} cores")
-        spec = Device(f"null:{number}", "null", (info,))
+        spec = Device(f"null:{number}", "null", info)
         opened.append(OpenDevice.of(NullEngine(spec, info)))
     return opened
 
@@ -57,7 +57,7 @@ def test_cores_that_share_a_memory_read_slower_together(
 
     monkeypatch.setattr(engines, "reading", measured)
     opened = [
-        OpenDevice.of(NullEngine(replace(device.spec, cores=(number,)), device.first.info))
+        OpenDevice.of(NullEngine(replace(device.spec, cores=(number,)), device.engine.info))
         for number, device in enumerate(devices([1] * 3))
     ]
     with ProfileStore(tmp_path) as store:
@@ -69,7 +69,7 @@ def test_cores_that_share_a_memory_read_slower_together(
         readings = found(opened).readings()
         assert calls == [3, 1], "once for all places and once for equal ones"
         assert found(opened).readings() == readings and len(calls) == 2
-    places = {device.first.place for device in opened} if expected is not None else set()
+    places = {device.engine.place for device in opened} if expected is not None else set()
     assert readings == dict.fromkeys(places, expected)
 
 

@@ -64,7 +64,7 @@ told = pytest.mark.usefixtures("told_clock")
 def null(number: int, memory: str = MAIN) -> tuple[Device, EngineInfo]:
     """What a null engine is opened on."""
     info = EngineInfo("null", memory=memory)
-    return Device(f"null:{number}", "null", (info,)), info
+    return Device(f"null:{number}", "null", info), info
 
 
 HERE = NullEngine(*null(0))
@@ -214,7 +214,7 @@ class _Changing:
 def another() -> tuple[Device, EngineInfo]:
     """Engines of another version are not written alike: they hand blocks on if these are filled."""
     info = EngineInfo("null", version="another")
-    return Device("null:1", "null", (info,)), info
+    return Device("null:1", "null", info), info
 
 
 @told

@@ -82,7 +82,7 @@ def test_only_what_decides_is_measured_and_compiled(store: ProfileStore, cache: 
     assert bases(second) == {"predicted": CONVS, "measured": 1}
     assert second[f"c{CONVS}"][1] == "measured"
     assert [name for name in engine.compiled if name.startswith("c")] == [f"c{CONVS}"]
-    launch_s = store.read(engine.device.key("null"))["launch"].seconds
+    launch_s = store.read(engine.device.key)["launch"].seconds
     for name, (seconds, _) in second.items():
         here, before = seconds - launch_s, first[name][0] - launch_s
         assert here == pytest.approx(before * 100 / 64, rel=0.02, abs=2 * launch_s)
@@ -100,9 +100,9 @@ def test_what_was_measured_once_is_known(store: ProfileStore, cache: Cache) -> N
 def test_predictions_are_not_stored(store: ProfileStore, cache: Cache) -> None:
     engine = Clocked()
     profile(chain(8), engine, store, cache)
-    before = store.read(engine.device.key("null"))
+    before = store.read(engine.device.key)
     profile(chain(10), engine, store, cache)
-    after = store.read(engine.device.key("null"))
+    after = store.read(engine.device.key)
     assert len(after) == len(before) + 1
     assert {s: after[s] for s in before} == before
 
@@ -125,7 +125,7 @@ def test_another_predictor_is_asked_with_what_it_needs(store: ProfileStore, cach
     found = profile(chain(10), engine, store, cache, predictor=certain)
     assert set(found.values()) == {(1.0, "predicted")}
     assert not any(name.startswith("c") for name in engine.compiled)
-    assert {task.key for task in asked} == {engine.device.key("null")}
+    assert {task.key for task in asked} == {engine.device.key}
     assert {task.operators for task in asked} == {"Conv"}
 
 

@@ -41,7 +41,7 @@ def test_runs_of_which_the_host_took_a_part_count_only_if_others_are_too_few(
 ) -> None:
     model, device = load(branches()), OpenDevice.of(Clocked())
     tasks = model.graph.tasks
-    schedule = stepwise(model.graph, {task.name: device.first.place for task in tasks})
+    schedule = stepwise(model.graph, {task.name: device.engine.place for task in tasks})
     part = SweepItem(tasks, Compiler(model, cache).compile(schedule, [device]))
     effort = Effort(warm_up=0, least=3, most=RUNS, stable=-1.0)
     told: list[int] = []

@@ -48,8 +48,8 @@ def random_case(seed: int) -> tuple[Schedule, CostTable, System]:
     cost = CostTable(tasks, {place: float(rng.uniform(0, 1e-4)) for place in places})
     links = tuple(
         Link(
-            a,
-            b,
+            Place(a, "null"),
+            Place(b, "null"),
             float(rng.uniform(0, 1e-3)),
             float(rng.uniform(1e6, 1e9)),
             str(rng.choice(["source", "target", "none"])),
@@ -63,7 +63,7 @@ def random_case(seed: int) -> tuple[Schedule, CostTable, System]:
 
 def null_plan(schedule: Schedule, cache: Cache) -> tuple[CompiledPlan, list[OpenDevice]]:
     specs = [Device(n, "null") for n in ("null:0", "null:1")]
-    devices = [OpenDevice.of(NullEngine(spec, spec.engines[0])) for spec in specs]
+    devices = [OpenDevice.of(NullEngine(spec, spec.engine)) for spec in specs]
     return Compiler(MODEL, cache).compile(schedule, devices), devices
 
 
@@ -83,7 +83,7 @@ def test_simulator_and_executor_agree_to_the_last_digit(
 def reference(number: int, memory: str = MAIN) -> tuple[Device, EngineInfo]:
     """What a reference engine is opened on."""
     info = EngineInfo("reference", memory=memory)
-    return Device(f"reference:{number}", "reference", (info,)), info
+    return Device(f"reference:{number}", "reference", info), info
 
 
 class Elsewhere(ReferenceEngine):
@@ -327,7 +327,7 @@ def test_split_tasks_run_on_two_devices(kind: str, axis: int, cache: Cache) -> N
         else:
             order[names[0]].append(Piece(task.name, whole))
     assert sum(map(len, order.values())) > len(graph.tasks) + 5
-    plan = hand_made(graph, order, devices[0].first.info.name)
+    plan = hand_made(graph, order, devices[0].engine.info.name)
     verify_plan(plan, graph, System(tuple(d.spec for d in devices)))
     feeds = random_inputs(graph)
     compiled = Compiler(MODEL, cache).compile(derive(plan, graph), devices)

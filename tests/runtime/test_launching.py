@@ -60,7 +60,7 @@ def compiled(cache: Cache, devices: Sequence[OpenDevice], by_turns: bool = True)
         order[names[number % 2]].append(graph.whole_piece(task))
     schedule = derive(hand_made(graph, order, "reference"), graph)
     if not by_turns:
-        schedule = stepwise(graph, {task.name: devices[-1].first.place for task in graph.tasks})
+        schedule = stepwise(graph, {task.name: devices[-1].engine.place for task in graph.tasks})
     return Compiler(MODEL, cache).compile(schedule, devices)
 
 
@@ -158,7 +158,7 @@ def test_a_segment_without_outputs_ends_behind_those_before_it(
     exp, pool = map(graph.whole_piece, graph.tasks)
     ours = [Piece(exp.task, exp.region.with_axis(2, *rows)) for rows in ((0, 4), (4, 5))]
     theirs = [Piece(pool.task, pool.region.with_axis(2, i, i + 1)) for i in range(2)]
-    places = {ahead.place: tuple(ours), devices[0].first.place: tuple(theirs)}
+    places = {ahead.place: tuple(ours), devices[0].engine.place: tuple(theirs)}
     plan = Plan.of_places(graph.fingerprint, places, Provenance("by hand"))
     made = Compiler(model, cache).compile(in_steps(plan, graph), devices)
     assert not made.modules[1].outputs
@@ -213,19 +213,18 @@ def test_a_run_can_be_cancelled_when_all_of_it_is_launched(
         assert right(executor.run(FEEDS))
 
 
-def test_spans_of_a_device_with_two_engines_do_not_overlap(cache: Cache) -> None:
-    infos = (EngineInfo("reference"), EngineInfo("elsewhere", memory="elsewhere"))
-    both = Device("ahead:1", "ahead", infos)
+def test_spans_of_devices_that_share_a_processor_do_not_overlap(cache: Cache) -> None:
     near, far = AheadEngine(1, longest_s=5e-3), Elsewhere()
-    near.device = far.device = both
-    near.info, far.info = infos
+    near.info, far.info = EngineInfo("reference"), EngineInfo("elsewhere", memory="elsewhere")
+    for engine in (near, far):
+        engine.device = Device("ahead:1", "ahead", engine.info)
     other = ReferenceEngine(*reference(0))
-    devices = [OpenDevice.of(near, far), OpenDevice.of(other)]
+    devices = [OpenDevice.of(engine) for engine in (near, far, other)]
     places, random = [near.place, far.place, other.place], np.random.default_rng(0)
     for _ in range(10):
         array_of = {task.name: places[random.integers(3)] for task in MODEL.graph.tasks}
         plan = Compiler(MODEL, cache).compile(stepwise(MODEL.graph, array_of), devices)
-        recorder = RealRecorder(plan, [d.spec.name for d in devices])
+        recorder = RealRecorder(plan, ["ahead:1", other.device.name])
         with Executor(plan, devices) as executor:
             assert right(executor.run(FEEDS, recorder))
         check_rows(recorder.trace())
@@ -234,7 +233,7 @@ def test_spans_of_a_device_with_two_engines_do_not_overlap(cache: Cache) -> None
 def test_executors_of_one_opencl_device_keep_their_order_while_one_is_traced(cache: Cache) -> None:
     """Traced kernels have a queue of their own."""
     (device,) = open_devices([opencl_name()], opencl_options(), cache.root)
-    plan, place = compiled_on(cache, device), device.first.place
+    plan, place = compiled_on(cache, device), device.engine.place
     answers: dict[bool, list[bool]] = {True: [], False: []}
 
     def work(executor: Executor, traced: bool) -> None:
@@ -261,7 +260,7 @@ def test_executors_of_one_opencl_device_keep_their_order_while_one_is_traced(cac
 
 def test_an_opencl_device_rests_when_it_has_ended_all(cache: Cache) -> None:
     (device,) = open_devices([opencl_name()], opencl_options(), cache.root)
-    engine, module = device.first, products(range(3), 1024)
+    engine, module = device.engine, products(range(3), 1024)
     inputs = {t.name: engine.allocate(t) for t in module.inputs}
     outputs = {t.name: engine.allocate(t) for t in module.outputs}
     bound: Any = engine.compile(module).bind(inputs, outputs)
@@ -294,5 +293,5 @@ def test_arrays_of_the_caller_are_only_read(cache: Cache) -> None:
 
 def compiled_on(cache: Cache, device: OpenDevice) -> CompiledPlan:
     """All tasks on one device, each a segment of its own."""
-    schedule = stepwise(MODEL.graph, {t.name: device.first.place for t in MODEL.graph.tasks})
+    schedule = stepwise(MODEL.graph, {t.name: device.engine.place for t in MODEL.graph.tasks})
     return Compiler(MODEL, cache).compile(schedule, [device])

@@ -148,7 +148,7 @@ def drawn(
     def equal(data: st.DataObject) -> None:
         model = data.draw(networks(filters))
         names = [d.spec.name for d in devices]
-        engines = {d.spec.name: d.first.info.name for d in devices}
+        engines = {d.spec.name: d.engine.info.name for d in devices}
         check(model, devices, data.draw(split_plans(model.graph, names, engines)), tolerance)
 
     equal()
@@ -203,7 +203,7 @@ def test_opencl_beside_onnx_runtime(
 def test_feature_maps_cross_between_engines_as_they_lie(cache: Cache) -> None:
     """Split by channels, ONNX Runtime and OpenCL on cores write one buffer in common blocks."""
     devices = open_devices([f"cpu:{CORES[0]}", opencl_name()], opencl_options(), cache.root)
-    ours, theirs = (device.first.dialect.block for device in devices)
+    ours, theirs = (device.engine.dialect.block for device in devices)
     if ours != theirs:
         pytest.skip(f"blocks of {ours} and {theirs} channels: nothing is in common")
     convs = [
@@ -219,13 +219,13 @@ def test_feature_maps_cross_between_engines_as_they_lie(cache: Cache) -> None:
     for task in graph.tasks:
         for own, half in zip(order.values(), halves(graph, task, 1, ours), strict=True):
             own.append(Piece(task.name, half))
-    places = {d.first.place: tuple(order[d.spec.name]) for d in devices}
+    places = {d.engine.place: tuple(order[d.spec.name]) for d in devices}
     plan = Plan.of_places(graph.fingerprint, places, Provenance("by hand"))
     compiled = Compiler(model, cache).compile(derive(plan, graph), devices)
     inner = [m for m in compiled.modules if not {"t0", "t6"} & names_of(m)]
     assert len(inner) == 8 and all({*m.layouts.values()} == {blocks_of(ours)} for m in inner)
     assert not any("Reorder" in kind for m in inner for kind in m.operators)
-    arch = devices[1].first.arch  # type: ignore[attr-defined]
+    arch = devices[1].engine.arch  # type: ignore[attr-defined]
     from coexec.engines.kernels.building import build as build_kernels
 
     kernels = [
@@ -263,12 +263,12 @@ def joined_with_gaps(block: int) -> Model:
 @pytest.mark.parametrize("first", [0, 1])
 def test_gaps_between_channels_do_not_cross_to_another_engine(first: int, cache: Cache) -> None:
     devices = open_devices([f"cpu:{CORES[0]}", opencl_name()], opencl_options(), cache.root)
-    model = joined_with_gaps(max(devices[0].first.dialect.block, 8))
+    model = joined_with_gaps(max(devices[0].engine.dialect.block, 8))
     graph = model.graph
     order: dict[int, list[Piece]] = {0: [], 1: []}
     for task in graph.tasks:
         order[first if task.name != "last" else 1 - first].append(graph.whole_piece(task))
-    places = {devices[i].first.place: tuple(pieces) for i, pieces in order.items()}
+    places = {devices[i].engine.place: tuple(pieces) for i, pieces in order.items()}
     plan = Plan.of_places(graph.fingerprint, places, Provenance("by hand"))
     check(model, devices, plan, 1e-4)
 
@@ -277,7 +277,7 @@ def test_gaps_between_channels_do_not_cross_to_another_engine(first: int, cache:
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_channels_behind_gaps_are_cut_in_the_models_layout(blocks: int) -> None:
     devices = open_devices([f"cpu:{core}" for core in CORES])
-    block = max(devices[0].first.dialect.block, 8)
+    block = max(devices[0].engine.dialect.block, 8)
     model = joined_with_gaps(block)
     graph, names = model.graph, [d.spec.name for d in devices]
     order: dict[str, list[Piece]] = {name: [] for name in names}
@@ -309,7 +309,7 @@ def gated_with_gaps(block: int) -> Model:
 @pytest.mark.parametrize("there", ["joined", "gate", "gated", "gate joined"])
 def test_channels_that_fill_blocks_cross_to_nobody(there: str) -> None:
     devices = open_devices([f"cpu:{core}" for core in CORES])
-    model = gated_with_gaps(max(devices[0].first.dialect.block, 8))
+    model = gated_with_gaps(max(devices[0].engine.dialect.block, 8))
     graph, names = model.graph, [d.spec.name for d in devices]
     order: dict[str, list[Piece]] = {name: [] for name in names}
     for task in graph.tasks:
@@ -321,7 +321,7 @@ def test_channels_that_fill_blocks_cross_to_nobody(there: str) -> None:
 @pytest.mark.parametrize("axis", [1, 2])
 def test_a_part_that_fills_blocks_is_cut(axis: int) -> None:
     devices = open_devices([f"cpu:{core}" for core in CORES])
-    block = max(devices[0].first.dialect.block, 8)
+    block = max(devices[0].engine.dialect.block, 8)
     model = gated_with_gaps(block)
     graph, names = model.graph, [d.spec.name for d in devices]
     order: dict[str, list[Piece]] = {name: [] for name in names}

@@ -45,7 +45,7 @@ def compared(
     model = load(proto)
     options = opencl_options() if "opencl" in device else {}
     devices: tuple[OpenDevice, ...] = open_devices([device], options)
-    segments = pieces(model.graph, [devices[0].first.place])
+    segments = pieces(model.graph, [devices[0].engine.place])
     check = TaskCheck(Compiler(model, Cache(cache)), devices, segments)
     found = list(check.compare(random_inputs(model.graph) | (feeds or {})))
     devices[0].close()
@@ -137,7 +137,7 @@ def test_a_module_is_text_in_the_operators_of_its_engine(tmp_path: Path) -> None
     check = TaskCheck(
         Compiler(model, Cache(tmp_path)),
         devices,
-        whole_tasks(model.graph, [devices[0].first.place]),
+        whole_tasks(model.graph, [devices[0].engine.place]),
     )
     assert text_of(check._reference()["stem"]).splitlines() == [
         "graph segment_0 (x: 1x3x8x8)",

@@ -67,7 +67,7 @@ class FarReference(Elsewhere):
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A random plan for two devices of two engines each."""
+    """A random plan for two processors with two devices each."""
 
     schedule: Schedule
     cost: CostTable
@@ -79,20 +79,19 @@ class Planned:
         rng = np.random.default_rng(seed)
         graph = MODEL.graph
         devices = tuple(
-            Device(name, "null", tuple(EngineInfo(f"in {m}", memory=m) for m in memories))
+            Device(name, "null", EngineInfo(f"in {memory}", memory=memory))
             for name, memories in MEMORIES.items()
+            for memory in memories
         )
-        places = [place for device in devices for place in device.places]
+        places = [device.place for device in devices]
         seconds = {p: {t.name: float(rng.uniform(1e-4, 1e-2)) for t in graph.tasks} for p in places}
         links = tuple(
             Link(
-                a.device,
-                b.device,
+                a,
+                b,
                 0.0 if busy else float(rng.uniform(0, 1e-3)),
                 float(rng.uniform(1e6, 1e8)),
                 busy or str(rng.choice(["source", "target", "none"])),  # type: ignore[arg-type]
-                a.engine,
-                b.engine,
             )
             for a in places
             for b in places
@@ -100,7 +99,7 @@ class Planned:
         )
         pieces = [graph.whole_piece(task) for task in graph.tasks]
         array_of = {piece: places[rng.integers(len(places))] for piece in pieces}
-        order = {d.name: tuple(p for p in pieces if array_of[p].device == d.name) for d in devices}
+        order = {n: tuple(p for p in pieces if array_of[p].device == n) for n in MEMORIES}
         engine_of = {piece: place.engine for piece, place in array_of.items()}
         plan = Plan(graph.fingerprint, order, engine_of, Provenance("at random"))
         schedule = derive(plan, graph, tensor_caching)
@@ -116,7 +115,7 @@ class Planned:
         far: Callable[[Device, EngineInfo], OpenEngine] = Far,
     ) -> list[OpenDevice]:
         return [
-            OpenDevice.of(*((near if e.memory == MAIN else far)(d, e) for e in d.engines))
+            OpenDevice.of((near if d.engine.memory == MAIN else far)(d, d.engine))
             for d in self.system.devices
         ]
 
@@ -260,8 +259,7 @@ def test_the_executor_does_and_waits_for_what_is_simulated(kept: Cache, seed: in
     devices = planned.open(Held, HeldFar)
     turns = Turns(simulated, Compiler(MODEL, kept).compile(planned.schedule, devices))
     for device in devices:
-        for info in device.spec.engines:
-            device.engine(info.name).turns = turns
+        device.engine.turns = turns  # type: ignore[attr-defined]
     _, trace = executed(planned, devices, False, lambda c: InOrder(c, simulated, turns), kept)
     for kind in ("compute", "transfer", "layout", "wait"):
         assert of_kind(trace, kind) == of_kind(simulated, kind), kind
@@ -306,7 +304,7 @@ def test_transfers_of_the_caller_are_spans(tensor_caching: bool, kept: Cache) ->
     copied = trace.of("transfer")
     up = {(s.tensor, s.size_bytes, s.name) for s in copied if s.source is None}
     readers = [s for s in planned.schedule.segments for name, _ in s.reads if name in FEEDS]
-    memories = {planned.system.memory(s.place): s.device for s in readers}
+    memories = {planned.system.at[s.place].memory: s.device for s in readers}
     far = {device for memory, device in memories.items() if memory.name != MAIN}
     assert far and up == {
         (name, array.nbytes, f"{name}: caller -> {device}")

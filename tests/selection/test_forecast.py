@@ -88,12 +88,12 @@ def device(name: str) -> Device:
     cores, _, engine = name.partition(":")[2].partition("/")
     first, _, last = cores.partition("-")
     if name.startswith("gpu"):
-        return Device("gpu:0", "gpu", (OPENCL,))
+        return Device("gpu:0", "gpu", OPENCL)
     if first == "9":
         raise DeviceError("there is no core 9")
     info = OPENCL if engine == "opencl" else ORT
     numbers = tuple(range(int(first), int(last or first) + 1))
-    return Device(name.partition("/")[0], "cpu", (info,), numbers)
+    return Device(name.partition("/")[0], "cpu", info, numbers)
 
 
 class Machine:
@@ -117,7 +117,7 @@ class Machine:
         spec, tensors = device(name), self.graph.tensors
         with ProfileStore(self.folder) as store:
             store.write(
-                spec.key(spec.engines[0].name),
+                spec.key,
                 {
                     f"{task.signature} | Sum": Measurement(
                         seconds,
@@ -179,7 +179,7 @@ def test_a_measured_handover_counts(tmp_path: Path) -> None:
     machine = Machine(tmp_path, GRAPH)
     machine.profile("cpu:0-3", 1e-3)
     before_s = machine.of("cpu:0-3", "cpu:4-7")
-    key = device("cpu:0-3").key("onnxruntime")
+    key = device("cpu:0-3").key
     with ProfileStore(tmp_path) as store:
         store.write(f"{key} -> {key}", {"handover, awake": Measurement(3e-6, 0.0, 1)})
     machine.forecasts.forget()
@@ -204,10 +204,10 @@ def test_a_trained_predictor_needs_no_measurement(
     engine = NullEngine(spec, spec.engines[0])
     monkeypatch.setattr(
         "coexec.selection.forecast.open_device",
-        lambda spec: OpenDevice.of(NullEngine(spec, spec.engines[0])),
+        lambda spec: OpenDevice.of(NullEngine(spec, spec.engine)),
     )
     terms = tuple(describe(engine)(GRAPH.tasks[0].operators, GRAPH.tensors, "").terms)
     units: Mapping[str, KernelUnits] = {"Sum": KernelUnits({"launch": 5e-3}, terms, 0.1)}
     with ProfileStore(tmp_path) as store:
-        store.write_predictor(device("cpu:0-3").key("onnxruntime"), to_json(units))
+        store.write_predictor(device("cpu:0-3").key, to_json(units))
     assert machine.of("cpu:4-7") == pytest.approx(3 * 5e-3)

@@ -62,12 +62,12 @@ class Machine:
         graph, devices = work.graph, [device.spec for device in work.devices]
         assert work.settings.progress is not None
         with ProfileStore(work.cache.root) as store:
-            for spec in {spec.key("onnxruntime"): spec for spec in devices}.values():
+            for spec in {spec.key: spec for spec in devices}.values():
                 for step in range(20):
                     self.now_s += self.profile_s / 20
                     work.settings.progress(f"{spec.name}: tasks", step, 20)
                 store.write(
-                    spec.key("onnxruntime"),
+                    spec.key,
                     {
                         f"{task.signature} | X": Measurement(
                             self.seconds(spec),
@@ -81,10 +81,9 @@ class Machine:
                 )
         self.profiled.append(work.names)
         tasks_s = {
-            spec.places[0]: {task.name: self.seconds(spec) for task in graph.tasks}
-            for spec in devices
+            spec.place: {task.name: self.seconds(spec) for task in graph.tasks} for spec in devices
         }
-        links = (Link(a.name, b.name, HANDOVER_S) for a, b in permutations(devices, 2))
+        links = (Link(a.place, b.place, HANDOVER_S) for a, b in permutations(devices, 2))
         return CostTable(tasks_s), System(tuple(devices), tuple(links))
 
     def race(self, plans: PlanRace) -> None:

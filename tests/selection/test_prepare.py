@@ -36,7 +36,7 @@ def test_a_refusal_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
 def test_a_task_that_does_not_compile_costs_that_task_and_not_the_plan(tmp_path: Path) -> None:
     other = "reference:0"
     work = PlanningContext(branches(), Settings([CPU, other], cache=tmp_path))
-    engine = work.devices[1].first
+    engine = work.devices[1].engine
     compile_any = engine.compile
 
     def compile_no_pool(module: Module) -> Program:
@@ -51,7 +51,7 @@ def test_a_task_that_does_not_compile_costs_that_task_and_not_the_plan(tmp_path:
     seconds = prepared.cost.tasks_s[engine.place]
     assert [name for name, each in seconds.items() if each == math.inf] == [pool.name]
     assert {place for task, place in prepared.plan.place_of.items() if task.task == pool.name} == {
-        work.devices[0].first.place
+        work.devices[0].engine.place
     }
     with work.start(prepared) as runner:
         assert runner.run(next(work.model.candidates()))

@@ -44,9 +44,10 @@ X = np.random.default_rng(0).standard_normal((1, 3, 20, 20)).astype(np.float32)
 
 
 QUICK_CHILD = f"""{PROGRAM}
+from coexec.processes import Parent
 from coexec.selection import background
 background._PATIENCE_S = 1.0
-background._serve()
+background.serve(Parent())
 """
 
 
@@ -59,10 +60,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlanSelector, "limits", AT_ONCE)
     usual = processes.command
 
-    def command(module: str, *words: str) -> list[str]:
-        if module == "coexec.selection.background":
+    def command(target: str) -> list[str]:
+        if target == "coexec.selection.background:serve":
             return [sys.executable, "-P", "-c", QUICK_CHILD]
-        return usual(module, *words)
+        return usual(target)
 
     monkeypatch.setattr(processes, "command", command)
 

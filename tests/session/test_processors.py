@@ -46,7 +46,7 @@ def test_a_process_that_may_use_one_core_gets_no_threads_on_others() -> None:
     os.sched_setaffinity(0, {core})
     try:
         (device,) = open_devices([f"cpu:{core}"], {})
-        session = device.first.own_session(branches())
+        session = device.engine.own_session(branches())
         new = set(os.listdir("/proc/self/task")) - before
         assert session is not None
         time.sleep(_BEGUN_S)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coexec.hardware.hardware import Busy, Link, System
+from coexec.hardware.hardware import Busy, Link, Place, System
 from coexec.plan.derive import derive
 from coexec.plan.schedule import Schedule
 from coexec.problem.fusion import Evaluator, Launch, Queues, fuse, queues_of, solution_of
@@ -101,7 +101,7 @@ class Told:
     @cached_property
     def device(self) -> list[int]:
         """By launch."""
-        return [self.problem.places.device[place] for place in self.place]
+        return [self.problem.processors[place] for place in self.place]
 
     def end_s(self, i: int) -> float:
         problem, place = self.problem, self.place[i]
@@ -284,12 +284,14 @@ def test_searches_see_the_simulated_makespan(data: st.DataObject) -> None:
 
 
 def two_places(busy: Busy, latency_s: float = 0.0) -> Places:
-    """Two places of one device, linked both ways."""
-    links = [[Link(a, b, latency_s, busy=busy) for b in "AB"] for a in "AB"]
+    """Two devices that share a processor, linked both ways."""
+    links = [
+        [Link(Place(a, "null"), Place(b, "null"), latency_s, busy=busy) for b in "AB"] for a in "AB"
+    ]
     return Places((0, 0), tuple(map(tuple, links)))
 
 
-def test_places_of_a_device_take_turns() -> None:
+def test_devices_that_share_a_processor_take_turns() -> None:
     clock = Clock(two_places("target"), nodes=2)
     assert clock.launch((0,), 0, 2.0) == 2.0
     assert clock.launch((1,), 1, 3.0) == 5.0
@@ -297,7 +299,7 @@ def test_places_of_a_device_take_turns() -> None:
 
 
 @pytest.mark.parametrize("busy, between_s", [("target", 3.0), ("source", 6.0), ("none", 3.0)])
-def test_a_change_of_place_inside_a_device(busy: Busy, between_s: float) -> None:
+def test_a_change_of_device_on_one_processor(busy: Busy, between_s: float) -> None:
     """The device copies for 3 s, before another launch of 1 s, behind it or beside it."""
     clock, move = Clock(two_places(busy, latency_s=1.0), nodes=3), Move((0, 1), 0, 1, 3.0)
     clock.launch((0,), 0, 2.0)

@@ -9,7 +9,7 @@ from coexec.plan.derive import derive
 from coexec.timing.simulate import simulate
 from coexec.timing.trace import Kind, Span, Trace
 from coexec.timing.waits import HAND_OVER, Need, with_waits
-from tests.helpers.graphs import ITEM_BYTES, Busy, make_graph, make_plan, make_system, table
+from tests.helpers.graphs import ITEM_BYTES, Busy, at, make_graph, make_plan, make_system, table
 
 INF = math.inf
 FORK = make_graph({"a": [], "b": ["a"], "c": []}, {"a": 4})
@@ -67,7 +67,10 @@ def test_what_comes_last_is_waited_for() -> None:
 
 def test_a_device_may_wait_before_and_behind_a_copy() -> None:
     graph = make_graph({"a": [], "b": [], "c": ["a", "b"]}, {"a": 2, "b": 10})
-    links = (Link("A", "C", 0, ITEM_BYTES, "target"), Link("B", "C", 0, ITEM_BYTES, "none"))
+    links = (
+        Link(at("A"), at("C"), 0, ITEM_BYTES, "target"),
+        Link(at("B"), at("C"), 0, ITEM_BYTES, "none"),
+    )
     cost = table(graph, {"A": (2, INF, INF), "B": (INF, 1, INF), "C": (INF, INF, 1)})
     system = System(tuple(Device(name, "null") for name in "ABC"), links)
     trace = simulate(derive(make_plan(graph, A="a", B="b", C="c"), graph), cost, system)

@@ -43,7 +43,7 @@ def _text(found: Devices) -> Iterator[Any]:
 
     rows: list[tuple[Any, ...]] = []
     for device in found.clusters:
-        hertz, size_bytes = device.max_frequency_hz, device.engines[0].memory_bytes
+        hertz, size_bytes = device.max_frequency_hz, device.engine.memory_bytes
         frequency = f"{hertz / 1e9:.2f} GHz" if hertz else "not told"
         memory = format_bytes(size_bytes) if size_bytes else "not told"
         rows.append((device.name, len(device.cores), frequency, memory, device.processor))

@@ -91,7 +91,7 @@ def command(
         [task.name for task in graph.tasks],
         {task.name: task.opaque for task in graph.tasks if task.opaque},
         _memory(graph) if memory else None,
-        None if device is None else _support(graph, work.devices[0].first),
+        None if device is None else _support(graph, work.devices[0].engine),
     )
     if facts.device is not None:
         return VerbOutput(facts, _of_device(facts, facts.device))

@@ -102,7 +102,7 @@ def compare(
     """
     if config.devices is not None and config.plan is None and config.planner == AUTO:
         work, schedule, as_given = PlanningContext(source, config), None, False
-        places = [place for device in work.devices for place in device.spec.places]
+        places = [device.spec.place for device in work.devices]
         pieces = whole_tasks(work.graph, places)
     else:
         prepared = prepare(source, config)

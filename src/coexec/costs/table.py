@@ -124,9 +124,9 @@ class CostTable:
         return size_bytes * self.join_byte_s
 
     def transfer_s(self, tensor: str, size_bytes: int, link: Link) -> float:
-        source = Place(link.source, link.source_engine)
-        target = Place(link.target, link.target_engine)
-        return link.copy_s(size_bytes) + self._change_s(tensor, size_bytes, source, target)
+        return link.copy_s(size_bytes) + self._change_s(
+            tensor, size_bytes, link.source, link.target
+        )
 
     def _change_s(self, tensor: str, size_bytes: int, source: Place, target: Place) -> float:
         change = self.layout_changes.get((source, target))

@@ -13,11 +13,11 @@ The docstrings of the classes list what an engine must do and what it may do:
     OpenEngine  must: why_not, compile               may: lower, a memory of its own, launch ahead,
                                                           a session of a whole model, ...
     Program     must: bind
-    Bound       must: run, set_input, set_output     may: launch (`Launchable`), calls of C
-                                                          functions (`Native`, `NativeLaunch`)
+    Bound       must: run, set_input, set_output     may: launch, calls of C functions (`Native`,
+                                                          `NativeLaunch`)
 
 Two of them have defaults: `processors` are the CPU cores, and `why_not` refuses nothing.
-`tests/packages/thirty_lines` is an engine that does what it must, in thirty lines.
+`docs/guides/engine.md` has an engine that does what it must.
 """
 
 from abc import ABC, abstractmethod
@@ -47,7 +47,6 @@ __all__ = [
     "BoxCopy",
     "Engine",
     "InFlight",
-    "Launchable",
     "Native",
     "NativeCall",
     "NativeLaunch",
@@ -57,7 +56,6 @@ __all__ = [
     "OwnSession",
     "Processor",
     "Program",
-    "Timed",
     "aligned_empty",
 ]  # fmt: skip
 
@@ -118,8 +116,9 @@ class BoxCopy(NamedTuple):
 class Bound(Protocol):
     """A program with the tensors that it reads and writes.
 
-    Must: all of these methods. May: `launch`, if its engine has `OpenEngine.launches_ahead`; it is
-    a `Launchable` then.
+    Must: all of these methods. If its engine has `OpenEngine.launches_ahead`, also ``launch()``:
+    that queues the program on the device, behind all earlier work of the device, and returns an
+    `InFlight` or raises ExecutionError.
     """
 
     def run(self) -> None:
@@ -165,20 +164,8 @@ class InFlight(Protocol):
     def span_s(self) -> tuple[float, float]:
         """Start and end of the work on the device, in seconds of `time.perf_counter`.
 
-        Available for work that has ended and that was launched between `Timed.start_timing` and
-        `stop_timing`.
-        """
-        ...
-
-
-class Launchable(Bound, Protocol):
-    """A bound program that the device computes while the launching thread continues."""
-
-    def launch(self) -> InFlight:
-        """Queue the program on the device, behind all earlier work of the device.
-
-        Raises:
-            ExecutionError: the device did not accept it.
+        Available for work that has ended and that was launched between `OpenEngine.start_timing`
+        and `stop_timing`.
         """
         ...
 
@@ -204,7 +191,7 @@ class Native(Protocol):
 
     @property
     def native(self) -> Sequence[NativeCall]:
-        """The calls that do what `Bound.run` does, or `Launchable.launch`, in order. They stay the
+        """The calls that do what `Bound.run` does, or ``launch``, in order. They stay the
         same when other tensors are bound. Empty: it has to be called in Python."""
         ...
 
@@ -215,7 +202,7 @@ class Native(Protocol):
 
 @runtime_checkable
 class NativeLaunch(Native, Protocol):
-    """A `Launchable` program whose launches C functions wait for, too."""
+    """A program whose launches C functions wait for, too."""
 
     @property
     def native_wait(self) -> Sequence[NativeCall]:
@@ -269,7 +256,7 @@ class OpenEngine(ABC):
     * keep tensors in a memory of its own: `allocate`, `upload`, `fill`, `download`. The default
       methods suit engines that compute on arrays in the host's main memory; `alignment` is of those
     * compute while the launching thread continues: `launches_ahead`, with `rests`, `copier`,
-      `Launchable` programs and a clock of its own (`Timed`)
+      programs that `launch`, and a clock of its own: `start_timing`, `stop_timing`
     * run a whole model in a session of its own: `has_own_session`, `own_session`
     * record more details in another engine on the same device: `timed`
     * run opaque tasks (`runs_opaque`), and programs in a forked process (`after_fork`)
@@ -282,9 +269,9 @@ class OpenEngine(ABC):
     alignment: int = 1
     """Bytes. In main memory, an output has to begin at a multiple of this number."""
     launches_ahead: bool = False
-    """Whether its bound programs are `Launchable` from any thread. The device computes them one
-    after the other, outside of the launching thread. Such an engine is `Timed`, too, because only
-    the device can report when it computed."""
+    """Whether its bound programs have a method ``launch``, for any thread. The device computes them
+    one after the other, outside of the launching thread. Such an engine has a clock of its own,
+    because only the device can report when it computed."""
     runs_opaque: bool = False
     """Whether it runs opaque tasks. Its programs then get opaque inputs as the caller feeds them,
     and a `OpaqueValue` for each opaque output."""
@@ -296,7 +283,7 @@ class OpenEngine(ABC):
     def __init__(self, device: Device, info: EngineInfo) -> None:
         """
         Args:
-            device: the processor. ``info`` describes one of its engines.
+            device: the processor; ``info`` describes its engine.
         """
         self.device = device
         self.info = info
@@ -305,7 +292,7 @@ class OpenEngine(ABC):
 
     @property
     def place(self) -> Place:
-        """The device and this engine, as plans name them."""
+        """The identity of the device, as plans name it."""
         return Place(self.device.name, self.info.name)
 
     @cached_property
@@ -424,12 +411,17 @@ class OpenEngine(ABC):
         return np.asarray(tensor)
 
     def timed(self) -> "OpenEngine":
-        """An engine on the same device that is `Timed`, if there is one; by default this one.
-
-        It is for runs that record more details, because it may compute more slowly. It compiles
-        programs of its own. It must not be used after this engine is closed.
-        """
+        """An engine on the same device that records more details and may be slower, if there is
+        one; by default this one. It compiles programs of its own. It must not be used after this
+        engine is closed."""
         return self
+
+    def start_timing(self) -> None:  # noqa: B027 - most engines have no clock
+        """Record kernels, copies and waiting of all later work, if the engine has a clock."""
+
+    def stop_timing(self) -> Sequence[Detail]:
+        """The recorded times, in seconds of `time.perf_counter`. Called when nothing runs."""
+        return ()
 
     def close(self) -> None:  # noqa: B027 - most engines have nothing to give back
         """Release all resources. Programs of a closed engine must not run."""
@@ -497,7 +489,7 @@ class Engine(ABC):
         """Facts about this engine on a device.
 
         Args:
-            device: the processor alone; its engines are not filled in yet.
+            device: the processor alone; its engine is not filled in yet.
             options: an object of `options`.
 
         Raises:
@@ -512,26 +504,13 @@ class Engine(ABC):
         """Start the engine on a device.
 
         Args:
-            device: ``info``, the result of `describe`, is one of its engines.
+            device: ``info``, the result of `describe`, is its engine.
             options: an object of `options`.
             folder: the cache folder for compiled programs and measurements; None: nothing is kept.
 
         Raises:
             DeviceError: it cannot be used.
         """
-
-
-@runtime_checkable
-class Timed(Protocol):
-    """An engine with a clock of its own. It reports kernels, copies and waiting separately."""
-
-    def start_timing(self) -> None:
-        """Record the times of all later work."""
-        ...
-
-    def stop_timing(self) -> Sequence[Detail]:
-        """The recorded times, in seconds of `time.perf_counter`. To be called when nothing runs."""
-        ...
 
 
 def aligned_empty(tensor: Tensor) -> Array:

@@ -3,8 +3,7 @@
 cpu:0-3           cores 0, 1, 2 and 3 as one device
 cpu:0,2           cores 0 and 2
 gpu:0             the first GPU
-cpu:1/opencl      core 1, with this engine only
-cpu:1/opencl+onnxruntime   with these engines; plans that choose no engine use the first one
+cpu:1/opencl      core 1, with this engine
 null:0            computes nothing; for tests
 reference:0       slow, exact; for tests
 """
@@ -31,7 +30,6 @@ __all__ = [
 ]
 
 _CORES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
-_OLD = re.compile(r"gpu:\d+@(?P<cores>[\d,-]+)")
 
 
 class Request(NamedTuple):
@@ -41,8 +39,8 @@ class Request(NamedTuple):
     kind: str
     suffix: str
     """The text behind the colon."""
-    engines: tuple[str, ...]
-    """Names of engines; empty: the first engine that drives the device."""
+    engine: str
+    """Name of an engine; empty: the first engine that drives the device."""
 
 
 def parse(text: str) -> Request:
@@ -51,26 +49,24 @@ def parse(text: str) -> Request:
     Raises:
         DeviceNameError: the name is malformed.
     """
-    old = _OLD.fullmatch(text.strip())
-    if old is not None:
-        raise DeviceNameError(
-            f"device {text!r} is written in the way of an earlier version; it is "
-            f"called cpu:{old['cores']}/opencl now"
-        )
-    device, stroke, engines = text.strip().partition("/")
+    device, stroke, engine = text.strip().partition("/")
     kind, colon, number = device.partition(":")
     if not colon or not kind:
         raise DeviceNameError(
             f"{text!r} is no device; write for example cpu:0-3, gpu:0 or "
             f"cpu:0/opencl; coexec devices lists this machine's"
         )
-    named = tuple(name.strip() for name in engines.split("+")) if stroke else ()
-    if "" in named or len(set(named)) != len(named):
+    if "+" in engine:
+        each = ",".join(f"{device}/{name.strip()}" for name in engine.split("+"))
         raise DeviceNameError(
-            f"device {text!r} does not name its engines, each once; write for "
-            f"example {device}/opencl"
+            f"device {text!r} has several engines; each is a device of its own that shares the "
+            f"processor: write {each}"
         )
-    return Request(device, kind, number, named)
+    if stroke and not engine:
+        raise DeviceNameError(
+            f"device {text!r} does not name its engine; write for example {device}/opencl"
+        )
+    return Request(device, kind, number, engine)
 
 
 def without_engine(text: str) -> str:

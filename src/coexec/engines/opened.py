@@ -1,6 +1,7 @@
-"""A device with the engines that are open on it."""
+"""A device that is opened when it is first needed."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import cached_property
 
 from coexec.engines.base import OpenEngine
 from coexec.errors import DeviceError
@@ -10,61 +11,50 @@ __all__ = ["OpenDevice", "engine_at"]
 
 
 class OpenDevice:
-    """A processor ready to compute. Each of its engines is opened when it is first needed.
+    """A device ready to compute. Its engine is opened when it is first needed."""
 
-    The engines of a device take turns: one thread runs the programs of all of them.
-    """
-
-    def __init__(self, spec: Device, opener: Callable[[str], OpenEngine]) -> None:
-        """``opener``: opens the engine of the device that has this name."""
+    def __init__(self, spec: Device, opener: Callable[[], OpenEngine]) -> None:
+        """``opener``: opens the engine."""
         self.spec = spec
         self._opener = opener
-        self._open: dict[str, OpenEngine] = {}
 
     @classmethod
-    def of(cls, *engines: OpenEngine) -> "OpenDevice":
-        """A device from engines that are already open."""
-        by_name = {engine.info.name: engine for engine in engines}
-        device = cls(engines[0].device, by_name.__getitem__)
-        device._open |= by_name
+    def of(cls, engine: OpenEngine) -> "OpenDevice":
+        """The device of an engine that is already open."""
+        device = cls(engine.device, lambda: engine)
+        assert device.engine is engine
         return device
 
-    @property
-    def first(self) -> OpenEngine:
-        """The engine for plans that choose none."""
-        return self.engine(self.spec.engines[0].name)
-
-    def engine(self, name: str) -> OpenEngine:
-        """One of its engines.
+    @cached_property
+    def engine(self) -> OpenEngine:
+        """Its engine.
 
         Raises:
-            DeviceError: it has no such engine, or the engine cannot be opened.
+            DeviceError: the engine cannot be opened.
         """
-        if name not in self._open:
-            self.spec.engine(name)
-            self._open[name] = self._opener(name)
-        return self._open[name]
+        return self._opener()
 
     def timed(self) -> "OpenDevice":
-        """The device with engines that record more details and may be slower: see
+        """The device with an engine that records more details and may be slower: see
         `OpenEngine.timed`."""
-        return OpenDevice(self.spec, lambda name: self.engine(name).timed())
+        return OpenDevice(self.spec, lambda: self.engine.timed())
 
     def close(self) -> None:
-        for engine in self._open.values():
-            engine.close()
-        self._open.clear()
+        if "engine" in self.__dict__:  # it is open
+            self.engine.close()
+            del self.engine
 
 
-def engine_at(place: Place, devices: Mapping[str, OpenDevice] | Iterable[OpenDevice]) -> OpenEngine:
-    """The engine of a place on one of ``devices``.
+def engine_at(place: Place, devices: Iterable[OpenDevice]) -> OpenEngine:
+    """The engine of one of ``devices``.
 
     Raises:
-        DeviceError: the device is not open, or lacks the engine.
+        DeviceError: the device is not open.
     """
-    by_name = devices if isinstance(devices, Mapping) else {d.spec.name: d for d in devices}
-    if place.device not in by_name:
+    by_place = {device.spec.place: device for device in devices}
+    if place not in by_place:
         raise DeviceError(
-            f"the plan uses {place.device!r}, which is not open; open devices: {', '.join(by_name)}"
+            f"the plan uses {place}, which is not open; open devices: "
+            f"{', '.join(map(str, by_place))}; name it, or make a new plan"
         )
-    return by_name[place.device].engine(place.engine)
+    return by_place[place].engine

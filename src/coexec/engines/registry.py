@@ -3,17 +3,17 @@
 Engines are found through entry points, both coexec's own engines and those of other packages. An
 engine that cannot be imported or breaks the contract of `coexec.engines.base` is left out; the
 reason is reported when a user names it. Engines are tried in a separate process before they are
-used (`coexec.engines.contract_trial`).
+used (`coexec.engines.trial`).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coexec.engines import contract_trial, detect, verdicts
+from coexec.engines import detect, trial
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.names import Request, cores_of, cpu_name, number_of, parse
 from coexec.engines.opened import OpenDevice
@@ -24,9 +24,9 @@ from coexec.hardware.hardware import Device, EngineInfo, System
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["Driven", "broken", "check_options", "describe", "engine_names", "installed",
-           "is_pretended", "kinds", "load_engine", "open_device",
-           "open_devices", "open_untried", "processors"]  # fmt: skip
+__all__ = ["Driven", "broken", "check_options", "describe", "engine_names", "grouped", "installed",
+           "is_pretended", "kinds", "listed", "load_engine", "open_device", "open_devices",
+           "open_engine", "processors", "tried"]  # fmt: skip
 
 _GROUP = "coexec.engines"
 _REFERENCE = "reinstall its package, or leave this engine out"
@@ -111,20 +111,12 @@ def _contract(name: str, what: str) -> Iterator[None]:
 
 
 @cache
-def _working(without: frozenset[str] = frozenset()) -> tuple[Engine, ...]:
-    """The engines that can be imported, in the order of preference of plans.
-
-    Args:
-        without: names of engines that must not be imported.
-    """
+def _working() -> tuple[Engine, ...]:
+    """The engines that can be imported, in the order of preference of plans."""
     engines = []
     for name in engine_names():
-        if name in without:
-            continue
-        try:
+        with suppress(DeviceError):  # it is reported when a user names this engine, and by `broken`
             engines.append(load_engine(name))
-        except DeviceError:
-            continue  # the reason is reported when a user names this engine, and by `broken`
     for engine in engines:
         with suppress(Exception):  # such an engine fails again, with a message, when it is used
             engine.preload()
@@ -145,12 +137,7 @@ def kinds() -> tuple[str, ...]:
     return tuple(dict.fromkeys(kind for engine in _working() for kind in engine.kinds))
 
 
-def processors(
-    kind: str | None = None,
-    fresh: bool = False,
-    without: Collection[str] = (),
-    begin: Callable[[str], None] = lambda engine: None,
-) -> list[Driven]:
+def processors(kind: str | None = None, fresh: bool = False) -> list[Driven]:
     """This machine's processors, or those of one kind, tried with all engines that drive them.
 
     The first trial of an engine or driver takes seconds.
@@ -158,22 +145,38 @@ def processors(
     Args:
         kind: None: all kinds.
         fresh: drop the stored verdicts and try all engines again.
-        without: names of engines that must not be imported.
-        begin: called with the name of an engine before each of its trials.
     """
     if fresh:
-        verdicts.forget()
-    return [_tried(driven, begin) for driven in _listed(kind, without)]
+        trial.forget()
+    return grouped(
+        {
+            engine.name: [tried(engine, processor) for processor in listed(engine, kind)]
+            for engine in _working()
+        }
+    )
 
 
-def _listed(kind: str | None, without: Collection[str] = ()) -> list[Driven]:
-    """The processors as the engines list them, without a trial."""
+def listed(engine: Engine, kind: str | None) -> list[Processor]:
+    """The processors as one engine lists them, without a trial; an unusable CPU if the engine fails
+    to list its CPUs."""
+    found: list[Processor] = []
+    of_kinds = () if kind is None and engine.pretends else engine.kinds
+    for each in (each for each in of_kinds if kind in (None, each)):
+        try:
+            with _contract(engine.name, f"list its processors of kind {each}"):
+                found += list(engine.processors(each))
+        except DeviceError as error:
+            if each == "cpu":
+                found.append(Processor("cpu", detect.processor_name(), unusable=str(error)))
+    return found
+
+
+def grouped(by_engine: Mapping[str, Sequence[Processor]]) -> list[Driven]:
+    """Processors that engines list, in the order of preference of plans, each once."""
     groups: dict[tuple[str, str], dict[str, Processor]] = {}
-    for engine in _working(frozenset(without)):
-        of_kinds = engine.kinds if kind is None else [k for k in engine.kinds if k == kind]
-        for each in () if kind is None and engine.pretends else of_kinds:
-            for processor in _processors(engine, each):
-                groups.setdefault((processor.kind, processor.identity), {})[engine.name] = processor
+    for engine, found in by_engine.items():
+        for processor in found:
+            groups.setdefault((processor.kind, processor.identity), {})[engine] = processor
     counts: dict[str, int] = {}
     rows = []
     for (of_kind, _), by in groups.items():
@@ -183,14 +186,10 @@ def _listed(kind: str | None, without: Collection[str] = ()) -> list[Driven]:
     return rows
 
 
-def broken(without: Collection[str] = ()) -> dict[str, str]:
-    """The reasons by name, for engines that are installed but cannot be imported.
-
-    Args:
-        without: names of engines that must not be imported.
-    """
+def broken() -> dict[str, str]:
+    """The reasons by name, for engines that are installed but cannot be imported."""
     reasons = {}
-    for name in (name for name in engine_names() if name not in without):
+    for name in engine_names():
         try:
             load_engine(name)
         except DeviceError as error:
@@ -198,48 +197,43 @@ def broken(without: Collection[str] = ()) -> dict[str, str]:
     return reasons
 
 
-def _processors(engine: Engine, kind: str) -> Sequence[Processor]:
-    """The processors of one kind that an engine drives; an unusable CPU if the engine fails to list
-    its CPUs."""
-    try:
-        with _contract(engine.name, f"list its processors of kind {kind}"):
-            return list(engine.processors(kind))
-    except DeviceError as error:
-        unusable = Processor("cpu", detect.processor_name(), unusable=str(error))
-        return [unusable] if kind == "cpu" else []
+def tried(engine: Engine, processor: Processor) -> Processor:
+    """A processor with the result of the engine's trial on it."""
+    if not engine.needs_trial or processor.unusable is not None:
+        return processor
+    kind, title = processor.kind, processor.title
+    device = Device(title, kind, processor=title, identity=processor.identity)
+    return replace(processor, unusable=_failure(engine, device))
 
 
-def _tried(driven: Driven, begin: Callable[[str], None] = lambda engine: None) -> Driven:
-    """A processor with the results of its engines' trials."""
-    by = dict(driven.by)
-    for name, processor in driven.by.items():
-        engine = load_engine(name)
-        if engine.needs_trial and processor.unusable is None:
-            begin(name)
-            reason = _failure(engine, driven.name)
-            by[name] = replace(processor, unusable=reason)
-    return replace(driven, by=by)
+def _failure(engine: Engine, device: Device) -> str | None:
+    """The reason why an engine must not be used, and the remedy; None if it passed its trial.
 
-
-def _failure(engine: Engine, processor: str) -> str | None:
-    """The reason why an engine must not be used; None if it passed its trial.
-
-    Args:
-        processor: "gpu:0"; or "cpu" or "cpu:0-3": one trial holds for all cores.
+    One trial holds for all cores. Other processors are distinguished by their identity, as their
+    number depends on the engines that list them.
     """
-    if processor.partition(":")[0] == "cpu":
-        processor = cpu_name(detect.usable_cores()[:1])
+    processor = device.identity or device.processor
+    if device.kind == "cpu":
+        device = _bare(parse(cpu_name(detect.usable_cores()[:1])))
+        processor = device.name
     entry = _entries()[engine.name]
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-    name, version = f"{processor}/{engine.name}", f"{package}, {engine.version}"
-    return contract_trial.unusable(engine.name, name, version, open_untried)
+    version = f"{package}, {engine.version}"
+    facts = {"engine": engine.name, "device": processor, "version": version}
+    failure = trial.failure("coexec.engines.small_model:attempt", engine.name, device, facts=facts)
+    if not failure:
+        return None
+    return (
+        f"engine {engine.name} is unusable on {device.name}: a small model {failure} "
+        f"[{version}]; update or reinstall its package, after which coexec devices --fresh "
+        f"tries it again, or leave the engine out"
+    )
 
 
 def describe(name: str, options: EngineOptions | None = None) -> Device:
-    """The device that ``name`` means on this machine, with its engines.
+    """The device that ``name`` means on this machine, with its engine.
 
-    A name without an engine means the first engine that drives the device. Further engines are not
-    listed, because that would load their libraries.
+    A name without an engine means the first engine that drives the device.
 
     Raises:
         DeviceError: the kind is unknown, the name is malformed, this machine lacks the cores, or an
@@ -252,43 +246,36 @@ def describe(name: str, options: EngineOptions | None = None) -> Device:
             f"{', '.join(kinds())}; coexec devices lists this machine's"
         )
     device = _bare(request)
-    engines = [load_engine(engine) for engine in request.engines] or _first_for(device)
-    infos = tuple(_described(engine, device, options) for engine in engines)
-    for engine in engines:
-        _refuse_failed(engine, device)
-    return replace(device, engines=infos)
+    engine = load_engine(request.engine) if request.engine else _first_for(device)
+    info = _described(engine, device, options)
+    if engine.needs_trial and device.kind in engine.kinds:
+        reason = _failure(engine, device)
+        if reason is not None:
+            raise DeviceError(reason)
+    return replace(device, engine=info)
 
 
-def open_untried(name: str) -> OpenEngine:
-    """An engine on a device, "cpu:0/NAME", opened without a trial. The trial itself calls this.
+def open_engine(name: str, device: Device) -> OpenEngine:
+    """An engine on a processor, opened without a trial. The trial itself calls this.
 
     Raises:
         DeviceError: as `describe` and `open_device`.
     """
-    request = parse(name)
-    device = _bare(request)
-    info = _described(load_engine(*request.engines), device, None)
-    return open_device(replace(device, engines=(info,))).first
+    info = _described(load_engine(name), device, None)
+    return open_device(replace(device, engine=info)).engine
 
 
-def _refuse_failed(engine: Engine, device: Device) -> None:
-    if engine.needs_trial and device.kind in engine.kinds:
-        reason = _failure(engine, device.name)
-        if reason is not None:
-            raise DeviceError(reason)
-
-
-def _first_for(device: Device) -> list[Engine]:
-    """The engine of lowest rank that may drive the device, as a list of at most one.
+def _first_for(device: Device) -> Engine:
+    """The engine of lowest rank that may drive the device.
 
     For devices other than a CPU, working engines come first.
     """
     able = [engine for engine in _working() if device.kind in engine.kinds]
     if device.kind != "cpu":
-        driven = next(_tried(d) for d in _listed(device.kind) if d.name == device.name)
+        driven = next(d for d in processors(device.kind) if d.name == device.name)
         able = [engine for engine in able if engine.name in driven.by]
         able.sort(key=lambda engine: driven.by[engine.name].unusable is not None)
-    return able[:1]
+    return able[0]
 
 
 def _described(engine: Engine, device: Device, options: EngineOptions | None) -> EngineInfo:
@@ -308,7 +295,7 @@ def _described(engine: Engine, device: Device, options: EngineOptions | None) ->
 
 
 def _bare(request: Request) -> Device:
-    """The device of a request, without its engines."""
+    """The device of a request, without its engine."""
     return _cores(request) if request.kind == "cpu" else _numbered(request)
 
 
@@ -320,8 +307,7 @@ def _cores(request: Request) -> Device:
     return Device(
         request.device,
         request.kind,
-        (),
-        cores,
+        cores=cores,
         max_frequency_hz=min(frequencies) if frequencies else None,
         processor=_processor() + (f", capacity {capacity:.3f}" if capacity < 1 else ""),
         features=detect.processor_features(),
@@ -335,18 +321,17 @@ def _processor() -> str:
 
 def _numbered(request: Request) -> Device:
     number_of(request)
-    candidates = _listed(request.kind)
+    candidates = grouped({e.name: listed(e, request.kind) for e in _working()})
     for driven in candidates:
         if driven.name == request.device:
             identity = next(iter(driven.by.values())).identity
-            return Device(
-                request.device, request.kind, (), processor=driven.title, identity=identity
-            )
-    listed = ", ".join(f"{d.name} ({d.title})" for d in candidates) or "none"
+            title, kind = driven.title, request.kind
+            return Device(driven.name, kind, processor=title, identity=identity)
+    titles = ", ".join(f"{d.name} ({d.title})" for d in candidates) or "none"
     missing = "" if candidates else "".join(f". {reason}" for reason in _missing(request.kind))
     raise DeviceError(
         f"device {request.device!r} does not exist; this machine's devices of that kind: "
-        f"{listed}{missing}. CPU cores are called cpu:0, cpu:0-3 or, with an engine, cpu:0/opencl; "
+        f"{titles}{missing}. CPU cores are called cpu:0, cpu:0-3 or, with an engine, cpu:0/opencl; "
         f"coexec devices lists all, with what is missing"
     )
 
@@ -360,7 +345,7 @@ def _missing(kind: str) -> list[str]:
         processor.unusable
         for engine in _working()
         if {kind, "cpu"} <= set(engine.kinds)
-        for processor in _processors(engine, "cpu")
+        for processor in listed(engine, "cpu")
         if processor.unusable is not None
     ]
 
@@ -368,16 +353,17 @@ def _missing(kind: str) -> list[str]:
 def open_device(
     spec: Device, options: EngineOptions | None = None, folder: Path | None = None
 ) -> OpenDevice:
-    """The device that ``spec`` describes; its engines are opened when they are first needed.
+    """The device that ``spec`` describes; its engine is opened when it is first needed.
 
     Args:
         folder: the cache folder for compiled programs and measurements; None: nothing is kept.
     """
 
-    def opener(name: str) -> OpenEngine:
+    def opener() -> OpenEngine:
+        name = spec.engine.name
         engine = load_engine(name)
         with _contract(name, f"be opened on {spec.name}"):
-            opened = engine.open(spec, spec.engine(name), parsed(engine, options), folder)
+            opened = engine.open(spec, spec.engine, parsed(engine, options), folder)
         if not isinstance(opened, OpenEngine):
             raise DeviceError(
                 f"engine {name!r} opens {spec.name!r} as a {type(opened).__name__}, "
@@ -394,7 +380,7 @@ def open_devices(
     """Devices that may be used together.
 
     Raises:
-        DeviceError: a name is wrong, or two devices share a core.
+        DeviceError: a name is wrong, or two devices share some of their cores.
     """
     system = System(tuple(describe(name, options) for name in names))
     return tuple(open_device(spec, options, folder) for spec in system.devices)
@@ -418,4 +404,4 @@ def check_options(options: EngineOptions) -> None:
 
 def is_pretended(spec: Device) -> bool:
     """Whether the device has an engine for tests, which uses no real processor."""
-    return any(load_engine(engine.name).pretends for engine in spec.engines)
+    return load_engine(spec.engine.name).pretends

@@ -127,6 +127,6 @@ def machine_facts(devices: Iterable[Device]) -> Mapping[str, str]:
             facts[f"processor of {device.name}"] = device.processor
         if device.max_frequency_hz:
             facts[f"frequency of {device.name}"] = f"{device.max_frequency_hz / 1e9:.2f} GHz"
-        for engine in device.engines:
-            facts[f"{engine.name} of {device.name}"] = f"{engine.version} in {engine.precision}"
+        engine = device.engine
+        facts[f"{engine.name} of {device.name}"] = f"{engine.version} in {engine.precision}"
     return facts

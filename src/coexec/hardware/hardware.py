@@ -22,9 +22,10 @@ MAIN = "main"
 
 
 class Place(NamedTuple):
-    """A device with one of its engines: where a piece is computed."""
+    """The identity of a device in a system: a processor, and the engine that computes there."""
 
     device: str
+    """Name of the processor: "cpu:0-3". Devices with the same one share it."""
     engine: str
 
     def __str__(self) -> str:
@@ -78,14 +79,17 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A processor, or a set of cores, with the engines that may compute on it."""
+    """A processor, or a set of cores, with the engine that computes on it.
+
+    Another engine on the same cores is another device with the same name. Such devices share the
+    processor: they never compute at the same time.
+    """
 
     name: str
-    """As the user writes it: "cpu:0-3", "gpu:0"."""
+    """The processor as the user writes it: "cpu:0-3", "gpu:0"."""
     kind: str
     """The part of the name before the colon: "cpu", "gpu", "null", ..."""
-    engines: tuple[EngineInfo, ...] = (EngineInfo("null"),)
-    """At least one. Planners that choose no engine take the first."""
+    engine: EngineInfo = EngineInfo("null")
     cores: tuple[int, ...] = ()
     """Cores of the host that it occupies; none for a processor of its own."""
     host: str = "localhost"
@@ -100,38 +104,20 @@ class Device:
     power: Power | None = None
     """None: not known."""
 
-    def engine(self, name: str) -> EngineInfo:
-        """The description of one of its engines.
-
-        Raises:
-            DeviceError: the device has no such engine.
-        """
-        for engine in self.engines:
-            if engine.name == name:
-                return engine
-        raise DeviceError(
-            f"device {self.name!r} has no engine {name!r} here, only "
-            f"{', '.join(e.name for e in self.engines)}; write "
-            f"{self.name}/{name}, or make a new plan"
-        )
+    @property
+    def place(self) -> Place:
+        """Its identity. As text, "cpu:1/opencl", a user requests it."""
+        return Place(self.name, self.engine.name)
 
     @property
-    def request(self) -> str:
-        """Text by which a user requests the device with exactly these engines: "cpu:1/opencl"."""
-        return f"{self.name}/{'+'.join(engine.name for engine in self.engines)}"
+    def memory(self) -> Memory:
+        """The memory that holds its tensors."""
+        return Memory(self.host, self.engine.memory)
 
     @property
-    def places(self) -> tuple[Place, ...]:
-        """One place for each engine."""
-        return tuple(Place(self.name, engine.name) for engine in self.engines)
-
-    def memory(self, engine: str) -> Memory:
-        """The memory that holds the tensors of an engine."""
-        return Memory(self.host, self.engine(engine).memory)
-
-    def key(self, engine: str) -> str:
-        """Key of the profile store: equal for two places on which a task takes equally long."""
-        info = self.engine(engine)
+    def key(self) -> str:
+        """Key of the profile store: equal for two devices on which a task takes equally long."""
+        info = self.engine
         hertz = "" if self.max_frequency_hz is None else f" {self.max_frequency_hz / 1e9:.2f} GHz"
         stored = "" if info.precision == "fp32" else f", {info.precision}"
         count = max(1, len(self.cores))
@@ -142,20 +128,16 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A connection from one device or engine to another, in one direction."""
+    """A connection from one device to another, in one direction."""
 
-    source: str
-    """Name of a device."""
-    target: str
+    source: Place
+    target: Place
     sync_latency_s: float = 0.0
     """Seconds from the end of a segment to the start of one that depends on it; no processor is
     busy."""
     bandwidth_bytes_per_s: float = float("inf")
     """Infinite where the tensors of both ends are in one memory."""
     busy: Busy = "target"
-    source_engine: str = ""
-    """Empty: the same for all engines of the source that have no link of their own."""
-    target_engine: str = ""
     media: tuple[str, ...] = ()
     """Resources that can carry no other data meanwhile: the ports of both ends, one Wi-Fi. Links
     with a medium in common take turns. Only for links that keep no processor busy; empty: the link
@@ -168,70 +150,63 @@ class Link:
 
 @dataclass(frozen=True)
 class System:
-    """The devices that a plan may use, and a link for each ordered pair of them.
-
-    The most specific link counts: first the link of the two engines, then a link of one engine with
-    any engine of the other device (the source's engine first), then the link of the two devices.
-    Without a link, data move at no cost.
-    """
+    """The devices that a plan may use, and a link for each ordered pair of them. Without a link,
+    data move at no cost."""
 
     devices: tuple[Device, ...]
     links: tuple[Link, ...] = ()
 
     def __post_init__(self) -> None:
-        names = [d.name for d in self.devices]
-        if not names:
+        if not self.devices:
             raise DeviceError("no device is given; name at least one, for example cpu:0")
         _refuse_twice(self.devices)
         _refuse_shared_cores(self.devices)
         _refuse_shared_pool(self.devices)
         for link in self.links:
             for end in (link.source, link.target):
-                if end not in names:
+                if end not in self.at:
                     raise DeviceError(
-                        f"the link {link.source} -> {link.target} ends at {end!r}, "
-                        f"which is none of {', '.join(names)}"
+                        f"the link {link.source} -> {link.target} ends at {end}, "
+                        f"which is none of {', '.join(map(str, self.places))}"
                     )
 
     @cached_property
+    def at(self) -> Mapping[Place, Device]:
+        """Device by its identity."""
+        return {d.place: d for d in self.devices}
+
+    @cached_property
     def device(self) -> Mapping[str, Device]:
-        """Device by name."""
-        return {d.name: d for d in self.devices}
+        """The first device of each name."""
+        return {d.name: d for d in reversed(self.devices)}
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """The place of each device for planners that choose no engine: the one with its first
-        engine."""
-        return tuple(device.places[0] for device in self.devices)
+        """The identities of the devices, in order."""
+        return tuple(d.place for d in self.devices)
 
     @cached_property
-    def _link(self) -> Mapping[tuple[str, str, str, str], Link]:
-        return {(x.source, x.source_engine, x.target, x.target_engine): x for x in self.links}
+    def processors(self) -> tuple[int, ...]:
+        """By device, the index of its processor in `names`: equal for devices that share it."""
+        return tuple(self.names.index(d.name) for d in self.devices)
+
+    @cached_property
+    def _link(self) -> Mapping[tuple[Place, Place], Link]:
+        return {(link.source, link.target): link for link in self.links}
 
     def link(self, source: Place, target: Place) -> Link:
-        """The link between two places; a link without cost if none is described."""
-        for source_engine in (source.engine, ""):
-            for target_engine in (target.engine, ""):
-                ends = source.device, source_engine, target.device, target_engine
-                if (link := self._link.get(ends)) is not None:
-                    return link
-        return Link(source.device, target.device)
-
-    def memory(self, place: Place) -> Memory:
-        """The memory that holds the tensors of a place."""
-        return self.device[place.device].memory(place.engine)
+        """The link between two devices; a link without cost if none is described."""
+        return self._link.get((source, target)) or Link(source, target)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the devices, in order."""
-        return tuple(d.name for d in self.devices)
+        """Names of the processors, in order. Devices that share a processor have one name."""
+        return tuple(dict.fromkeys(d.name for d in self.devices))
 
     @property
     def fingerprint(self) -> str:
         """A digest of the devices, on which cached plans and profiles depend."""
-        return digest(
-            *((d.name, d.key(e.name), d.memory(e.name)) for d in self.devices for e in d.engines)
-        )
+        return digest(*((d.name, d.key, d.memory) for d in self.devices))
 
     def to_json(self) -> dict[str, Any]:
         """The system as plain lists and dictionaries; inverse of `from_json`."""
@@ -259,15 +234,12 @@ def _finite(link: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_twice(devices: Iterable[Device]) -> None:
-    first: dict[str, Device] = {}
+    first: dict[Place, Device] = {}
     for device in devices:
-        other = first.setdefault(device.name, device)
-        if other is not device:
-            engines = dict.fromkeys(engine.name for d in (other, device) for engine in d.engines)
-            both = f"; {device.name}/{'+'.join(engines)} is one device with both engines"
+        if first.setdefault(device.place, device) is not device:
             raise DeviceError(
-                f"device {device.name!r} is named twice; name each one "
-                f"once{both if len(engines) > 1 else ''}"
+                f"device {device.name!r} with the engine {device.engine.name} is named twice; "
+                f"name each one once"
             )
 
 
@@ -279,36 +251,34 @@ def _refuse_shared_cores(devices: Sequence[Device]) -> None:
             if other != device.name:
                 raise DeviceError(
                     f"devices {other!r} and {device.name!r} share core {core}; two devices "
-                    f"of one plan never share a core: {_cores_apart(devices)}"
+                    f"of one plan share all of their cores or none: {_cores_apart(devices)}"
                 )
 
 
 def _refuse_shared_pool(devices: Sequence[Device]) -> None:
     owner: dict[tuple[str, str], Device] = {}
     for device in devices:
-        for engine in device.engines:
-            if not engine.pool:
-                continue
-            other = owner.setdefault((device.host, engine.pool), device)
-            if other is not device:
-                joined = format_numbers(sorted({*other.cores, *device.cores}))
-                raise DeviceError(
-                    f"devices {other.name!r} and {device.name!r} cannot both use {engine.name} in "
-                    f"one plan: the threads of {engine.pool} compute on one set of cores in a "
-                    f"process; name one device, {device.kind}:{joined}/{engine.name}, or give one "
-                    f"of the two another engine"
-                )
+        engine = device.engine
+        other = owner.setdefault((device.host, engine.pool), device)
+        if engine.pool and other.name != device.name:
+            joined = format_numbers(sorted({*other.cores, *device.cores}))
+            raise DeviceError(
+                f"devices {other.name!r} and {device.name!r} cannot both use {engine.name} in "
+                f"one plan: the threads of {engine.pool} compute on one set of cores in a "
+                f"process; name one device, {device.kind}:{joined}/{engine.name}, or give one "
+                f"of the two another engine"
+            )
 
 
 def _cores_apart(devices: Sequence[Device]) -> str:
-    """Advice for the user in which each core belongs to the smallest device that has it."""
+    """Advice for the user in which each core belongs to the smallest processor that has it."""
     taken: set[tuple[str, int]] = set()
     apart: dict[str, str] = {}
-    for device in sorted(devices, key=lambda d: len(d.cores)):
+    by_name = {device.name: device for device in devices}
+    for device in sorted(by_name.values(), key=lambda d: len(d.cores)):
         own = [core for core in device.cores if (device.host, core) not in taken]
         taken |= {(device.host, core) for core in own}
         if device.cores and not own:
             return f"leave {device.name!r} out, the others have all of its cores"
-        name = f"{device.kind}:{format_numbers(own)}" if own else device.name
-        apart[device.name] = device.request.replace(device.name, name, 1)
-    return f"name {','.join(apart[device.name] for device in devices)}"
+        apart[device.name] = f"{device.kind}:{format_numbers(own)}" if own else device.name
+    return f"name {','.join(f'{apart[d.name]}/{d.engine.name}' for d in devices)}"

@@ -20,7 +20,7 @@ port, or one medium that all machines share, such as Wi-Fi."""
 def machine(name: str, memory_bytes: int | None = None, power: Power | None = None) -> Device:
     """A machine as one device of a system, on a host of the same name."""
     engine = EngineInfo("session", memory_bytes=memory_bytes)
-    return Device(name, "machine", (engine,), host=name, power=power)
+    return Device(name, "machine", engine, host=name, power=power)
 
 
 def connected(
@@ -38,14 +38,14 @@ def connected(
     """
     links = [
         Link(
-            a,
-            b,
+            a.place,
+            b.place,
             latency_s,
-            _between(bandwidth_bytes_per_s, a, b),
+            _between(bandwidth_bytes_per_s, a.name, b.name),
             "none",
-            media=_media(network, a, b),
+            media=_media(network, a.name, b.name),
         )
-        for a, b in permutations([m.name for m in machines], 2)
+        for a, b in permutations(machines, 2)
     ]
     return System(tuple(machines), tuple(links))
 

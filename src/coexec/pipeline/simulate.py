@@ -17,7 +17,7 @@ from statistics import linear_regression
 from coexec.costs.capacity import CapacityCosts
 from coexec.errors import UsageError
 from coexec.graph.graph import Graph
-from coexec.hardware.hardware import Link, Place, System
+from coexec.hardware.hardware import Link, System
 from coexec.pipeline.plan.flow import Action, Computation, Message, actions
 from coexec.pipeline.plan.plan import PipelinePlan
 from coexec.timing.clock import Clock, Move, Places
@@ -214,14 +214,14 @@ class _PipelineClock:
         what = action.what
         if isinstance(what, Computation):
             return cost.seconds(what.machine, what.strip.macs)
-        ends = (self._system.device[name].places[0] for name in (what.source, what.target))
+        ends = (self._system.device[name].place for name in (what.source, what.target))
         return self._system.link(*ends).copy_s(what.size_bytes)
 
 
 def _places(system: System) -> Places:
     """Two places for each machine: one that computes and one that sends messages."""
     rows: list[tuple[Link, ...]] = []
-    ends = [Place(d.name, d.engines[0].name) for d in system.devices for _ in range(2)]
+    ends = [place for place in system.places for _ in range(2)]
     for a in ends:
         rows.append(tuple(system.link(a, b) for b in ends))
     return Places(tuple(range(len(ends))), tuple(rows))

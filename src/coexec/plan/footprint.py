@@ -41,13 +41,12 @@ def verify_memory(placed: Mapping[Piece, Place], graph: Graph, system: System) -
     """
     by_memory: dict[Memory, list[Piece]] = {}
     for piece, place in placed.items():
-        by_memory.setdefault(system.memory(place), []).append(piece)
+        by_memory.setdefault(system.at[place].memory, []).append(piece)
     for memory, pieces in by_memory.items():
         limits = {
-            device.name: engine.memory_bytes
+            device.name: device.engine.memory_bytes
             for device in system.devices
-            for engine in device.engines
-            if device.memory(engine.name) == memory and engine.memory_bytes is not None
+            if device.memory == memory and device.engine.memory_bytes is not None
         }
         if not limits:
             continue

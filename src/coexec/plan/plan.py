@@ -40,11 +40,12 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Plan:
-    """Pieces that each device computes, in order, and the engine of each piece."""
+    """Pieces that each processor computes, in order, and the engine of each piece."""
 
     model: str
     """`Graph.fingerprint` of the model that it was made for."""
     order: Mapping[str, tuple[Piece, ...]]
+    """By processor; devices that share it take turns in this order."""
     engine_of: Mapping[Piece, str]
     provenance: Provenance
     fused: frozenset[Piece] = frozenset()
@@ -63,38 +64,34 @@ class Plan:
         provenance: Provenance,
         fused: frozenset[Piece] = frozenset(),
     ) -> Self:
-        """A plan in which each device uses one engine."""
+        """A plan in which no two devices share a processor."""
         engine_of = {piece: place.engine for place, pieces in order.items() for piece in pieces}
         by_device = {place.device: pieces for place, pieces in order.items()}
         return cls(model, by_device, engine_of, provenance, fused)
 
     @cached_property
     def device_of(self) -> Mapping[Piece, str]:
-        """The device of each piece."""
+        """The processor of each piece."""
         return {piece: device for device, pieces in self.order.items() for piece in pieces}
 
     @cached_property
     def place_of(self) -> Mapping[Piece, Place]:
-        """The device and engine of each piece."""
+        """The device of each piece."""
         return {p: Place(device, self.engine_of[p]) for p, device in self.device_of.items()}
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Places that compute something, grouped by device."""
+        """Devices that compute something, grouped by processor."""
         return tuple(dict.fromkeys(self.place_of.values()))
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """Devices that compute something, in the form of a user's request, with the engines that
-        the plan uses: "cpu:1/opencl"."""
-        engines: dict[str, list[str]] = {}
-        for place in self.places:
-            engines.setdefault(place.device, []).append(place.engine)
-        return tuple(f"{device}/{'+'.join(names)}" for device, names in engines.items())
+        """Devices that compute something, in the form of a user's request: "cpu:1/opencl"."""
+        return tuple(map(str, self.places))
 
     @property
     def used(self) -> tuple[str, ...]:
-        """Devices that compute something."""
+        """Names of the processors that compute something."""
         return tuple(d for d, pieces in self.order.items() if pieces)
 
     def to_json(self) -> str:
@@ -218,8 +215,8 @@ def verify_plan(plan: Plan, graph: Graph, system: System) -> None:
                 f"run with --devices {','.join(plan.used)} or make a new plan"
             )
     for place in plan.places:
-        if place not in system.device[place.device].places:
-            have = ", ".join(str(other) for other in system.device[place.device].places)
+        if place not in system.at:
+            have = ", ".join(str(other) for other in system.at if other.device == place.device)
             raise PlanError(
                 f"the plan computes on {place}, the system has {have}; run with --devices "
                 f"{','.join(map(str, plan.places))} or make a new plan"

@@ -66,7 +66,7 @@ Step = Wait | Copy | Run | Signal
 
 @dataclass(frozen=True)
 class DeviceProgram:
-    """All steps of one device for one request. The engines of the device take turns in them."""
+    """All steps of one processor for one request. Devices that share it take turns in them."""
 
     device: str
     steps: tuple[Step, ...]

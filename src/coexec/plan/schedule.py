@@ -31,7 +31,7 @@ TaskRegion = tuple[str, Region]
 
 @dataclass(frozen=True)
 class Segment:
-    """A maximal run of pieces on one device and engine that is compiled and launched as a unit.
+    """A maximal run of pieces on one device that is compiled and launched as a unit.
 
     A started segment needs nothing more from other devices, and no other device needs its results
     before its end.
@@ -67,7 +67,8 @@ class Transfer:
     """A region of a tensor that one segment makes and a segment on another place reads first.
 
     A tensor moves to a place once and stays until its last reader there, so later readers there
-    have no transfer. Between two engines of one device, it moves if their memories differ.
+    have no transfer. Between devices that share a processor, it moves if their memories
+    differ.
     """
 
     tensor: str

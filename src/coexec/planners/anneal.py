@@ -32,4 +32,5 @@ def solve(problem: Problem, starts: Starts, *, steps: int = 30_000, seed: int = 
     """
     if steps < 1:
         raise UsageError(f"steps is {steps}, but planner anneal needs at least 1")
+    problem.refuse_shared("anneal")
     return annealed(problem, starts(problem)[0], steps, seed=seed, bound_s=problem.bound_s)

@@ -32,7 +32,7 @@ def solve(problem: Problem, *, alpha: float = 1.0, beta: float = 1.0) -> Solutio
 
 @dataclass(eq=False)
 class _TaskQueue:
-    """The queue of a device, and its current task."""
+    """The queue of a processor, and its current task."""
 
     free_s: float = 0.0
     """The time at which the current task ends."""
@@ -47,7 +47,8 @@ class _Scheduling:
     def __init__(self, problem: Problem, alpha: float, beta: float) -> None:
         self._problem = problem
         self._alpha, self._beta = alpha, beta
-        self._workers = [_TaskQueue() for _ in problem.devices]
+        self._workers = {processor: _TaskQueue() for processor in problem.processors}
+        self._worker = [self._workers[processor] for processor in problem.processors]
         self._arrival_s: dict[tuple[int, int], float] = {}
         """By (tensor, device): the time at which the tensor arrives or has arrived there."""
         self._charged_s = [0.0] * len(problem.tasks)
@@ -65,7 +66,7 @@ class _Scheduling:
         self._pop(0.0, ends)
         while ends:
             now_s, task, device = heapq.heappop(ends)
-            self._workers[device].busy = False
+            self._worker[device].busy = False
             for reader in self._problem.successors[task]:
                 self._missing[reader] -= 1
                 if not self._missing[reader]:
@@ -78,7 +79,7 @@ class _Scheduling:
         ends_s: dict[int, float] = {}
         waits_s: dict[int, float] = {}
         for device in able:
-            worker = self._workers[device]
+            worker = self._worker[device]
             start_s = max(worker.free_s, now_s) + worker.queued_s
             ends_s[device] = start_s + problem.latency_s[task][device]
             waits_s[device] = max(0.0, self._transfer_s(task, device) - (start_s - now_s))
@@ -87,7 +88,7 @@ class _Scheduling:
             able,
             key=lambda d: self._alpha * (ends_s[d] - best_s) + self._beta * waits_s[d],
         )
-        worker = self._workers[chosen]
+        worker = self._worker[chosen]
         worker.queue.append(task)
         self._charged_s[task] = problem.latency_s[task][chosen] + waits_s[chosen]
         worker.queued_s += self._charged_s[task]
@@ -115,10 +116,11 @@ class _Scheduling:
                 self._arrival_s[tensor, device] = now_s + link.sync_latency_s + transfer_s
 
     def _pop(self, now_s: float, ends: list[tuple[float, int, int]]) -> None:
-        for device, worker in enumerate(self._workers):
+        for worker in self._workers.values():
             if worker.busy or not worker.queue:
                 continue
-            task = min(worker.queue, key=lambda t: self._absent(t, device, now_s))
+            task = min(worker.queue, key=lambda t: self._absent(t, now_s))
+            device = self.assignment[task]
             worker.queue.remove(task)
             worker.queued_s -= self._charged_s[task]
             there_s = (self._arrival_s.get((t, device), 0.0) for t in self._problem.reads[task])
@@ -128,7 +130,8 @@ class _Scheduling:
             self.sequence.append(task)
             heapq.heappush(ends, (worker.free_s, task, device))
 
-    def _absent(self, task: int, device: int, now_s: float) -> int:
-        """The number of inputs of ``task`` that have not arrived yet."""
+    def _absent(self, task: int, now_s: float) -> int:
+        """The number of inputs of ``task`` that have not arrived yet at its device."""
+        device = self.assignment[task]
         arrivals = (self._arrival_s.get((t, device), 0.0) for t in self._problem.reads[task])
         return sum(arrival_s > now_s for arrival_s in arrivals)

@@ -40,7 +40,8 @@ def schedule(problem: Problem) -> list[Slot]:
     """The slot of each task in the paper's model of time."""
     ranks_s = problem.upward_rank_s
     slots: dict[int, Slot] = {}
-    busy: list[list[Slot]] = [[] for _ in problem.devices]
+    busy_of: dict[int, list[Slot]] = {processor: [] for processor in problem.processors}
+    busy = [busy_of[processor] for processor in problem.processors]  # by device
     for task in sorted(problem.tasks, key=lambda i: (-ranks_s[i], i)):
         options = [
             _earliest(problem, task, device, slots, busy[device]) for device in problem.devices

@@ -16,32 +16,37 @@ def solve(problem: Problem, *, device: str | None = None) -> Solution:
     O(|V| |D|). No paper.
 
     Args:
-        device: the name of the device; by default the fastest one.
+        device: the name of the device, with or without its engine; by default the fastest one.
 
     Raises:
         DeviceError: the system has no such device.
         InfeasibleError: the device, or each of them, cannot run some task.
     """
     system = problem.system
-    if device is not None and device not in system.device:
+    candidates = [
+        number
+        for number, place in enumerate(system.places)
+        if device in (None, place.device, str(place))
+    ]
+    if not candidates:
         raise DeviceError(f"the system has no device {device!r}, only {', '.join(system.names)}")
-    candidates = system.names if device is None else (device,)
-    refused = {name: _refused(problem, name) for name in candidates}
-    able = [name for name in candidates if refused[name] is None]
+    refused = {number: _refused(problem, number) for number in candidates}
+    able = [number for number in candidates if refused[number] is None]
     if not able:
-        reasons = "; ".join(f"{name} does not run {task}" for name, task in refused.items())
+        reasons = "; ".join(
+            f"{system.devices[number].name} does not run {task}" for number, task in refused.items()
+        )
         raise InfeasibleError(
             f"no single device runs all of {problem.graph.name!r}: {reasons}; use a planner that "
             f"combines devices, such as hope_greedy"
         )
-    best = min(able, key=lambda name: alone_s(problem, system.names.index(name)))
-    assignment = [system.names.index(best)] * len(problem.tasks)
-    return Solution(assignment, problem.tasks, options={"device": best})
+    best = min(able, key=lambda number: alone_s(problem, number))
+    name = str(system.places[best]) if problem.shares_processors else system.devices[best].name
+    return Solution([best] * len(problem.tasks), problem.tasks, options={"device": name})
 
 
-def _refused(problem: Problem, name: str) -> str | None:
+def _refused(problem: Problem, device: int) -> str | None:
     """The first task that a device does not run, for messages; None if it runs all."""
-    device = problem.system.names.index(name)
     for task in problem.tasks:
         if problem.latency_s[task][device] == math.inf:
             return f"{problem.graph.tasks[task].name!r} ({problem.graph.tasks[task].kind})"

@@ -61,11 +61,12 @@ def solution_of(problem: Problem, queues: Queues) -> Solution:
 def fused(problem: Problem, solution: Solution) -> Solution:
     """The same plan, with launches fused as long as the makespan does not grow. O(tries |V|).
 
-    Only where nothing is copied between devices. Elsewhere launch overheads are small compared with
-    the rest, and copies for a later task of a launch delay its first task.
+    Only where nothing is copied between devices and none share a processor. Elsewhere launch
+    overheads are small compared with the rest, and copies for a later task of a launch delay its
+    first task.
     """
     evaluator = Evaluator(problem)
-    if not any(problem.launches_s) or evaluator.moves:
+    if not any(problem.launches_s) or evaluator.moves or problem.shares_processors:
         return solution
     queues = queues_of(problem, solution)
     run = evaluator.run(queues)

@@ -1,7 +1,6 @@
 """The planning problem in numbers.
 
-Tasks, tensors and places are indices. Tasks are numbered in topological order. Every device has one
-place today, so planners say "device" for both.
+Tasks, tensors and devices are indices. Tasks are numbered in topological order.
 """
 
 from dataclasses import dataclass
@@ -42,8 +41,32 @@ class Problem(IndexedGraph):
 
     @property
     def devices(self) -> range:
-        """All devices, which are all places."""
+        """All devices."""
         return range(len(self.system.devices))
+
+    @property
+    def processors(self) -> tuple[int, ...]:
+        """By device, the index of its processor. Devices that share one never compute at the same
+        time."""
+        return self.places.processor
+
+    @property
+    def shares_processors(self) -> bool:
+        """Whether devices share a processor."""
+        return len(set(self.processors)) < len(self.devices)
+
+    def refuse_shared(self, planner: str) -> None:
+        """For planners that assume devices which all compute at the same time.
+
+        Raises:
+            InfeasibleError: devices share a processor.
+        """
+        if self.shares_processors:
+            raise InfeasibleError(
+                f"planner {planner} takes one engine for each processor, not "
+                f"{', '.join(map(str, self.system.places))}; leave some out, or use a planner that "
+                f"chooses the engine of each task, such as heft or codl"
+            )
 
     @cached_property
     def parts(self) -> GraphParts:
@@ -57,7 +80,7 @@ class Problem(IndexedGraph):
 
     @cached_property
     def places(self) -> Places:
-        """The places in the form that the clock uses."""
+        """The devices in the form that the clock uses."""
         return places_of(self.system)
 
     @property
@@ -216,4 +239,4 @@ def _holds(system: System, place: Place, size_bytes: int) -> bool:
 
 
 def _memory_bytes(system: System, place: Place) -> int | None:
-    return system.device[place.device].engine(place.engine).memory_bytes
+    return system.at[place].engine.memory_bytes

@@ -96,9 +96,12 @@ def written(problem: Problem, solution: Solution, provenance: Provenance = _NOBO
     """The plan that computes each task or piece on its device, in the order of the sequence."""
     graph = problem.graph
     pieces = solution.pieces or [graph.whole_piece(task) for task in graph.tasks]
-    order: list[list[Piece]] = [[] for _ in problem.devices]
+    order: dict[str, list[Piece]] = {name: [] for name in problem.system.names}
+    engine_of: dict[Piece, str] = {}
     for number in solution.sequence:
-        order[solution.assignment[number]].append(pieces[number])
-    order_of = {place: tuple(own) for place, own in zip(problem.system.places, order, strict=True)}
+        place = problem.system.places[solution.assignment[number]]
+        order[place.device].append(pieces[number])
+        engine_of[pieces[number]] = place.engine
     fused = frozenset(pieces[number] for number in solution.fused)
-    return Plan.of_places(graph.fingerprint, order_of, provenance, fused)
+    by_processor = {name: tuple(own) for name, own in order.items()}
+    return Plan(graph.fingerprint, by_processor, engine_of, provenance, fused)

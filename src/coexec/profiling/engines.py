@@ -32,7 +32,7 @@ _HANDOVER = "handover"
 
 
 class EngineTimes:
-    """Times of the devices' first engines, each measured on first use if it is not in the store."""
+    """Times of the devices, each measured on first use if it is not in the store."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class EngineTimes:
         self._progress = progress
         self._waiting: Waiting = waiting
         self._key, self._fresh = key, fresh
-        self._engines = [device.first for device in devices]
+        self._engines = [device.engine for device in devices]
         self._known: dict[tuple[str, str], float] = {}
 
     def launch_s(self, engine: OpenEngine) -> float:
@@ -78,9 +78,15 @@ class EngineTimes:
         return byte_s
 
     def readings(self) -> Mapping[Place, Reading]:
-        """How CPU cores read weights, by place; empty for a single device, as it gets no parts."""
-        cores = [engine for engine in self._engines if engine.device.cores]
-        if len(self._engines) < 2 or not cores:
+        """How CPU cores read weights, by device; empty for a single processor, as it gets no parts.
+        Of devices that share cores, the first is measured."""
+        processors = {engine.device.name: engine for engine in reversed(self._engines)}
+        cores = [
+            engine
+            for engine in self._engines
+            if engine.device.cores and engine is processors[engine.device.name]
+        ]
+        if len(processors) < 2 or not cores:
             return {}
         name = _named("reading, a byte", self._waiting)
         keys = [self._key(engine) for engine in cores]
@@ -115,7 +121,8 @@ class EngineTimes:
         for a, b in near:
             if names := tensors[a.place, b.place]:
                 changes[a.place, b.place] = LayoutChange(names, *self._layout_change_s(a, b))
-            if names := tensors[b.place, b.place]:
+            names = tensors[b.place, b.place]
+            if names and a.device.name != b.device.name:  # no tensor is divided on one processor
                 before = changes.get((b.place, b.place), LayoutChange(names, 0.0, 0.0))
                 byte_s = max(before.byte_s, self._own_layout_s(b, a))
                 changes[b.place, b.place] = LayoutChange(names, 0.0, byte_s)
@@ -144,13 +151,7 @@ class EngineTimes:
 
     def link(self, source: OpenEngine, target: OpenEngine) -> Link:
         """The measured link: the time to use a result of ``source`` on ``target``."""
-        link = partial(
-            Link,
-            source.device.name,
-            target.device.name,
-            source_engine=source.info.name,
-            target_engine=target.info.name,
-        )
+        link = partial(Link, source.place, target.place)
         if source.memory == target.memory:
             (latency_s,) = self._between(
                 source, target, [_HANDOVER], lambda: [wake_up(source, target, self._waiting)]

@@ -135,7 +135,8 @@ def wake_up(source: OpenEngine, target: OpenEngine, waiting: Waiting) -> Measure
     gaps_s: list[float] = []
     with Executor(compiled, devices, waiting=waiting) as executor:
         for _ in range(_RUNS):
-            recorder = RealRecorder(compiled, [d.spec.name for d in devices])
+            names = dict.fromkeys(device.spec.name for device in devices)
+            recorder = RealRecorder(compiled, list(names))
             executor.run({"v0": np.zeros((_LONG, _LONG), np.float32)}, recorder)
             gaps_s += _gaps_s(recorder.trace().of("compute"))
     return Measurement.of(gaps_s)
@@ -148,7 +149,7 @@ def own_layout(own: OpenEngine, other: OpenEngine, waiting: Waiting) -> Measurem
     The convolutions of a chain are divided in halves by rows. It is the difference between feature
     maps with partly filled blocks and feature maps that fill their blocks.
     """
-    seconds, devices = [], _devices(own, other)
+    seconds, devices = [], [OpenDevice.of(own), OpenDevice.of(other)]
     with _own_cache() as cache:
         for channels in (_CHANNELS, _UNEVEN):
             model = _convolutions(_OWN_HEIGHT, _KERNEL, channels)
@@ -275,7 +276,7 @@ def _extra_s(
     model = _convolutions(height, kernel, channels)
     tasks = [task.name for task in model.graph.tasks]
     places = [source.place, target.place]
-    devices = _devices(source, target)
+    devices = [OpenDevice.of(source), OpenDevice.of(target)]
 
     def spans(turns: Sequence[Place]) -> list[Sequence[Span]]:
         """Spans of each run of a chain on these places in turn, without the first and last four."""
@@ -306,7 +307,8 @@ def _spans(
     compiled: CompiledPlan, devices: Sequence[OpenDevice], waiting: Waiting, graph: Graph
 ) -> list[Sequence[Span]]:
     """Compute spans of each run, without the first runs, which bind programs."""
-    names, feeds = [device.spec.name for device in devices], random_inputs(graph)
+    names = list(dict.fromkeys(device.spec.name for device in devices))
+    feeds = random_inputs(graph)
     runs: list[Sequence[Span]] = []
     with Executor(compiled, devices, waiting=waiting) as executor:
         for _ in range(3 + _RUNS):
@@ -325,13 +327,6 @@ def _own_cache() -> Iterator[Cache]:
             root = stack.enter_context(private_folder())
             never_warn(root)
         yield Cache(root)
-
-
-def _devices(source: OpenEngine, target: OpenEngine) -> list[OpenDevice]:
-    """The devices of two engines; one if both are on the same."""
-    if source.device.name == target.device.name:
-        return [OpenDevice.of(source, target)]
-    return [OpenDevice.of(source), OpenDevice.of(target)]
 
 
 def _products(engines: Sequence[OpenEngine], size: int, fused: int) -> CompiledPlan:

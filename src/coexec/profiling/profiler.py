@@ -111,7 +111,7 @@ class Profiler:
         self._engine_times = EngineTimes(devices, store, waiting, self._key, fresh, self._progress)
 
     def cost(self, compiler: Compiler) -> CostTable:
-        """Seconds of each task of the model on each device, with its first engine.
+        """Seconds of each task of the model on each device.
 
         A task that an engine turns out not to compile counts as one that it does not run.
 
@@ -201,8 +201,8 @@ class Profiler:
 
     @property
     def _engines(self) -> list[OpenEngine]:
-        """The first engine of each device: plans use only these."""
-        return [device.first for device in self._devices]
+        """The engine of each device."""
+        return [device.engine for device in self._devices]
 
     def _first_that_runs(self, task: Task, graph: Graph) -> Place:
         reasons = []
@@ -264,7 +264,7 @@ class Profiler:
         return outlook(tasks.graph, steps, stored, predictor, self._key(tasks.engine), launch_s)
 
     def _key(self, engine: OpenEngine) -> str:
-        return f"{engine.device.key(engine.info.name)}{self._purpose}"
+        return f"{engine.device.key}{self._purpose}"
 
     def _trained_on(self, engine: OpenEngine) -> TrainedPredictor | None:
         key = self._key(engine)

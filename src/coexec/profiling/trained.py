@@ -12,7 +12,7 @@ __all__ = ["trained_predictor", "untrained"]
 
 def trained_predictor(engine: OpenEngine, store: ProfileStore) -> TrainedPredictor | None:
     """The trained predictor; None if there is none for this processor and version of the engine."""
-    texts = store.read_predictor(engine.device.key(engine.info.name))
+    texts = store.read_predictor(engine.device.key)
     if not texts:
         return None
     predictor: TrainedPredictor | None
@@ -26,7 +26,7 @@ def untrained(engines: Iterable[OpenEngine], store: ProfileStore) -> list[str]:
     for engine in engines:
         if trained_predictor(engine, store) is not None:
             continue
-        key, place = engine.device.key(engine.info.name), engine.place
+        key, place = engine.device.key, engine.place
         other_keys = [k for k in store.trained() if f", {engine.info.name} " in k and k != key]
         beside = f" (there is one of {'; '.join(other_keys)}, this is {key})" if other_keys else ""
         lines.append(

@@ -86,7 +86,9 @@ def _within(
 def _system_of(system: System, names: Collection[str]) -> System:
     """The part of a system with some of its devices and the links between these."""
     devices = tuple(device for device in system.devices if device.name in names)
-    links = tuple(each for each in system.links if each.source in names and each.target in names)
+    links = tuple(
+        link for link in system.links if {link.source.device, link.target.device} <= {*names}
+    )
     return replace(system, devices=devices, links=links)
 
 

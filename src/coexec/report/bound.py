@@ -8,9 +8,9 @@ from coexec.units import format_seconds
 
 
 def alone_s(prepared: Prepared, device: str) -> float:
-    """Seconds of all tasks, one after the other, on one device with its first engine."""
+    """Seconds of all tasks, one after the other, on the first device with this name."""
     graph, cost = prepared.graph, prepared.cost
-    place = prepared.system.device[device].places[0]
+    place = prepared.system.device[device].place
     wholes = ((task, graph.output_of(task).whole) for task in graph.tasks)
     return math.fsum(cost.piece_s(graph, task, whole, place) for task, whole in wholes)
 

@@ -214,9 +214,8 @@ class _Gathering:
 
 def _facts(prepared: Prepared, platform: str) -> dict[str, str]:
     engines = {
-        f"engine of {device.name}/{engine.name}": f"{engine.name} {engine.version}".strip()
+        f"engine of {device.place}": f"{device.engine.name} {device.engine.version}".strip()
         for device in prepared.system.devices
-        for engine in device.engines
     }
     return {
         "made": time.strftime("%Y-%m-%d %H:%M"),

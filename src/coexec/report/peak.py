@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coexec.errors import CoexecError
 from coexec.model.main_memory import peak_bytes
 from coexec.model.values import run_session
 from coexec.processes import Child, EndedError, Parent
@@ -55,7 +54,7 @@ def of_onnx_runtime(
 
 
 def _in_a_process(measure: Callable[..., int | None], *arguments: Any) -> int | None:
-    with Child("coexec.report.peak", "measures memory") as child:
+    with Child("coexec.report.peak:serve", "measures memory") as child:
         try:
             peak: int | None = child.ask((measure.__name__, arguments))
         except EndedError:
@@ -87,14 +86,7 @@ def _run_onnx_runtime(path: str, threads: int, feeds: Mapping[str, Any]) -> int 
     return peak_bytes()
 
 
-def _serve() -> None:
-    parent = Parent()
+def serve(parent: Parent) -> None:
+    """Measure as the parent asks."""
     measure, arguments = parent.receive()
-    try:
-        parent.send(globals()[measure](*arguments))
-    except CoexecError as error:
-        parent.send(error)
-
-
-if __name__ == "__main__":
-    _serve()
+    parent.send(globals()[measure](*arguments))

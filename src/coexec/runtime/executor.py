@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from coexec.engines.base import OpenEngine, Timed
+from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.errors import (
     ClosedError,
@@ -117,7 +117,6 @@ class Executor:
         self._callers = _served_by_caller(self._installed)
         self._callers_cores = self._installed.thread_cores(self._callers)
         self._engines: Sequence[OpenEngine] = tuple(self._installed.engines.values())
-        self._timed = [engine for engine in self._engines if isinstance(engine, Timed)]
         self._lock = RunLock()
         self._linked: _Linked | None = None
         self._latest: _Linked | None = None
@@ -192,7 +191,7 @@ class Executor:
             self._forget()
             raise _forked()
         crew.threads.complete()  # a fork from here on ends the loop
-        timed = self._timed if recorder.wants_details() else []
+        timed = self._engines if recorder.wants_details() else []
         for engine in timed:
             engine.start_timing()
         recorder.start(self._callers)
@@ -308,7 +307,7 @@ class Executor:
             self._refuse()
         latest.end()
         self._latest = self._crew = None
-        for engine in self._timed:
+        for engine in self._engines:
             engine.stop_timing()
 
     def close(self) -> None:

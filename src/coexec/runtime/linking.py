@@ -5,12 +5,12 @@ one links again, so late results of threads and devices are written to memory th
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from coexec.arrays import Array, address_of, joined_axes
-from coexec.engines.base import Bound, InFlight, Launchable, Native, NativeLaunch, OpenEngine
+from coexec.engines.base import Bound, InFlight, Native, NativeLaunch, OpenEngine
 from coexec.hardware.hardware import MAIN
 from coexec.plan.program import Copy, DeviceProgram, Run, Signal, Wait, device_programs
 from coexec.plan.schedule import Segment
@@ -301,7 +301,7 @@ class LinkedPlan:
                 yield from _called(copier, copier, index, natively)
         # An engine in Python may compute with NumPy: infinity and NaN are values here, no warnings.
         own_run = np.errstate(all="ignore")(bound.run)
-        run = self._launcher(index, cast(Launchable, bound)) if ahead else own_run
+        run = self._launcher(index, bound) if ahead else own_run
         yield from _called(bound, run, index, natively or launch is None)
         if natively and launch is not None and not ahead:
             yield from self._waiting(index, natively, True)
@@ -317,7 +317,7 @@ class LinkedPlan:
         if launch.checks:
             yield LinkedStep(CallPython(launch.check), index, computes)
 
-    def _launcher(self, index: int, bound: Launchable) -> Callable[[], None]:
+    def _launcher(self, index: int, bound: Any) -> Callable[[], None]:
         def launch() -> None:
             self._in_flight[index] = bound.launch()
 

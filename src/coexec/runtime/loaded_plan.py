@@ -75,7 +75,8 @@ class LoadedPlan:
         return zip(self.compiled.segments, self.compiled.modules, strict=True)
 
     def thread_cores(self, device: str) -> set[int]:
-        """The cores to which the thread of a device is bound, for all of its engines; empty: any.
+        """The cores to which the thread of a processor is bound, for all of its engines; empty:
+        any.
 
         If the engines have no core in common, the first engine decides.
         """

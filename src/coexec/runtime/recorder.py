@@ -53,11 +53,11 @@ class Recorder:
         """
 
     def wants_details(self) -> bool:
-        """Whether `Timed` engines shall record their times, which costs a little."""
+        """Whether engines shall record their times, which costs a little."""
         return False
 
     def add(self, details: Sequence[Detail]) -> None:
-        """Add the times that a `Timed` engine has recorded."""
+        """Add the times that an engine has recorded."""
 
     def trace(self) -> Trace:
         """The records of the latest run."""

@@ -3,8 +3,6 @@
 The other process has the lowest scheduling priority, and it measures only while the program runs no
 request. Its choice is in the cache afterwards. It has memory of its own, so a driver that crashes
 in it does not end the program.
-
-    python -m coexec.selection.background    # reads from its standard input which plan to make
 """
 
 import atexit
@@ -143,7 +141,7 @@ def error_of_planning(job: Job, source: Any, settings: Settings, again: bool) ->
     root = opened_cache(settings.cache).root
     settings = replace(settings, cache=root, progress=None, quiet=None, background=False)
     try:
-        job.child = child = Child("coexec.selection.background", "plans in the background")
+        job.child = child = Child("coexec.selection.background:serve", "plans in the background")
     except ExecutionError as error:
         return ExecutionError(f"{error}; make the session with background=False")
     try:
@@ -180,11 +178,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def _serve() -> None:
+def serve(parent: Parent) -> None:
     """Make the requested plan and send None or the error. Ends when its parent ends."""
     from coexec.selection.prepare import prepare
 
-    parent = Parent()
     source, settings, traffic, again = parent.receive()
     _step_back()
     try:
@@ -206,7 +203,3 @@ def _step_back() -> None:
         os.nice(19)
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
-if __name__ == "__main__":
-    _serve()

@@ -2,8 +2,6 @@
 
 Some engines have one set of threads per process. Two plans with these threads on different cores
 cannot be open in the same process. So another process starts the second plan from the cache.
-
-    python -m coexec.selection.candidate_process    # reads a plan, then commands from stdin
 """
 
 import contextlib
@@ -32,7 +30,7 @@ class RivalProcess:
         Raises:
             CoexecError: the plan does not run there either.
         """
-        self._child = Child("coexec.selection.candidate_process", "runs this plan")
+        self._child = Child("coexec.selection.candidate_process:serve", "runs this plan")
         settings = replace(work.settings, cache=work.cache.root, progress=None, fresh=False)
         try:
             self._child.ask((work.given.source, settings, plan.to_json(), dict(feeds)))
@@ -67,16 +65,11 @@ class RivalProcess:
         self.close()
 
 
-def _serve() -> None:
+def serve(parent: Parent) -> None:
     """Start the plan that the parent sends, then run a turn for each True that it sends."""
-    parent = Parent()
     source, settings, plan, feeds = parent.receive()
-    try:
-        executor = _started(source, settings, Plan.from_json(plan))
-        turn = warm_turn(executor, feeds, settings.mode, settings.rules)
-    except CoexecError as error:
-        parent.send(error)
-        return
+    executor = _started(source, settings, Plan.from_json(plan))
+    turn = warm_turn(executor, feeds, settings.mode, settings.rules)
     parent.send(True)
     with executor:
         while parent.receive():
@@ -89,7 +82,3 @@ def _serve() -> None:
 def _started(source: Any, settings: Settings, plan: Plan) -> Any:
     work = PlanningContext(source, settings)
     return work.start(work.prepared(plan))
-
-
-if __name__ == "__main__":
-    _serve()

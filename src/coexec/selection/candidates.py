@@ -135,7 +135,7 @@ def without_plan(
     planner: str = "",
 ) -> Candidate:
     """The candidate of a configuration for which there is no plan, at least not by ``planner``."""
-    engines = tuple(dict.fromkeys(engine for name in names for engine in parse(name).engines))
+    engines = tuple(dict.fromkeys(engine for name in names if (engine := parse(name).engine)))
     return Candidate(
         names, planner, engines=engines, status=status, reason=reason, expected_s=expected_s
     )

@@ -34,7 +34,7 @@ def configurations(
 def _of_names(names: Sequence[str], rules: Rules) -> list[Configuration]:
     System(tuple(describe(name) for name in names))  # refuses what cannot be used together
     clusters = [name for name in names if parse(name).kind == "cpu"]
-    free = [name for name in clusters if not parse(name).engines]
+    free = [name for name in clusters if not parse(name).engine]
     non_cpu = tuple(name for name in names if name not in clusters)
     named: list[Configuration] = [tuple(names)]
     if len(clusters) > 1 and len(free) == len(clusters):
@@ -98,14 +98,14 @@ def _further(engines: Engines, rules: Rules) -> list[str]:
 
 def _with(engine: str | None, names: Configuration, engines: Engines) -> Configuration:
     """The same devices, with ``engine`` for those that are named without one and for which it is a
-    further engine."""
+    further engine; each device once."""
 
     def named(name: str) -> str:
         processor = "cpu" if parse(name).kind == "cpu" else name
         further = engines.get(processor, ())[1:]
         return f"{name}/{engine}" if engine in further and without_engine(name) == name else name
 
-    return tuple(named(name) for name in names)
+    return tuple(dict.fromkeys(named(name) for name in names))
 
 
 CoreSet = tuple[tuple[int, ...], ...]

@@ -118,7 +118,7 @@ class Candidate:
     def is_plain(self) -> bool:
         """Whether it uses CPU cores only, with their first engine."""
         requests = [parse(name) for name in self.devices]
-        return all(request.kind == "cpu" and not request.engines for request in requests)
+        return all(request.kind == "cpu" and not request.engine for request in requests)
 
     @property
     def rounds(self) -> int:

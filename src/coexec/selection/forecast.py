@@ -159,7 +159,7 @@ class Forecasts:
 
     def _row(self, device: Device) -> Sequence[float] | None:
         """Seconds of each task on a device, in topological order; None if nothing is known."""
-        key = _key(device)
+        key = device.key
         if key not in self._rows:
             self._rows[key] = self._expected(device)
         return self._rows[key]
@@ -170,7 +170,7 @@ class Forecasts:
             known = self._known(device)
             return [known[name] for name in names] if len(known) == len(names) else None
         by_size = self._by_size(device)
-        by_size = by_size or self._by_size(replace(device, engines=self._whole.engines))
+        by_size = by_size or self._by_size(replace(device, engine=self._whole.engine))
         slower = _ROUND_HZ / (device.max_frequency_hz or _ROUND_HZ)
         row = []
         for name, rough_s in zip(names, self._rough_s, strict=True):
@@ -193,7 +193,7 @@ class Forecasts:
 
     def _known(self, device: Device) -> dict[str, float]:
         """Seconds by task that the store or a trained predictor has for a device."""
-        key = _key(device)
+        key = device.key
         if key not in self._known_s:
             with ProfileStore(self._folder) as store:
                 stored, predictor = store.read(key), _trained(device, store)
@@ -207,8 +207,8 @@ class Forecasts:
         these were not measured."""
         if len(devices) == 1:
             return 0.0
-        keys = map(_key, devices)
-        of_size = (_key(self._of_size(self._whole, size)) for size in self._sizes)
+        keys = (device.key for device in devices)
+        of_size = (self._of_size(self._whole, size).key for size in self._sizes)
         return (
             self._slowest_s(permutations(keys, 2))
             or self._slowest_s((key, key) for key in of_size)
@@ -221,17 +221,13 @@ class Forecasts:
             return max((seconds for seconds in measured if seconds is not None), default=None)
 
 
-def _key(device: Device) -> str:
-    return device.key(device.engines[0].name)
-
-
 def _trained(device: Device, store: ProfileStore) -> TrainedPredictor | None:
     """The trained predictor of a device. Opens the engine only if there is one."""
-    if not store.read_predictor(_key(device)):
+    if not store.read_predictor(device.key):
         return None
     opened = open_device(device)
     try:
-        return trained_predictor(opened.first, store)
+        return trained_predictor(opened.engine, store)
     except DeviceError:  # reported when the configuration is tried
         return None
     finally:

@@ -6,8 +6,6 @@ session on all cores, which a program would use otherwise.
 
 Everything runs in a process of its own, which is ended when the time is over: compiling kernels and
 creating a session cannot be interrupted in another way.
-
-    python -m coexec.selection.optimize       # reads from its standard input what to optimize
 """
 
 import contextlib
@@ -162,7 +160,7 @@ def optimize(
     root = opened_cache(settings.cache).root
     child_settings = replace(settings, cache=root, progress=None, quiet=None)
     end_s = time.monotonic() + _GRACE * seconds
-    child = Child("coexec.selection.optimize", "optimizes the model", errors=None)
+    child = Child("coexec.selection.optimize:serve", "optimizes the model", errors=None)
     try:
         with contextlib.suppress(EndedError):  # the next message is this error
             child.send((source, child_settings, seconds))
@@ -249,9 +247,8 @@ def _plan_file(chosen: Prepared) -> str | None:
     return text_of(chosen.plan, chosen.graph, chosen.origin.shapes)
 
 
-def _serve() -> None:
-    """Optimize what the standard input names; send progress and verdicts."""
-    parent = Parent()
+def serve(parent: Parent) -> None:
+    """Optimize what the parent names; send progress and verdicts."""
     source, settings, seconds = parent.receive()
 
     # Compilers that are processes of their own are counted when they have ended.
@@ -273,10 +270,3 @@ def _serve() -> None:
     except CoexecError as error:
         parent.send(error)
     os._exit(0)  # does not wait for threads of engines
-
-
-if __name__ == "__main__":
-    # Classes of the module "__main__" cannot be sent to another program.
-    from coexec.selection import optimize as module
-
-    module._serve()

@@ -77,8 +77,8 @@ class PlanningContext:
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """The names by which a user requests the devices with their engines."""
-        return tuple(d.spec.request for d in self.devices)
+        """The names by which a user requests the devices, with their engine."""
+        return tuple(str(d.spec.place) for d in self.devices)
 
     @property
     def model(self) -> "Model":
@@ -126,7 +126,7 @@ class PlanningContext:
         """Largest allowed difference from ONNX Runtime's outputs, relative to the largest value."""
         from coexec.model.difference import HALF_TOLERANCE, tolerance_of
 
-        half = any(e.precision != "fp32" for d in self.devices for e in d.spec.engines)
+        half = any(d.spec.engine.precision != "fp32" for d in self.devices)
         return HALF_TOLERANCE if half else tolerance_of(self.graph)
 
     @property
@@ -136,16 +136,16 @@ class PlanningContext:
         from coexec.profiling.trained import untrained
 
         with ProfileStore(self.cache.root) as store:
-            return untrained([device.first for device in self.devices], store)
+            return untrained([device.engine for device in self.devices], store)
 
     def plan(self, planner: str, options: Mapping[str, Any] | None = None) -> Plan:
         """A verified plan. One device needs no profile."""
         check_planner(planner, options or {})
         graph = self.model.graph
         if len(self.devices) == 1 and not options and not self.settings.pins:
-            self._refuse_partial(self.devices[0].first)
+            self._refuse_partial(self.devices[0].engine)
             pieces = tuple(graph.whole_piece(task) for task in graph.tasks)
-            place = self.devices[0].first.place
+            place = self.devices[0].engine.place
             plan = Plan.of_places(graph.fingerprint, {place: pieces}, Provenance("single"))
         else:
             cost, system = self.measured

@@ -1,12 +1,12 @@
 """The only model of time: when a launch may start, and which processors are busy until when.
 
 The simulator, the list schedulers and the searches drive the same `Clock`; only their launches
-differ. Everything is an index. A *place* is a device with one of its engines. A *node* is something
-that ends at a known time: a task, or a segment of one request. A *launch* starts one or several
-nodes as a unit. The rules:
+differ. Everything is an index; that of a device is a *place*. A *node* is something that ends at a
+known time: a task, or a segment of one request. A *launch* starts one or several nodes as a unit.
+The rules:
 
-* All places of a device share its one thread: a device is free when the last launch on any of its
-  places has ended and all copies that the device makes itself are done.
+* Devices that share a processor share its one thread. A processor is free when the last launch on
+  any of its devices has ended and all copies that they make themselves are done.
 * A launch starts after the nodes that it needs have ended. If one of them ran on another place, the
   sync latency of the link comes on top. Neither processor is busy during that latency.
 * Then the device copies, one after the other, the tensors that arrive over links that keep the
@@ -28,7 +28,7 @@ from functools import cached_property
 from math import inf
 from typing import NamedTuple, Self
 
-from coexec.hardware.hardware import Link, Place, System
+from coexec.hardware.hardware import Link, System
 
 __all__ = ["Clock", "Move", "Places", "launched_s", "places_of"]
 
@@ -47,10 +47,10 @@ def launched_s(pieces_s: Sequence[float], launch_s: float) -> float:
 
 @dataclass(frozen=True)
 class Places:
-    """The places of a system and the links between them."""
+    """The devices of a system and the links between them."""
 
-    device: tuple[int, ...]
-    """Index of the device, by place."""
+    processor: tuple[int, ...]
+    """Index of the processor, by device: equal for devices that share it."""
     links: tuple[tuple[Link, ...], ...]
     """Links, by source place and target place."""
 
@@ -77,11 +77,10 @@ class Places:
         )
 
 
-def places_of(system: System, used: Sequence[Place] | None = None) -> Places:
-    """These places of a system; by default each device with its first engine."""
-    used = system.places if used is None else used
-    links = tuple(tuple(system.link(a, b) for b in used) for a in used)
-    return Places(tuple(system.names.index(place.device) for place in used), links)
+def places_of(system: System) -> Places:
+    """The devices of a system."""
+    links = tuple(tuple(system.link(a, b) for b in system.places) for a in system.places)
+    return Places(system.processors, links)
 
 
 class Move(NamedTuple):
@@ -110,11 +109,11 @@ class Clock:
         noted: Callable[[int, float, float, Iterable[int] | Move], None] | None = None,
     ) -> None:
         """``noted`` is called for each busy span: place, start, end, and the nodes or the move."""
-        self._device, self._links = places.device, places.links
+        self._processor, self._links = places.processor, places.links
         self._sync_latency_s, self._media = places.sync_latency_s, places.media
         self._noted = noted
-        self.free_s = [0.0] * (max(places.device, default=-1) + 1)
-        """Second from which the device has nothing left to do, by device."""
+        self.free_s = [0.0] * (max(places.processor, default=-1) + 1)
+        """Second from which the processor has nothing left to do, by processor."""
         self.end_s = [inf] * nodes
         """End of the node's launch, by node; infinite before the launch."""
         self.place = [-1] * nodes
@@ -128,7 +127,7 @@ class Clock:
     def copy(self) -> Self:
         """An independent clock in the same state."""
         other = type(self).__new__(type(self))
-        other._device, other._links = self._device, self._links
+        other._processor, other._links = self._processor, self._links
         other._sync_latency_s, other._noted = self._sync_latency_s, self._noted
         other._media = self._media
         other.free_s, other.end_s, other.place = self.free_s[:], self.end_s[:], self.place[:]
@@ -161,8 +160,8 @@ class Clock:
                 must have been sent before.
             not_before_s: the earliest start, because input from outside arrives then.
         """
-        device = self._device[place]
-        start_s = self.free_s[device]
+        processor = self._processor[place]
+        start_s = self.free_s[processor]
         if not_before_s > start_s:
             start_s = not_before_s
         end_s, places, sync_latency_s = self.end_s, self.place, self._sync_latency_s[place]
@@ -174,7 +173,7 @@ class Clock:
             return inf
         if moves:
             start_s = self._received_s(place, start_s, moves)
-        done_s = self.free_s[device] = start_s + duration_s
+        done_s = self.free_s[processor] = start_s + duration_s
         for node in nodes:
             end_s[node] = done_s
             places[node] = place
@@ -196,7 +195,7 @@ class Clock:
         if link.busy == "source":
             start_s = self._sent_s.get(node, self.end_s[node])
             self._sent_s[node] = start_s + transfer_s
-            self.free_s[self._device[source]] += transfer_s
+            self.free_s[self._processor[source]] += transfer_s
             if self._noted is not None:
                 self._noted(source, start_s, start_s + transfer_s, move)
         else:

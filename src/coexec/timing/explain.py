@@ -200,16 +200,21 @@ class _Times:
 
     def here(self, segment: Segment, piece: Piece) -> Delivery:
         """Delivery from the device that the plan uses."""
-        computing_s = self._computing_s(piece, segment.place)
-        start_s = max(0.0, self._end_s[piece] - computing_s)
-        return self._delivery(segment, piece, segment.place, start_s)
+        return self._delivery(segment, piece, segment.place, self._start_s(segment, piece))
+
+    def _start_s(self, segment: Segment, piece: Piece) -> float:
+        return max(0.0, self._end_s[piece] - self._computing_s(piece, segment.place))
 
     def elsewhere(self, segment: Segment, piece: Piece) -> list[Delivery]:
-        """Deliveries from the first engine of each other device that runs the piece."""
+        """Deliveries from each other device that runs the piece. One that shares the processor
+        starts when the plan's device does."""
+        start_s = self._start_s(segment, piece)
         return [
-            self._delivery(segment, piece, place, None)
+            self._delivery(
+                segment, piece, place, start_s if place.device == segment.device else None
+            )
             for place in self._system.places
-            if place.device != segment.device and math.isfinite(self._computing_s(piece, place))
+            if place != segment.place and math.isfinite(self._computing_s(piece, place))
         ]
 
     def _computing_s(self, piece: Piece, place: Place) -> float:

@@ -54,12 +54,12 @@ class VirtualClock:
         requests: int = 1,
         places: Places | None = None,
     ) -> None:
-        """``places``: by default, each of the system's devices with each of its engines."""
+        """``places``: by default, the system's devices."""
         self._schedule = schedule
         self._names = system.names
         self._count = len(schedule.segments)
-        self._places = [place for device in system.devices for place in device.places]
-        places = places_of(system, self._places) if places is None else places
+        self._places = system.places
+        places = places_of(system) if places is None else places
         self._place = [self._places.index(segment.place) for segment in schedule.segments]
         self._sync_latency_s = places.sync_latency_s
         # Joining begins when all parts of an output are there: it ends the work of each device.

@@ -91,7 +91,7 @@ def test_a_module_that_is_refused_has_the_error_of_the_python_interface() -> Non
     with pytest.raises(OrtApiError):
         session(module)
     with pytest.raises(Exception, match="cpu:0 cannot compile what makes y"):
-        cores.first.compile(module)
+        cores.engine.compile(module)
 
 
 @pytest.mark.parametrize("library", [ctypes.util.find_library("m") or "libm.so.6", "absent.so"])
@@ -105,7 +105,7 @@ def test_a_library_without_the_functions_is_told_and_not_used(
     monkeypatch.setattr(device, "native_api", native_session.native_api.__wrapped__)
     with caplog.at_level(logging.INFO, "coexec"):
         (cores,) = open_devices(["cpu:0"])
-        program = cores.first.compile(products())
+        program = cores.engine.compile(products())
     assert isinstance(program, OrtProgram)
     assert "called through Python: " in caplog.text and Path(library).name in caplog.text
 

@@ -63,17 +63,17 @@ def test_a_session_computes_with_blocks_of_any_width(
 def test_kernels_and_tensors_lie_in_blocks_of_the_width(gpu: str) -> None:
     for width in WIDTHS:
         (device,) = open_devices([gpu], opencl_options(block=width))
-        arch = device.first.arch  # type: ignore[attr-defined]
-        assert (device.first.dialect.block, arch.block) == (int(width), int(width))
+        arch = device.engine.arch  # type: ignore[attr-defined]
+        assert (device.engine.dialect.block, arch.block) == (int(width), int(width))
         device.close()
 
 
 def test_profiles_are_of_one_width(gpu: str) -> None:
     """The width is part of the engine's version; the processor's own has one name."""
-    versions = {w: describe(gpu, opencl_options(block=w)).engines[0].version for w in WIDTHS}
+    versions = {w: describe(gpu, opencl_options(block=w)).engine.version for w in WIDTHS}
     assert len(set(versions.values())) == len(WIDTHS)
     own = str(opencl_found().architecture().block)
-    assert describe(gpu, opencl_options(block="auto")).engines[0].version == versions[own]
+    assert describe(gpu, opencl_options(block="auto")).engine.version == versions[own]
 
 
 def test_other_widths_are_refused() -> None:

@@ -41,7 +41,7 @@ def copies(draw: Draw) -> BoxCopy:
 @pytest.fixture(scope="module")
 def cores() -> Any:
     (device,) = open_devices([opencl_name()], options=opencl_options())
-    return device.first
+    return device.engine
 
 
 def test_copies_are_those_of_numpy(cores: Any) -> None:

@@ -19,10 +19,10 @@ from coexec.engines import detect
 from coexec.engines.names import whole_cpu
 from coexec.engines.opencl import cpu_runtime, intel, platforms, pocl, vendors
 from coexec.engines.opencl.cpu_runtime import CpuRuntime, calling_from, environment
-from coexec.engines.opencl.driver_trial import unusable
 from coexec.engines.opencl.intel import Intel
 from coexec.engines.opencl.platforms import devices, start
 from coexec.engines.opencl.pocl import Pocl
+from coexec.engines.opencl.tried import unusable
 from coexec.errors import DeviceError
 
 TWO_CORES = """

@@ -18,11 +18,11 @@ from tests.helpers.small_models import branches
 pytest.importorskip("pyopencl")
 
 from coexec.cli import main
-from coexec.engines import verdicts
+from coexec.engines import trial
 from coexec.engines.detect import usable_cores
 from coexec.engines.opencl import platforms, vendors
-from coexec.engines.opencl.driver_trial import unusable
 from coexec.engines.opencl.platforms import devices
+from coexec.engines.opencl.tried import unusable
 from coexec.engines.registry import open_devices
 from coexec.errors import DeviceError
 from coexec.model.check import plain_session, worst_difference
@@ -70,7 +70,7 @@ def fail_all(home: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     with monkeypatch.context() as patch:
         failure = "failed (error: unknown target CPU 'generic')"
-        patch.setattr(verdicts, "_tried", lambda *_: failure)
+        patch.setattr(trial, "_tried", lambda *_: failure)
         for device in devices():
             assert failure in str(unusable(device))
     return sum(device.on_cpu for device in devices())
@@ -132,7 +132,7 @@ def test_it_is_listed_as_unusable(broken: int, capfd: pytest.CaptureFixture[str]
 def test_it_is_tried_again_on_demand(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(verdicts, "_tried", lambda *_: "")
+    monkeypatch.setattr(trial, "_tried", lambda *_: "")
     assert listed(capfd)["unusable"] is not None
     assert listed(capfd, "--fresh")["unusable"] is None
     assert listed(capfd)["unusable"] is None

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyopencl")
 
-from coexec.engines.opencl import platforms, pocl, tried_devices
+from coexec.engines.opencl import platforms, pocl, tried
 from coexec.engines.opencl.pocl import Pocl
 from coexec.errors import DegradedWarning, DeviceError
 from coexec.model.check import plain_session, worst_difference
@@ -94,7 +94,7 @@ def test_a_device_without_room_is_an_error_with_the_remedy(tmp_path: Path) -> No
 def test_a_disk_that_becomes_full_leaves_the_model_to_onnx_runtime(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tried_devices, "unusable", lambda device: None)
+    monkeypatch.setattr(tried, "unusable", lambda device: None)
     proto = small_network("swish", as_model=True)
     with pytest.warns(DegradedWarning, match=FULL):
         session = InferenceSession(proto, devices=[opencl_name()], planner="single", cache=tmp_path)

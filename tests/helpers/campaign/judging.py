@@ -143,7 +143,7 @@ class _Judge:
         self._words = _words(engine, cores) | {"cache": cache}
         self._device: OpenEngine | None = None
         if engine != "onnxruntime":
-            self._device = open_devices(self._words["devices"])[0].first
+            self._device = open_devices(self._words["devices"])[0].engine
 
     def batch(self, probes: Sequence[Probe]) -> Iterator[Verdict]:
         """Verdicts about ``probes``. They run together in one model if possible. A probe that then

@@ -141,7 +141,7 @@ def test_predicted_periods_are_what_stages_keep_occupied(
     for action in actions(plan, model.graph):
         if isinstance(what := action.what, Message):
             link = problem.system.link(
-                *(problem.system.device[n].places[0] for n in (what.source, what.target))
+                *(problem.system.device[n].place for n in (what.source, what.target))
             )
             for medium in link.media:
                 busy[medium] = busy.get(medium, 0.0) + link.copy_s(what.size_bytes)

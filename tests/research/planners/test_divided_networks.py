@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import permutations
 
 import pytest
 
@@ -29,7 +30,7 @@ def two_clusters() -> tuple[System, PlatformCosts]:
     (cluster,), (rates,) = phone.system.devices, phone.cost.rates.values()
     names = ("cpu:0", "cpu:1")
     devices = tuple(replace(cluster, name=n, cores=(i,)) for i, n in enumerate(names))
-    links = tuple(Link(a, b, 60e-6) for a, b in (names, names[::-1]))
+    links = tuple(Link(a.place, b.place, 60e-6) for a, b in permutations(devices))
     system = System(devices, links)
     return system, PlatformCosts(dict.fromkeys(system.places, rates), {})
 

@@ -27,6 +27,7 @@ from tests.helpers.graphs import (
     BUSY,
     ITEM_BYTES,
     Case,
+    at,
     cases,
     layered,
     make_graph,
@@ -112,7 +113,10 @@ def test_a_device_that_cannot_be_used_in_time_takes_no_part_in_the_bound() -> No
     )
     rows = {"A": [math.inf, 0.25, 0.25, math.inf, 0.25], "B": [1.0, math.inf, math.inf, 1.0, 5.0]}
     devices = make_system("AB").devices
-    links = Link("A", "B", 0.0, math.inf, "source"), Link("B", "A", 0.0, ITEM_BYTES, "target")
+    links = (
+        Link(at("A"), at("B"), 0.0, math.inf, "source"),
+        Link(at("B"), at("A"), 0.0, ITEM_BYTES, "target"),
+    )
     case = Case(graph, table(graph, rows, A=0.0, B=0.5), System(devices, links))
     plan = PLANNERS["cpsat"](*case, workers=1)
     assert plan.provenance.status == "optimal"
@@ -285,7 +289,9 @@ def test_what_follows_the_last_task_does_not_wait_for_all_that_it_sends(name: st
     graph = make_graph({"a": [], "b": [], "c": [], "d": ["a", "b", "c"], "e": ["b"]})
     rows = {"A": (9, 0.25, 9, INF, INF), "B": (9, 9, 0.25, INF, 0.25), "C": (0.25, 9, 9, 2, INF)}
     seconds = {("A", "B"): 1.0, ("A", "C"): 0.25}
-    links = tuple(Link(a, b, 0.0, ITEM_BYTES / s, "source") for (a, b), s in seconds.items())
+    links = tuple(
+        Link(at(a), at(b), 0.0, ITEM_BYTES / s, "source") for (a, b), s in seconds.items()
+    )
     case = Case(graph, table(graph, rows), System(make_system("ABC").devices, links))
     options = {"hope_ilp": {"part_tasks": 0}, "cpsat": {"limit": 5}}[name]
     plan, best = PLANNERS[name](*case, **options), PLANNERS["exhaustive"](*case)

@@ -195,7 +195,7 @@ def test_another_version_has_no_predictor_and_is_told_how_to_get_one(known: Prof
 
 def test_damaged_numbers_are_not_used(known: ProfileStore) -> None:
     engine = Written(VERSION)
-    key = engine.device.key("null")
+    key = engine.device.key
     with closing(sqlite3.connect(known.path)) as db, db:
         db.execute("UPDATE predictor SET numbers = replace(numbers, 'e-', 'e+')")
     assert known.read_predictor(key) == {} and trained_predictor(engine, known) is None
@@ -203,9 +203,9 @@ def test_damaged_numbers_are_not_used(known: ProfileStore) -> None:
 
 def test_numbers_of_another_form_are_not_used(store: ProfileStore) -> None:
     engine = Written()
-    store.write_predictor(engine.device.key("null"), {"writing": '{"units": []}'})
+    store.write_predictor(engine.device.key, {"writing": '{"units": []}'})
     assert trained_predictor(engine, store) is None
-    store.write_predictor(engine.device.key("null"), {})
+    store.write_predictor(engine.device.key, {})
     assert store.trained() == []
 
 

@@ -94,7 +94,7 @@ class CpuCluster(OpenEngine):
 
 
 class ProfiledCluster(CpuCluster):
-    """ONNX Runtime with its profiler on: a `coexec.engines.base.Timed` engine.
+    """ONNX Runtime with its profiler on.
 
     It reports the first run after `start_timing`, with the times of each operator that ONNX Runtime
     has measured.

@@ -8,17 +8,13 @@ process only, which has the operator's name.
 
 A process that has requested many binaries from PoCL launches its kernels slowly (`pocl`). Then
 helpers compile all of them.
-
-    python -P -m coexec.engines.opencl.compiling NAME DRIVER FOLDER OPTIONS    # reads sources
 """
 
 import contextlib
 import math
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from coexec import processes
@@ -147,33 +143,29 @@ def _wait(helpers: Sequence[Child], delivered: Callable[[], int]) -> None:
 def _started(binaries: Binaries, sources: Sequence[str], options: str) -> Child:
     """Start a helper that imports the same modules as this process."""
     device = binaries.device
-    words = (device.name, device.driver, str(binaries.written_folder), options)
+    words = device.name, device.driver, binaries.written_folder, options
     env = {"POCL_MAX_PTHREAD_COUNT": "1", "POCL_KERNEL_CACHE": "0"}
-    helper = Child("coexec.engines.opencl.compiling", "compiles kernels", *words, env=env)
+    helper = Child("coexec.engines.opencl.compiling:serve", "compiles kernels", env=env)
     # This process compiles meanwhile: a pipe is full until the helper reads.
-    threading.Thread(target=_sent, args=(helper, sources), daemon=True).start()
+    threading.Thread(target=_sent, args=(helper, (*words, sources)), daemon=True).start()
     return helper
 
 
-def _sent(helper: Child, sources: Sequence[str]) -> None:
+def _sent(helper: Child, message: object) -> None:
     with contextlib.suppress(EndedError):
-        helper.send(sources)
+        helper.send(message)
 
 
-def _main(name: str, driver: str, folder: str, options: str) -> None:
-    """Compile the sources that the parent sends into ``folder``."""
-    parent = Parent()
+def serve(parent: Parent) -> None:
+    """Compile the sources that the parent sends into a folder."""
+    name, driver, folder, options, sources = parent.receive()
     device = next(d for d in devices() if (d.name, d.driver) == (name, driver))
     import pyopencl
 
-    binaries = Binaries(device, device.context(), Path(folder), launched=False)
-    for source in parent.receive():
+    binaries = Binaries(device, device.context(), folder, launched=False)
+    for source in sources:
         if not binaries.has(source, options):
             with contextlib.suppress(pyopencl.Error):  # raised again in the main process
                 binaries.program(source, options)
     # Skip the usual clean-up: some drivers crash there, after they have compiled everything.
     os._exit(0)
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

@@ -34,8 +34,8 @@ class OpenCl(Engine):
         return f"{super().installed}, {installed_runtimes()}"
 
     def processors(self, kind: str) -> Sequence[Processor]:
-        from coexec.engines.opencl.driver_trial import unusable
         from coexec.engines.opencl.platforms import devices
+        from coexec.engines.opencl.tried import unusable
 
         try:
             handles = devices()
@@ -50,7 +50,7 @@ class OpenCl(Engine):
         ]
 
     def describe(self, device: Device, options: Options) -> EngineInfo:
-        from coexec.engines.opencl.tried_devices import find
+        from coexec.engines.opencl.tried import find
 
         handle = find(device, options.runtime)
         on_arrays = handle.on_cpu and options.memory == "auto" and options.precision == "fp32"
@@ -68,7 +68,7 @@ class OpenCl(Engine):
         self, device: Device, info: EngineInfo, options: Options, folder: Path | None
     ) -> OpenEngine:
         from coexec.engines.opencl.device import OpenClCores, OpenClDevice
-        from coexec.engines.opencl.tried_devices import find
+        from coexec.engines.opencl.tried import find
 
         kind = OpenClCores if info.memory == MAIN else OpenClDevice
         return kind(device, info, find(device, options.runtime), options, folder)
@@ -76,8 +76,8 @@ class OpenCl(Engine):
 
 def _cores(runtimes: "Sequence[DeviceHandle]") -> Processor:
     """The CPU cores with the first runtime that works, and the reasons why others do not."""
-    from coexec.engines.opencl.driver_trial import unusable
     from coexec.engines.opencl.platforms import INSTALL, absent
+    from coexec.engines.opencl.tried import unusable
 
     trials = [(handle, unusable(handle)) for handle in runtimes]
     reasons = (*absent(), *(reason for _, reason in trials if reason is not None))

@@ -219,7 +219,7 @@ def _load(threads: int) -> None:
 
 
 def devices() -> list[DeviceHandle]:
-    """All devices, GPUs first. `coexec.engines.opencl.driver_trial` tests whether one works."""
+    """All devices, GPUs first. `coexec.engines.opencl.tried` tests whether one works."""
     start()
     candidates = [_found(handle) for platform in _platforms() for handle in _handles(platform)]
     ranks = {id(runtime): rank for rank, runtime in enumerate(_RUNTIMES.values(), 1)}

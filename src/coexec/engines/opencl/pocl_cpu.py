@@ -16,7 +16,7 @@ this CPU has.
 The offset of the pointer is valid for one build. Nothing is changed unless that build is loaded,
 and the pointer leads to exactly one of these names. Memory is read and written through
 /proc/self/mem, where an address that is not mapped is an error and not a crash. The trial
-(`coexec.engines.opencl.driver_trial`) then tests whether kernels compute the right numbers, as for
+(`coexec.engines.opencl.tried`) then tests whether kernels compute the right numbers, as for
 any device."""
 
 import ctypes

@@ -132,13 +132,13 @@ def _verify_memory(plan: PipelinePlan, graph: Graph, system: System) -> None:
     over: Mapping[str, float] = {
         name: need.total_bytes / limit
         for name, need in machine_memory(graph, plan).items()
-        if (limit := system.device[name].engines[0].memory_bytes) is not None
+        if (limit := system.device[name].engine.memory_bytes) is not None
         and need.total_bytes > limit
     }
     if not over:
         return
     name = max(over, key=lambda machine: over[machine])
-    need, limit = machine_memory(graph, plan)[name], system.device[name].engines[0].memory_bytes
+    need, limit = machine_memory(graph, plan)[name], system.device[name].engine.memory_bytes
     raise InfeasibleError(
         f"machine {name!r} has {format_bytes(limit or 0)} and would hold "
         f"{format_bytes(need.total_bytes)}: {format_bytes(need.weight_bytes)} of weights and "

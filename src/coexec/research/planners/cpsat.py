@@ -66,6 +66,7 @@ def solve(
     Raises:
         UsageError: OR-Tools is not installed or cannot be loaded, or an option is not positive.
     """
+    problem.refuse_shared("cpsat")
     cp_model = library("cpsat", "OR-Tools", "ortools.sat.python.cp_model")
     steps = _default_steps(len(problem.tasks)) if steps is None else steps
     _check(limit=limit, time_limit_s=time_limit_s, steps=steps, workers=workers)

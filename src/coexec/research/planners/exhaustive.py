@@ -155,9 +155,9 @@ class _Orders:
                     ends_s[p] + problem.comm_s(p, task, assignment[p], device)
                     for p in problem.predecessors[task]
                 )
-                latency_s = problem.latency_s[task][device]
-                loads_s[device] += latency_s
-                ends_s[task] = max(timeline.free_s[device], *ready_s, 0.0) + latency_s
+                latency_s, processor = problem.latency_s[task][device], problem.processors[device]
+                loads_s[processor] += latency_s
+                ends_s[task] = max(timeline.free_s[processor], *ready_s, 0.0) + latency_s
         return max(*ends_s, *loads_s)
 
     def _dominated(self, timeline: Timeline, done: frozenset[int]) -> bool:

@@ -75,6 +75,7 @@ def solve(
     """
     solver = _Solver(library("hope_ilp", "HiGHS", "highspy"), time_limit_s)
     _check(part_tasks, eps, look_ahead, max_nodes, time_limit_s)
+    problem.refuse_shared("hope_ilp")
     parts = partition(problem, part_tasks, eps) if part_tasks else [list(problem.tasks)]
     if len(parts) == 1:
         solved = [_whole(problem, max_nodes, solver)]

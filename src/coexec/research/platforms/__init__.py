@@ -56,8 +56,8 @@ def load(
     Args:
         name: one of `NAMES`.
         devices: requested devices; by default those that the platform's users would take, such as
-            big cores and GPU. "gpu:0/buffer" is a device with this engine only, "gpu:0" has all
-            engines in the file.
+            big cores and GPU. "gpu:0/buffer" is a device with this engine, "gpu:0" has the first
+            one in the file.
         clocks_hz: by CPU device, a clock other than its highest. Rates of computation scale with
             the clock, rates of memory do not.
 
@@ -75,16 +75,15 @@ def load(
             raise DeviceError(f"{name} has no device {device!r}, only {', '.join(tables)}")
     fitted, system_devices = fitted_rates(data), []
     rates: dict[Place, Rates] = {}
-    for device, engine_names in requests:
+    for device, wanted in requests:
         table = tables[device]
-        chosen = _engines(name, table, engine_names)
+        engine = _engine(name, table, wanted)
         ratio = _clock_ratio(name, table, clocks_hz.get(device))
-        rates |= {Place(device, e): fitted[_key(table, e)].at_clock(ratio) for e in chosen}
-        system_devices.append(_device(table, data["stack"], chosen))
-    ends = {*rates, *(Place(device.name, "") for device in system_devices)}
-    links = [link for link in data["link"] if _ends(link) <= ends]
-    setups_s = {(x["source"], x["target"]): figure(x, "setup_s") for x in links if "setup_s" in x}
-    system = System(tuple(system_devices), tuple(map(_link, links)))
+        rates[Place(device, engine)] = fitted[_key(table, engine)].at_clock(ratio)
+        system_devices.append(_device(table, data["stack"], engine))
+    tables_of_links = [table for table in data["link"] if {*_ends(table)} <= rates.keys()]
+    setups_s = {_ends(x): figure(x, "setup_s") for x in tables_of_links if "setup_s" in x}
+    system = System(tuple(system_devices), tuple(map(_link, tables_of_links)))
     return Platform(name, data["title"], data["stack"], system, PlatformCosts(rates, setups_s))
 
 
@@ -93,27 +92,27 @@ def _key(table: Mapping[str, Any], engine: str) -> str:
     return f"{table['name']}/{engine}" if "engine" in table else table["name"]
 
 
-def _asked(text: str) -> tuple[str, tuple[str, ...]]:
-    """Device and engines of a request such as "gpu:0/image+buffer"; no engines stand for all of the
-    device."""
-    device, _, engine_names = text.partition("/")
-    return device, tuple(engine_names.split("+")) if engine_names else ()
+def _asked(text: str) -> tuple[str, str]:
+    """Processor and engine of a request such as "gpu:0/buffer"; "" is its first engine."""
+    device, _, engine = text.partition("/")
+    return device, engine
 
 
-def _engines(name: str, table: Mapping[str, Any], requested: Sequence[str]) -> tuple[str, ...]:
-    """Requested engines of a device, in the order of the request."""
+def _engine(name: str, table: Mapping[str, Any], requested: str) -> str:
+    """The requested engine of a processor, or its first one."""
     listed = engines(table)
-    for engine in requested:
-        if engine not in listed:
-            raise DeviceError(
-                f"{table['name']} of {name} has no engine {engine!r}, only {', '.join(listed)}"
-            )
-    return tuple(dict.fromkeys(requested)) or tuple(listed)
+    if requested and requested not in listed:
+        raise DeviceError(
+            f"{table['name']} of {name} has no engine {requested!r}, only {', '.join(listed)}"
+        )
+    return requested or next(iter(listed))
 
 
-def _ends(link: Mapping[str, Any]) -> set[Place]:
-    """The ends of a link, with an empty engine where it names none."""
-    return {Place(link[end], link.get(f"{end}_engine", "")) for end in ("source", "target")}
+def _ends(link: Mapping[str, Any]) -> tuple[Place, Place]:
+    """Source and target of a link. Where the file lists no engines of a processor, it has
+    `ENGINE`."""
+    source, target = (_asked(link[end]) for end in ("source", "target"))
+    return Place(source[0], source[1] or ENGINE), Place(target[0], target[1] or ENGINE)
 
 
 def _clock_ratio(name: str, table: Mapping[str, Any], wanted_hz: float | None) -> float:
@@ -128,15 +127,13 @@ def _clock_ratio(name: str, table: Mapping[str, Any], wanted_hz: float | None) -
     return clock_hz / figure(table, "measured_hz")
 
 
-def _device(table: Mapping[str, Any], stack: str, chosen: Sequence[str]) -> Device:
+def _device(table: Mapping[str, Any], stack: str, engine: str) -> Device:
     cores = tuple(table["cores"]["value"]) if "cores" in table else ()
     hertz = figure(table, "clock_hz") if "clock_hz" in table else None
-    tables = engines(table)
-    infos = tuple(EngineInfo(name, stack, memory=tables[name]["layout"]) for name in chosen)
     return Device(
         table["name"],
         "simulated",
-        infos,
+        EngineInfo(engine, stack, memory=engines(table)[engine]["layout"]),
         cores,
         host="simulated",
         max_frequency_hz=hertz,
@@ -150,11 +147,8 @@ def _link(table: Mapping[str, Any]) -> Link:
         return figure(table, key) if key in table else otherwise
 
     return Link(
-        table["source"],
-        table["target"],
+        *_ends(table),
         told("sync_latency_s", 0.0),
         told("bandwidth_bytes_per_s", math.inf),
         table["busy"],
-        table.get("source_engine", ""),
-        table.get("target_engine", ""),
     )

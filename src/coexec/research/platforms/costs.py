@@ -99,7 +99,7 @@ class PlatformCosts:
     """
 
     rates: Mapping[Place, Rates]
-    setups_s: Mapping[tuple[str, str], float]
+    setups_s: Mapping[tuple[Place, Place], float]
     """Seconds of each transfer besides its bytes (mapping, waiting), by (source, target) device."""
 
     def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:

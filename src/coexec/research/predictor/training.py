@@ -78,7 +78,7 @@ def trained_on(settings: Settings, count: int) -> dict[Place, TrainedUnits]:
     units_by_place: dict[Place, TrainedUnits] = {}
     with ProfileStore(cache.root) as store:
         for device in devices:
-            units_by_place[device.first.place] = train_on(device, store, count, settings.progress)
+            units_by_place[device.engine.place] = train_on(device, store, count, settings.progress)
             device.close()
     return units_by_place
 
@@ -93,14 +93,14 @@ def train_on(
     """
     samples = collect(device, store, count, progress)
     kinds = train((sample.workload, sample.seconds) for sample in samples)
-    store.write_predictor(_key(device.first), to_json(kinds))
+    store.write_predictor(_key(device.engine), to_json(kinds))
     return kinds
 
 
 def collect(
     device: OpenDevice, store: ProfileStore, count: int, progress: ReportProgress | None = None
 ) -> list[TrainingSample]:
-    """At least ``count`` different tasks, measured on a device with its first engine.
+    """At least ``count`` different tasks, measured on a device.
 
     All networks are measured in rounds, and the least time of a task counts. On a steady machine,
     no more rounds are run for a network when its best two rounds agree. Results that are in the
@@ -120,13 +120,13 @@ def collect(
         network.take_part(device, store, 0)
         named |= network.seconds.keys()
         owned |= network.signatures
-        tell(f"{device.first.place}: samples, round 1", min(len(named), count), count)
+        tell(f"{device.engine.place}: samples, round 1", min(len(named), count), count)
     for turn in range(1, MOST_ROUNDS):
         steady = statistics.median(network.spread for network in networks) <= _STEADY
         left = [network for network in networks if not (steady and network.is_settled)]
         for done, network in enumerate(left, start=1):
             network.take_part(device, store, turn)
-            tell(f"{device.first.place}: samples, round {turn + 1}", done, len(left))
+            tell(f"{device.engine.place}: samples, round {turn + 1}", done, len(left))
     launches_s = [min(network.launches_s) for network in networks if network.launches_s]
     launch_s = statistics.median(launches_s or [0.0])
     return [sample for network in networks for sample in network.samples(launch_s)]
@@ -152,7 +152,7 @@ class _SampledNetwork:
 
     def take_part(self, device: OpenDevice, store: ProfileStore, turn: int) -> None:
         """Measure the network once more, unless that round is in the store."""
-        engine, graph = device.first, self._model.graph
+        engine, graph = device.engine, self._model.graph
         work_of = describe(engine)
         purpose = f", kernels of round {turn + 1}"
         key = f"{_key(engine)}{purpose}"
@@ -212,4 +212,4 @@ def _typical(graph: Graph) -> Iterator[Task]:
 
 
 def _key(engine: OpenEngine) -> str:
-    return engine.device.key(engine.info.name)
+    return engine.device.key

@@ -70,10 +70,11 @@ class Wires:
         shared = half = False
         for occupying in links_of.values():
             # The machines that are an end of every link which occupies the medium.
-            common = set[str].intersection(*({link.source, link.target} for link in occupying))
+            ends = [{link.source.device, link.target.device} for link in occupying]
+            common = set[str].intersection(*ends)
             shared |= not common
-            senders = {link.source for link in occupying}
-            half |= bool(senders & {link.target for link in occupying} & common)
+            senders = {link.source.device for link in occupying}
+            half |= bool(senders & {link.target.device for link in occupying} & common)
         return cls(
             max((1.0 / link.bandwidth_bytes_per_s for link in links), default=0.0),
             max((link.sync_latency_s for link in links), default=0.0),

@@ -82,17 +82,23 @@ def distributed(sharing: Sharing, fork: Branching, state: Reached) -> Strips | N
     """The branches of a fork, distributed so that the last one ends as early as possible; None if
     some branch runs on no device.
 
-    All distributions are tried if there are few. Otherwise each branch, the longest first, goes to
-    the device on which it ends first.
+    If there are few distributions, all are tried that use at most one device of each processor.
+    Otherwise each branch, the longest first, goes to the device on which it ends first.
     """
+
+    def apart(chosen: Sequence[int]) -> bool:
+        used = set(chosen)
+        return len({sharing.problem.processors[device] for device in used}) == len(used)
+
     devices = sharing.problem.devices
     alone = [[_alone(sharing, b, device, state) for device in devices] for b in fork.branches]
     if any(all(one.compute_s == inf for one in row) for row in alone):
         return None
     if len(devices) ** len(alone) <= _EXHAUSTIVE:
-        placements: Iterable[Sequence[int]] = product(devices, repeat=len(alone))
+        every = product(devices, repeat=len(alone))
+        placements: Iterable[Sequence[int]] = (each for each in every if apart(each))
     else:
-        placements = [_longest_first(alone)]
+        placements = [_longest_first(alone, sharing.problem.processors)]
     candidates = (
         _together(sharing, fork, [row[d] for row, d in zip(alone, chosen, strict=True)], state)
         for chosen in placements
@@ -119,12 +125,12 @@ def _alone(sharing: Sharing, tasks: Sequence[int], device: int, state: Reached) 
     return _Alone(device, tasks, sharing.compute_s(tasks, wholes, device), fetches)
 
 
-def _longest_first(alone: Sequence[Sequence[_Alone]]) -> Sequence[int]:
+def _longest_first(alone: Sequence[Sequence[_Alone]], processors: Sequence[int]) -> Sequence[int]:
     """The device of each branch, by a greedy rule: the longest branch is placed first."""
     device_of, busy_s = [0] * len(alone), [0.0] * len(alone[0])
     for branch in sorted(range(len(alone)), key=lambda b: -min(a.compute_s for a in alone[b])):
-        chosen = min(alone[branch], key=lambda a: busy_s[a.device] + a.compute_s)
-        busy_s[chosen.device] += chosen.compute_s
+        chosen = min(alone[branch], key=lambda a: busy_s[processors[a.device]] + a.compute_s)
+        busy_s[processors[chosen.device]] += chosen.compute_s
         device_of[branch] = chosen.device
     return device_of
 

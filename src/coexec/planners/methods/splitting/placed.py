@@ -88,8 +88,12 @@ class Sharing:
 
     def proportional(self, number: int) -> list[float]:
         """By device, the share with which all devices would end a task at the same time if costs
-        were in proportion to shares."""
+        were in proportion to shares; of devices that share a processor, the fastest counts."""
         rates = [1 / max(s, _LEAST_S) for s in self.problem.latency_s[number]]
+        if self.problem.shares_processors:
+            rows = sorted(zip(rates, self.problem.devices, self.problem.processors, strict=True))
+            fastest = {processor: device for _, device, processor in rows}
+            rates = [rate if d in fastest.values() else 0.0 for d, rate in enumerate(rates)]
         return [rate / sum(rates) for rate in rates]
 
     def near(self, number: int, cut: Cut) -> bool:
@@ -116,7 +120,8 @@ class Sharing:
 
         ``cut`` divides the last task. Of the earlier tasks, each device computes the region that
         its part of the last task depends on (its receptive field). The result is None if a device
-        cannot run a task of its share, or if two devices would compute the same region of a task.
+        cannot run a task of its share, if two devices would compute the same region of a task, or
+        if two devices with a share have one processor.
         """
         shares = self.shares(tasks, cut)
         if shares is None:
@@ -218,6 +223,9 @@ class Sharing:
     def _shared(
         self, tasks: tuple[int, ...], kinds: tuple[int, ...], cut: Cut
     ) -> tuple[Portion, ...] | None:
+        used = [p for p, steps in zip(self.problem.processors, cut.steps, strict=True) if steps]
+        if len(set(used)) < len(used):
+            return None
         portions: list[Portion] = []
         for device, region in enumerate(self._regions(tasks[-1], cut)):
             if region is None:

@@ -26,6 +26,8 @@ class Reached:
     """By tensor and device, the time at which the device's parts of the tensor are complete."""
     step: Strips | None = None
     before: "Reached | None" = None
+    processors: Sequence[int] = ()
+    """By device, the index of its processor. Empty: no devices share one."""
     incoming: dict[tuple[int, int, Region], Incoming] = field(default_factory=dict, compare=False)
     """Cache of `Sharing.incoming`, by task, device and region: most cuts have parts in common with
     other cuts."""
@@ -51,7 +53,10 @@ class Reached:
         free_s = list(self.free_s)
         works = zip(step.shares, step.incoming, step.durations_s, strict=True)
         for (device, _, _), incoming, duration_s in works:
-            free_s[device] = max(free_s[device], incoming.ready_s) + duration_s
+            free_s[device] = end_s = max(free_s[device], incoming.ready_s) + duration_s
+            for other, processor in enumerate(self.processors):
+                if processor == self.processors[device]:
+                    free_s[other] = end_s
         return tuple(free_s)
 
 
@@ -95,7 +100,8 @@ def quickest(problem: Problem, moves: Moves, width: int, *, barriers: bool = Fal
     for number in problem.tasks:
         states = [_after(problem, end, last_read) for end in _best(reached[number], width)]
         if number == 0:
-            states = [Reached((0.0,) * len(problem.devices), {}, {})]
+            processors = problem.processors if problem.shares_processors else ()
+            states = [Reached((0.0,) * len(problem.devices), {}, {}, processors=processors)]
         for state in states:
             for step in moves(number, state):
                 free_s = state.free_after(step)
@@ -126,4 +132,4 @@ def _after(problem: Problem, end: _End, last_read: Mapping[str, int]) -> Reached
         if last_read.get(name, -1) > done:
             parts_of[name] = (*parts_of.get(name, ()), (device, region))
             made_s[name, device] = end.free_s[device]
-    return Reached(end.free_s, parts_of, made_s, end.step, before)
+    return Reached(end.free_s, parts_of, made_s, end.step, before, before.processors)

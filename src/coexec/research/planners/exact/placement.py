@@ -38,8 +38,8 @@ class Placement:
     ) -> None:
         self.problem, self.tasks, self.timeline = problem, tasks, timeline
         self.fused = fused
-        self.free_s = [timeline.free_s[device] for device in problem.places.device]
-        """By place, the time at which its device has finished the tasks of the timeline."""
+        self.free_s = timeline.free_s[:]
+        """By device, the time at which it has finished the tasks of the timeline."""
         self.run_s = problem.net_s if fused else problem.latency_s
         self.constraints = constraints
         self.start = {task: constraints.moment() for task in tasks}

@@ -1,18 +1,15 @@
-"""Trial of an OpenCL device: a small kernel is compiled and run there.
+"""The OpenCL device that computes for a processor: the first that passes its trial.
 
-python -m coexec.engines.opencl.driver_trial NAME DRIVER
+The trial compiles a small kernel and runs it.
 """
-
-import sys
 
 import numpy as np
 
-from coexec.engines import detect, verdicts
+from coexec.engines import detect, trial
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
-from coexec.engines.opencl.platforms import DeviceHandle, devices, start
+from coexec.engines.opencl.platforms import INSTALL, DeviceHandle, absent, devices, start
 from coexec.errors import DeviceError
-
-__all__ = ["unusable"]
+from coexec.hardware.hardware import Device
 
 _SOURCE = """
 __kernel void trial(__global const float* x, __global float* y) {
@@ -33,6 +30,39 @@ memory and a barrier. Functions come from the driver's library. If that was buil
 processor than the one for which the driver compiles, the functions of the widest vectors fail."""
 
 
+def find(device: Device, runtime: str = "") -> DeviceHandle:
+    """The OpenCL device for a processor; it has passed its trial.
+
+    Args:
+        device: CPU cores, or a GPU by its identity.
+        runtime: for CPU cores, a part of the name of the runtime to use.
+
+    Raises:
+        DeviceError: there is none, or none that works.
+    """
+    start(device.cores)
+    reasons = []
+    for candidate in devices():
+        if _is_meant(candidate, device, runtime):
+            reason = unusable(candidate)
+            if reason is None:
+                return candidate
+            reasons.append(reason)
+    if device.kind == "cpu":
+        titles = ", ".join(candidate.platform for candidate in devices() if candidate.on_cpu)
+        if titles and not reasons:
+            reasons.append(f"no OpenCL runtime is called {runtime!r}, only {titles}")
+        reasons += absent()
+    why = "; ".join(reasons) or f"there is no OpenCL runtime for it; {INSTALL}"
+    raise DeviceError(f"device {device.name!r} cannot be used through OpenCL: {why}")
+
+
+def _is_meant(handle: DeviceHandle, device: Device, runtime: str) -> bool:
+    if device.kind == "cpu":
+        return handle.on_cpu and runtime.lower() in handle.platform.lower()
+    return not handle.on_cpu and handle.identity == device.identity
+
+
 def unusable(device: DeviceHandle) -> str | None:
     """Why a device must not be used, with the remedy; None if it works.
 
@@ -42,10 +72,20 @@ def unusable(device: DeviceHandle) -> str | None:
         device.check_room()
     except DeviceError as error:  # not stored with the verdicts: it may be over soon
         return f"{device.name} is unusable now: {error}"
-    program = ("coexec.engines.opencl.driver_trial", device.name, device.driver)
-    # PoCL's own cache would store kernels that coexec's cache has, or that must not be stored.
-    failure = verdicts.verdict(
-        _facts(device), program, lambda: _compute(device), POCL_KERNEL_CACHE="0"
+    import pyopencl
+
+    failure = trial.failure(
+        "coexec.engines.opencl.tried:attempt",
+        device.name,
+        device.driver,
+        facts={
+            "device": device.name,
+            "driver": device.driver,
+            "platform": str(device.handle.platform.version),
+            "pyopencl": pyopencl.VERSION_TEXT,
+        },
+        # PoCL's own cache would store kernels that coexec's cache has, or that must not be stored.
+        POCL_KERNEL_CACHE="0",
     )
     if not failure:
         return None
@@ -57,20 +97,13 @@ def unusable(device: DeviceHandle) -> str | None:
     )
 
 
-def _facts(device: DeviceHandle) -> dict[str, object]:
-    """Everything that the verdict depends on."""
-    import pyopencl
-
-    return {
-        "device": device.name,
-        "driver": device.driver,
-        "platform": str(device.handle.platform.version),
-        "pyopencl": pyopencl.VERSION_TEXT,
-    }
-
-
-def _compute(device: DeviceHandle) -> str:
-    """Compile and run the kernel here. Returns the failure; "" if the numbers are right."""
+def attempt(name: str, driver: str) -> str:
+    """Compile and run the kernel here, on the device with this name and driver. Returns the
+    failure; "" if the numbers are right."""
+    start(detect.usable_cores()[:1])
+    device = next((d for d in devices() if (d.name, d.driver) == (name, driver)), None)
+    if device is None:
+        return "was not run, as another process does not find the device"
     import pyopencl as cl
 
     from coexec.engines.opencl.failures import cause
@@ -93,16 +126,3 @@ def _compute(device: DeviceHandle) -> str:
     if not np.array_equal(y, expected):
         return f"gave wrong numbers ({y[0]:g}, {y[1]:g}, ... for {expected[0]:g}, {expected[1]:g})"
     return ""
-
-
-def _named(name: str, driver: str) -> str:
-    """Result of the trial of the device with this name and driver."""
-    start(detect.usable_cores()[:1])
-    device = next((d for d in devices() if (d.name, d.driver) == (name, driver)), None)
-    if device is None:
-        return "was not run, as another process does not find the device"
-    return _compute(device)
-
-
-if __name__ == "__main__":
-    verdicts.end(lambda: _named(*sys.argv[1:]))

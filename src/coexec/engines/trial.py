@@ -1,8 +1,8 @@
-"""Verdicts of the trials of engines and drivers.
+"""The trial of an engine or a driver: something small is computed and compared.
 
 A driver or an engine may fail to compile, compute wrong numbers, hang or crash. So a trial runs in
 a separate process with a time limit. The verdict is stored in the user's cache folder together with
-the facts on which it depends. When one of the facts changes, the processor is tried again.
+the facts on which it depends. When one of the facts changes, the trial is repeated.
 """
 
 import contextlib
@@ -11,8 +11,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,9 @@ from coexec.engines import detect
 from coexec.errors import ExecutionError
 from coexec.keys import digest
 
-__all__ = ["end", "forget", "verdict"]
-
-_FORM = 2
-"""Version of the trial, increased when the trial changes. Verdicts of older versions are void."""
+_FORM = 3
+"""Version of the trials, increased when one of them changes. Verdicts of older versions are
+void."""
 _LIMIT_S = 60
 _FAILURE_LASTS_S = 24 * 3600.0
 """Age of a failure after which the trial is repeated."""
@@ -48,26 +48,24 @@ _verdicts: dict[Path, str] = {}
 """Failures by path of the verdict's file; "" if the trial passed."""
 
 
-def verdict(
-    facts: Mapping[str, object], program: Sequence[str], here: Callable[[], str], **env: str
-) -> str:
+def failure(attempt: str, *arguments: object, facts: Mapping[str, object], **env: str) -> str:
     """The failure of the latest trial, as "failed ...", "crashed ..."; "" if it passed.
 
     Args:
+        attempt: the function that computes, as "module:function"; it returns the failure or "".
+        arguments: what it is called with.
         facts: the facts on which the verdict depends, in types that JSON has.
-        program: the module that runs the trial and ends with `end`, and its arguments.
-        here: runs the trial in this process, if no other process can be started.
         env: further environment variables of the trial.
     """
     facts = {"form": _FORM, "features": list(detect.features()), **facts}
-    path = _memo(facts)
+    path = _folder() / f"{digest(sorted(facts.items()))}.json"
     with _lock:  # threads that open the same device try it once
         if path not in _verdicts:
-            failure = _read(path, facts)
-            if failure is None:
-                failure = _tried(program, here, env)
-                _write(path, facts, failure)
-            _verdicts[path] = failure
+            result = _read(path, facts)
+            if result is None:
+                result = _tried(attempt, arguments, env)
+                _write(path, facts, result)
+            _verdicts[path] = result
         return _verdicts[path]
 
 
@@ -84,11 +82,6 @@ def _folder() -> Path:
     return platformdirs.user_cache_path("coexec") / "trials"
 
 
-def _memo(facts: Mapping[str, object]) -> Path:
-    """The file of the verdict."""
-    return _folder() / f"{digest(sorted(facts.items()))}.json"
-
-
 def _read(path: Path, facts: Mapping[str, object]) -> str | None:
     """The stored failure; "" if the trial passed; None if no valid verdict is stored."""
     try:
@@ -101,46 +94,51 @@ def _read(path: Path, facts: Mapping[str, object]) -> str | None:
     return None if outdated or verdict.facts != facts else verdict.failure
 
 
-def _write(path: Path, facts: Mapping[str, object], failure: str) -> None:
+def _write(path: Path, facts: Mapping[str, object], result: str) -> None:
     """Store a verdict. If the file cannot be written, each process repeats the trial."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(encode(_StoredVerdict(failure, facts)), indent=1)
+        text = json.dumps(encode(_StoredVerdict(result, facts)), indent=1)
         write_whole(path, [text.encode()])
 
 
-def _tried(program: Sequence[str], here: Callable[[], str], env: dict[str, str]) -> str:
+def _tried(attempt: str, arguments: tuple[object, ...], env: dict[str, str]) -> str:
     """Run the trial. Returns the failure as the end of a sentence; "" if the trial passed."""
     if not processes.can_start():
-        return here()
-    module, *words = program
+        return _attempted(attempt, arguments)
     # The output is kept in memory, as a disk may be full.
     with open(os.memfd_create("output"), "w+b") as output:
+        target = "coexec.engines.trial:serve"
         try:
-            child = processes.Child(module, "runs the trial", *words, errors=output, env=env)
+            child = processes.Child(target, "runs the trial", errors=output, env=env)
         except ExecutionError as error:
             return f"was not run ({error})"
         with child:
             try:
+                child.send((attempt, arguments))
                 return str(child.receive(_LIMIT_S))
             except TimeoutError:
                 return f"did not end within {_LIMIT_S} s"
             except processes.EndedError:
-                failure = processes.ending(child.wait())
+                ending = processes.ending(child.wait())
         output.seek(0)
         lines = output.read().decode(errors="replace").split("\n")
         messages = [line.strip()[:300] for line in lines if line.strip()]
-        return f"{failure} ({messages[-1]})" if messages else failure
+        return f"{ending} ({messages[-1]})" if messages else ending
 
 
-def end(trial: Callable[[], str]) -> None:
+def serve(parent: processes.Parent) -> None:
     """Run the trial in its own process and end the process, at the latest after the time limit.
 
     The limit holds even if the parent process is gone, and if the driver keeps the interpreter's
     lock.
     """
     faulthandler.dump_traceback_later(_LIMIT_S, exit=True)
-    parent = processes.Parent()
-    parent.send(trial())
+    parent.send(_attempted(*parent.receive()))
     # No clean-up: a driver that crashes only during clean-up has computed correctly.
     os._exit(0)
+
+
+def _attempted(attempt: str, arguments: tuple[object, ...]) -> str:
+    module, _, function = attempt.partition(":")
+    return str(getattr(import_module(module), function)(*arguments))

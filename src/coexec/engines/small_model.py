@@ -1,0 +1,34 @@
+"""The attempt of an engine's trial: open it, compile a small model, run it, compare the numbers."""
+
+import numpy as np
+
+from coexec.engines.registry import open_engine
+from coexec.errors import first_line
+from coexec.hardware.hardware import Device
+from coexec.lowering.synthetic import products
+
+_SIZE = 8
+"""Rows and columns of the matrices that a trial multiplies."""
+
+
+def attempt(engine_name: str, device: Device) -> str:
+    """Run a small model through the whole contract of an engine, in this process.
+
+    Returns the failure; "" if the numbers are right.
+    """
+    module = products(range(2), _SIZE)
+    x = np.linspace(-1, 1, _SIZE * _SIZE, dtype=np.float32).reshape(_SIZE, _SIZE)
+    expected = (x @ x) @ (x @ x)
+    try:
+        engine = open_engine(engine_name, device)
+        output = engine.allocate(module.outputs[0])
+        bound = engine.compile(module).bind({"v0": engine.upload(x)}, {"v2": output})
+        for _ in range(2):
+            bound.run()
+        result = np.array(engine.download(output))
+        engine.close()
+    except Exception as error:  # engines of other packages may raise any exception
+        return f"failed ({type(error).__name__}: {first_line(error)})"
+    if result.shape != expected.shape or not np.allclose(result, expected, rtol=1e-4, atol=1e-4):
+        return f"gave wrong numbers ({result.ravel()[:2]} for {expected.ravel()[:2]})"
+    return ""
