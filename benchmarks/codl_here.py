@@ -69,7 +69,7 @@ def _compare(label: str, names: Sequence[str], model: str, share: float, options
             # The steps of codl's default, so that all planners have equally fine shares.
             contest.planned(each, planner, **options_of_planner, steps=FINE_STEPS)
         contest.of_another(WIDE, wide, wide.plan("single"))
-        session = work.given.onnx_runtime(threads=1)
+        session = work.user_model.onnx_runtime(threads=1)
         expected = session.run(None, dict(contest.feeds))
         outputs = [output.name for output in session.get_outputs()]
         contest.noted(partial(_difference, dict(zip(outputs, expected, strict=True))))

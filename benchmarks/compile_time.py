@@ -71,7 +71,7 @@ def _apart(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def _start(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Compile, run once, then run repeatedly."""
-    from coexec.model.load import random_inputs
+    from coexec.model.inputs import random_inputs
     from coexec.selection.planning_context import PlanningContext
     from coexec.settings import Settings
 

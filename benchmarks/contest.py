@@ -15,7 +15,7 @@ from hope_tables import Row, head, limited, source_of, tried
 
 from coexec.costs.base import CostModel
 from coexec.engines.opened import OpenDevice
-from coexec.model.load import random_inputs
+from coexec.model.inputs import random_inputs
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan
 from coexec.research import zoo
@@ -123,7 +123,7 @@ class Contest:
 
     def engines(self, threads: int) -> None:
         """Add ONNX Runtime and OpenVINO with ``threads`` threads."""
-        session = self.work.given.onnx_runtime(threads=threads)
+        session = self.work.user_model.onnx_runtime(threads=threads)
         self.other(f"ORT {threads}", lambda: session.run(None, self.feeds))
         label = f"OpenVINO {threads}"
         try:

@@ -32,7 +32,7 @@ from model_files import PACKAGES, expanded, feeds_for, model_file, packaged
 from programs import measured
 
 from coexec.errors import CoexecError, ExecutionError, first_line
-from coexec.model.check import worst_difference
+from coexec.model.difference import worst_difference
 from coexec.selection.race import REQUESTS, Outcome, Pacing, compete, turn
 
 BASELINE = "onnxruntime"

@@ -139,7 +139,7 @@ def published(name: str, key: str) -> tuple[Published, ...]:
 
 @cache
 def graph_of(model: str) -> Graph:
-    return PlanningContext(f"zoo:{model}").given.published_graph
+    return PlanningContext(f"zoo:{model}").user_model.published_graph
 
 
 def network_s(model: str, rates: Rates) -> float:

@@ -120,7 +120,7 @@ def left_out_s(rows: list[Comparison], *, gpu: bool) -> list[float]:
 def whole(name: str, check: dict[str, Any]) -> dict[str, Any]:
     """Row of one network on one processor; its time is the sum over its operators."""
     device, model = check["device"], check["model"]
-    graph = PlanningContext(f"zoo:{model}").given.published_graph
+    graph = PlanningContext(f"zoo:{model}").user_model.published_graph
     phone = load(name, [device])
     (place,) = phone.system.places
     wholes = ((task, graph.output_of(task).whole) for task in graph.tasks)

@@ -24,8 +24,8 @@ import pyopencl as cl
 from common import by_figure, in_turns, show
 
 from coexec.engines.registry import open_devices
-from coexec.model.check import worst_difference
-from coexec.model.load import random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
 from coexec.selection.planning_context import PlanningContext
 from coexec.settings import Settings
 
@@ -77,7 +77,7 @@ def _compare(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]
     outputs = {t.name: device.allocate(t) for t in compiled.outputs}
     bound = program.bind(inputs, outputs)
     bound.run()
-    reference = work.given.reference(feeds)
+    reference = work.user_model.reference(feeds)
     worst = max(worst_difference(device.download(outputs[n]), r) for n, r in reference.items())
     if options.kernels:
         _print_kernels(bound, program, options.kernels)
@@ -131,7 +131,7 @@ def _torch_baselines(name: str, feeds: Any) -> dict[str, Callable[[], Any]]:
 
 
 def _cpu_baseline(work: PlanningContext, feeds: Any) -> dict[str, Callable[[], Any]]:
-    session = work.given.onnx_runtime(threads=min(16, os.cpu_count() or 1))
+    session = work.user_model.onnx_runtime(threads=min(16, os.cpu_count() or 1))
     return {"CPU": lambda: session.run(None, dict(feeds))}
 
 

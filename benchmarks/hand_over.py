@@ -12,11 +12,11 @@ import time
 
 from common import arguments, show, source, two_cores
 
-from coexec.model.load import random_inputs
+from coexec.engines.base import NativeCall
+from coexec.model.inputs import random_inputs
 from coexec.plan.schedule import Segment
 from coexec.runtime.loops import VARIABLE, loop_classes
 from coexec.runtime.recorder import RealRecorder
-from coexec.runtime.steps import NativeCall
 from coexec.selection.planning_context import PlanningContext
 from coexec.settings import Settings
 from coexec.timing.trace import Span, Trace

@@ -22,7 +22,7 @@ from coexec.costs.table import CostTable
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
 from coexec.hardware.hardware import Place
-from coexec.model.load import random_inputs
+from coexec.model.inputs import random_inputs
 from coexec.runtime.executor import Executor
 from coexec.selection.planning_context import PlanningContext, make_plan
 from coexec.selection.race import ratio

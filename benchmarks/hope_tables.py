@@ -69,7 +69,7 @@ def _lstm() -> bytes:
 
 @cache
 def graph_of(model: str) -> Graph:
-    return PlanningContext(source_of(model)).given.published_graph
+    return PlanningContext(source_of(model)).user_model.published_graph
 
 
 def head(platform: str, model: str, planner: str) -> Row:

@@ -34,8 +34,8 @@ from coexec.cli.decisions import format_candidate
 from coexec.engines import detect
 from coexec.engines.names import cpu_name, whole_cpu
 from coexec.errors import CoexecError, first_line
-from coexec.model.check import worst_difference
-from coexec.model.load import random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
 from coexec.planners import PLANNERS
 from coexec.rules import RULES
 from coexec.selection.candidates import PlannerTimes
@@ -117,7 +117,7 @@ class Bench:
         cores = _cores()
         for threads in sorted({cores, max(1, cores // 2), max(1, cores // 4)}, reverse=True):
             self.progress(f"{self.model}: {_threads(threads)}")
-            session = work.given.onnx_runtime(threads=threads)
+            session = work.user_model.onnx_runtime(threads=threads)
             names = [output.name for output in session.get_outputs()]
             runs[_threads(threads)] = partial(_named_outputs, session, names, feeds)
         try:

@@ -23,8 +23,8 @@ from contestants import Ready, started, watch_of
 from coexec import InferenceSession
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import cpu_name
-from coexec.model.check import worst_difference
-from coexec.model.load import random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
 from coexec.selection.decision import Requests
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import Outcome, Pacing, compete, turn
@@ -132,7 +132,7 @@ def _session(
     feeds = random_inputs(work.model.graph)
     if not runtime:
         # 0 is ONNX Runtime's default: one thread for each core, bound to the core.
-        return work.given.onnx_runtime(threads=len(cores) if len(cores) == 1 else 0), feeds
+        return work.user_model.onnx_runtime(threads=len(cores) if len(cores) == 1 else 0), feeds
     session = InferenceSession(
         source(model),
         devices=[f"{cpu_name(cores)}/opencl"],

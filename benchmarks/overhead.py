@@ -9,7 +9,7 @@ from functools import partial
 
 from common import arguments, by_figure, in_turns, show, source, two_cores
 
-from coexec.model.load import random_inputs
+from coexec.model.inputs import random_inputs
 from coexec.selection.planning_context import PlanningContext
 from coexec.settings import Settings
 
@@ -23,7 +23,7 @@ def main() -> None:
     for name in args.models:
         work = PlanningContext(source(name), Settings(devices=[device], cache=args.cache))
         feeds = random_inputs(work.model.graph)
-        baseline = work.given.onnx_runtime(threads=1)
+        baseline = work.user_model.onnx_runtime(threads=1)
         with work.start(work.prepared_by("single", {})) as executor:
             rivals = {
                 "coexec": partial(executor.run, feeds),

@@ -10,7 +10,7 @@ from functools import partial
 
 from common import arguments, in_turns, show, source, two_cores
 
-from coexec.model.load import random_inputs
+from coexec.model.inputs import random_inputs
 from coexec.research.zoo import MODELS
 from coexec.selection.planning_context import PlanningContext, make_plan
 from coexec.settings import Settings

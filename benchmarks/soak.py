@@ -49,7 +49,7 @@ class _Case:
             for i in self.session.get_inputs()
         }
         work = PlanningContext(source(name), Settings(devices=words["devices"], cache=cache))
-        self.expected = list(work.given.reference(self.feeds).values())
+        self.expected = list(work.user_model.reference(self.feeds).values())
         times = []
         for _ in range(10):
             start_s = time.perf_counter()

@@ -31,7 +31,7 @@ from model_files import expanded, feeds_for, model_file
 from coexec import InferenceSession
 from coexec.engines.detect import usable_cores
 from coexec.errors import ExecutionError
-from coexec.model.check import worst_difference
+from coexec.model.difference import worst_difference
 from coexec.selection.quiet_moment import Rest
 from coexec.selection.race import ratio
 

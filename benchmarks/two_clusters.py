@@ -9,7 +9,7 @@ from functools import partial
 
 from common import arguments, by_figure, in_turns, show, source, two_cores
 
-from coexec.model.load import random_inputs
+from coexec.model.inputs import random_inputs
 from coexec.selection.planning_context import PlanningContext
 from coexec.settings import Settings
 
@@ -24,7 +24,7 @@ def main() -> None:
         both = PlanningContext(source(name), Settings(devices, cache=args.cache, fresh=args.fresh))
         alone = [PlanningContext(source(name), Settings([d], cache=args.cache)) for d in devices]
         feeds = random_inputs(both.model.graph)
-        baseline = both.given.onnx_runtime(threads=2)
+        baseline = both.user_model.onnx_runtime(threads=2)
         executors = [
             p.start(p.prepared_by(planner, {}))
             for p, planner in [(both, "hope_greedy"), *((p, "single") for p in alone)]

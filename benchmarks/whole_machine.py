@@ -16,8 +16,8 @@ from common import arguments, by_figure, in_turns, show, source
 from contest import openvino_run
 
 from coexec.engines.detect import usable_cores
-from coexec.model.check import worst_difference
-from coexec.model.load import random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
 from coexec.selection.chooser import Chooser
 from coexec.settings import Settings
 
@@ -36,7 +36,7 @@ def _compare(model: str, args: Any) -> Iterator[dict[str, Any]]:
     chosen = Chooser(source(model), Settings(cache=args.cache, fresh=args.fresh)).make()
     took_s = time.perf_counter() - start_s
     feeds = random_inputs(chosen.graph)
-    session = chosen.work.given.onnx_runtime(threads=threads)
+    session = chosen.work.user_model.onnx_runtime(threads=threads)
     with chosen.work.start(chosen) as executor:
         runs = {AUTO: partial(executor.run, feeds), ORT: partial(session.run, None, feeds)}
         try:

@@ -27,7 +27,7 @@ LAZY = {
     "coexec.report.peak": "the process that runs ONNX Runtime has no memory of anything else",
     "coexec.selection.chooser": "planners: a start from the cache does not plan",
     "coexec.selection.comparison": f"onnxruntime: {START}",
-    "coexec.selection.opened_model": "onnx: a start from the cache does not read the model",
+    "coexec.selection.user_model": "onnx: a start from the cache does not read the model",
     "coexec.selection.background": "planning: only the process that plans",
     "coexec.selection.plan_selector": "planning and engines: ONNX Runtime answers first",
     "coexec.session.plan_backend": "recording and planning: few sessions need them",

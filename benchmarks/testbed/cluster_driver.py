@@ -18,10 +18,10 @@ import numpy as np
 
 from coexec.cache import Cache
 from coexec.errors import CoexecError
-from coexec.model.load import random_inputs
+from coexec.model.inputs import random_inputs
 from coexec.pipeline.cluster.cluster import Cluster
 from coexec.pipeline.cluster.session import ClusterSession
-from coexec.selection.opened_model import OpenedModel
+from coexec.selection.user_model import UserModel
 
 __all__ = ["main"]
 
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _session(cluster: Cluster, asked: dict[str, Any]) -> dict[str, Any]:
-    given = OpenedModel(asked["model"], {}, Cache())
+    given = UserModel(asked["model"], {}, Cache())
     frames = [random_inputs(given.model.graph, seed) for seed in range(_DIFFERENT)]
     references = [given.reference(feeds) for feeds in frames]
     start = time.perf_counter()

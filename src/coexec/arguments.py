@@ -20,8 +20,6 @@ from coexec.settings import check_path
 if TYPE_CHECKING:
     from coexec.graph.graph import Tensor
 
-__all__ = ["check_feeds", "check_keywords", "check_model", "check_names", "check_providers"]
-
 _Array = npt.NDArray[Any]
 
 

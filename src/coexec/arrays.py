@@ -12,22 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "MOST_ORDINARY",
-    "Array",
-    "address_of",
-    "aligned",
-    "aligned_bytes",
-    "aligned_zeros",
-    "dtype_of_ort",
-    "is_finite",
-    "is_float",
-    "is_ordinary",
-    "joined_axes",
-    "limits_of",
-    "numpy_type",
-]
-
 Array = npt.NDArray[Any]
 MOST_ORDINARY = 2.0**16
 """Largest magnitude of the numbers of an ordinary request: samples and pixels of 16 bits."""

@@ -24,8 +24,6 @@ from functools import cache, partial
 from itertools import cycle
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-__all__ = ["CodecError", "decode", "encode", "without_nan"]
-
 _T = TypeVar("_T")
 _Decoder = Callable[[Any], Any]
 

@@ -7,8 +7,6 @@ groups are read, see cgroups(7).
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["cpu_limit", "memory_limit_bytes"]
-
 _NO_LIMIT_BYTES = 1 << 62
 """Version 1 writes the largest multiple of a page where there is no limit."""
 

@@ -33,35 +33,6 @@ without the cache or with a part of it. `ModelWarning`: something about the mode
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = [
-    "AssumedWarning",
-    "BusyError",
-    "CacheWarning",
-    "CheckError",
-    "ClosedError",
-    "CoexecError",
-    "DeadlineError",
-    "DegradedWarning",
-    "DeviceError",
-    "DeviceNameError",
-    "ExecutionError",
-    "ForkedError",
-    "InfeasibleError",
-    "InputError",
-    "ModelError",
-    "ModelWarning",
-    "PackageError",
-    "PlanError",
-    "StoreError",
-    "TerminatedError",
-    "UncompiledError",
-    "UnfinishedError",
-    "UsageError",
-    "first_line",
-    "nearest",
-    "unknown_option",
-]
-
 
 class CoexecError(Exception):
     """Base of all errors that coexec raises on purpose."""

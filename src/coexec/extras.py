@@ -5,8 +5,6 @@ coexec is not on the package index, so pip has to install these packages by thei
 
 from importlib.metadata import PackageNotFoundError, distribution
 
-__all__ = ["BRINGS", "EXTRAS", "install", "is_installed"]
-
 _OPENCL = ("pyopencl",)
 _SERVER = ("orjson", "prometheus-client", "starlette", "uvicorn")
 EXTRAS = {

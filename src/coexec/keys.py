@@ -6,8 +6,6 @@ is no protection against deliberate collisions.
 
 import xxhash
 
-__all__ = ["digest"]
-
 
 def digest(*facts: object, digits: int = 32) -> str:
     """Hexadecimal digits that are equal for equal facts, on every machine.

@@ -29,17 +29,6 @@ from typing import Any
 
 from coexec.errors import CoexecError, ExecutionError
 
-__all__ = [
-    "Child",
-    "EndedError",
-    "Parent",
-    "call",
-    "can_start",
-    "command",
-    "ending",
-    "variables",
-]
-
 _FAILURES = (OSError, EOFError, pickle.PickleError, TypeError, AttributeError, ValueError)
 """Errors of pipes and of pickle: the process has ended, or an object cannot be pickled."""
 _POLL_S = 0.02

@@ -2,7 +2,5 @@
 
 from collections.abc import Callable
 
-__all__ = ["ReportProgress"]
-
 ReportProgress = Callable[[str, int, int], None]
 """Called with the name of a step, the amount done, and the total; 0 if the total is unknown."""

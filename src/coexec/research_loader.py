@@ -6,8 +6,6 @@
 from importlib import import_module
 from typing import Any
 
-__all__ = ["load_research", "resolved_model", "zoo_name"]
-
 _ZOO = "zoo:"
 
 

@@ -13,8 +13,6 @@ from typing import Any, Literal, get_args
 
 from coexec.errors import UsageError, unknown_option
 
-__all__ = ["BUSY", "RULES", "STOLEN", "Rules", "current_rules", "default_rules"]
-
 BUSY = 0.1
 """Share of the processor time that other programs may use. A daemon or an editor uses a few
 hundredths; a program that computes uses at least the share of one core."""

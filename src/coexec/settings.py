@@ -23,23 +23,7 @@ if TYPE_CHECKING:
     from coexec.cache import Cache
     from coexec.plan.plan_file import PlanFile
     from coexec.profiling.activity import Quiet
-    from coexec.profiling.profiler import Effort
-
-__all__ = [
-    "AUTO",
-    "KEYWORDS",
-    "MODE",
-    "NONE",
-    "WAITING",
-    "Mode",
-    "Option",
-    "Settings",
-    "Waiting",
-    "check_path",
-    "check_shapes",
-    "check_values",
-    "is_off",
-]
+    from coexec.profiling.sweep import Effort
 
 AUTO = "auto"
 """The planner that tries several configurations of the devices with several planners."""

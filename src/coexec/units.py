@@ -9,17 +9,6 @@ from collections.abc import Sequence
 
 from coexec.errors import UsageError
 
-__all__ = [
-    "format_bytes",
-    "format_count",
-    "format_joules",
-    "format_numbers",
-    "format_seconds",
-    "format_since",
-    "parse_bandwidth",
-    "parse_bytes",
-]
-
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?(bit|b)?(?:/s|ps)?\s*", re.IGNORECASE)

@@ -17,7 +17,7 @@ from coexec.arrays import address_of
 from coexec.cache import Cache, rest
 from coexec.engines import detect, registry
 from coexec.errors import CacheWarning, StoreError
-from coexec.selection.opened_model import OpenedModel
+from coexec.selection.user_model import UserModel
 from tests.helpers.harmed import DEVICES, answer, flip, same
 from tests.helpers.small_models import branches
 
@@ -121,13 +121,13 @@ def test_a_model_that_changes_while_it_is_read(
 ) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(branches(width=2), str(path))
-    load = OpenedModel._load
+    load = UserModel._load
 
-    def late(self: OpenedModel, **how: Any) -> Any:
+    def late(self: UserModel, **how: Any) -> Any:
         shutil.copy(model, path)  # between the digest and the reader
         return load(self, **how)
 
-    monkeypatch.setattr(OpenedModel, "_load", late)
+    monkeypatch.setattr(UserModel, "_load", late)
     assert same(answer(path, tmp_path / "c"), expected)
     monkeypatch.undo()
     onnx.save(branches(width=2), str(path))

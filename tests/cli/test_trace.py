@@ -12,7 +12,7 @@ from onnx import helper
 
 from coexec.cli.gantt import draw
 from coexec.engines.base import OpenEngine
-from coexec.model.load import random_inputs
+from coexec.model.inputs import random_inputs
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
 from coexec.selection.planning_context import PlanningContext

@@ -16,8 +16,10 @@ from coexec.engines.registry import describe, open_devices, processors
 from coexec.errors import DeviceError
 from coexec.graph.graph import Graph, Tensor
 from coexec.hardware.hardware import MAIN, Device, EngineInfo, Link, Memory, Place, System
-from coexec.model.check import plain_session, worst_difference
-from coexec.model.load import load, random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
+from coexec.model.reference_session import plain_session
 from coexec.plan.derive import derive, stepwise
 from coexec.plan.plan import Plan, Provenance
 from coexec.runtime.compiler import Compiler

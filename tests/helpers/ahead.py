@@ -13,8 +13,6 @@ from coexec.errors import ExecutionError
 from coexec.hardware.hardware import MAIN, Device, EngineInfo
 from coexec.timing.trace import Detail
 
-__all__ = ["AheadEngine", "Started"]
-
 
 class Started:
     """Work that was submitted to the thread of the engine."""

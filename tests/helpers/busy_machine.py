@@ -6,8 +6,6 @@ from itertools import count
 from coexec.profiling.processors import ProcessorTime
 from coexec.selection.quiet_moment import Stopwatch
 
-__all__ = ["used_by_others"]
-
 
 def used_by_others(share: float) -> Stopwatch:
     """Clocks that go on by a second with each reading, and other programs that use this share of

@@ -9,8 +9,6 @@ from coexec.hardware.hardware import Device, EngineInfo
 from coexec.lowering.module import Module
 from coexec.timing.trace import Detail
 
-__all__ = ["BYTE_S", "Clocked"]
-
 BYTE_S = 1e-7
 
 

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-__all__ = ["write_distribution"]
-
 
 def write_distribution(
     folder: Path, module: str, version: str, code: str, group: str, entry: str

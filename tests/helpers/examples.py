@@ -1,7 +1,5 @@
 """The number of examples that property tests draw."""
 
-__all__ = ["FACTOR", "scaled"]
-
 FACTOR = [1]
 """Factor for all numbers of examples; ``pytest --examples`` sets it before tests are collected."""
 

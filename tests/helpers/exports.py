@@ -2,7 +2,5 @@
 
 from pathlib import Path
 
-__all__ = ["EXPORTS"]
-
 EXPORTS = Path(__file__).parents[2].parent / "shared" / "models"
 """Folder with models of fifteen networks, without weights."""

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["written"]
-
 
 def written(root: Path, files: Mapping[str, str]) -> Path:
     """``root``, with these files by path below it."""

@@ -17,8 +17,6 @@ from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance
 from tests.helpers.small_models import from_nodes, tensor_info
 
-__all__ = ["mixed_network", "module_of", "run_on", "small_network"]
-
 
 class _Maker:
     """Nodes and random weights of a network under construction."""

@@ -10,10 +10,8 @@ import onnx
 import coexec
 from coexec.cache import Cache
 from coexec.engines.detect import usable_cores
-from coexec.model.check import worst_difference
+from coexec.model.difference import worst_difference
 from tests.helpers.small_models import branches
-
-__all__ = ["DEVICES", "answer", "files", "flip", "same", "save_model"]
 
 DEVICES = [f"cpu:{core}" for core in usable_cores()[:2]]
 _TASKS = coexec.load(branches()).graph.tasks

@@ -10,8 +10,6 @@ import pytest
 from coexec.engines.base import OpenEngine
 from coexec.profiling import engines, launch_and_transfer
 
-__all__ = ["links_once"]
-
 _MEASURED = (
     "launch_overhead", "stitching", "wake_up", "crossing", "changing_layout", "own_layout",
     "joining", "reading",

@@ -29,8 +29,6 @@ from coexec.lowering.lowered_model import (
 from coexec.lowering.module import Module
 from tests.helpers.model_text import ModelText, parse_text
 
-__all__ = ["format_lowered", "format_module", "parse_lowered", "parse_module"]
-
 
 def format_lowered(lowered: LoweredModel) -> str:
     """A lowered model as text, with the tensors and layouts of its values as notes."""

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from coexec.graph.graph import Graph
 from tests.helpers.graphs import make_graph
 
-__all__ = ["ORT_MS", "TASKS", "chain", "task_rows"]
-
 ORT_MS: Mapping[str, tuple[float, float, float, float]] = {
     "squeezenet": (9.0, 5.4, 4.0, 3.0),
     "mobilenet_v2": (6.1, 4.2, 2.9, 2.6),

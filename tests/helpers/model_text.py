@@ -27,8 +27,6 @@ from coexec.graph.graph import Tensor
 from coexec.graph.text import format_type
 from coexec.model.tensors import tensor_of, value_info
 
-__all__ = ["ModelText", "ParsedModel", "format_model", "parse_model", "parse_text"]
-
 _SHOWN_NUMBERS = 16
 _BARE = re.compile(r"[^\s\"'(),={}\[\]]*[^\s\"'(),={}\[\]:]")
 _BODY = re.compile(r"\s*(\w+) body (\(.*\))")

@@ -16,8 +16,6 @@ from coexec.engines.options import EngineOptions
 from coexec.errors import DeviceError
 from coexec.hardware.hardware import Device
 
-__all__ = ["BLOCK", "RUNTIME", "opencl_found", "opencl_name", "opencl_options"]
-
 RUNTIME = [""]
 """A part of the runtime's name: the engine's option ``runtime``; set by pytest's option."""
 BLOCK = ["auto"]

@@ -14,8 +14,6 @@ import onnxruntime
 
 import coexec
 
-__all__ = ["PAGE", "TABLES", "page", "public"]
-
 PAGE = Path(__file__).parents[2] / "docs" / "onnxruntime.md"
 
 _OWN = "as in ONNX Runtime, by its own session"

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coexec.graph.graph import Graph, Operator, Task, Tensor
-from coexec.graph.receptive import OperatorRegion, needed_inputs, operator_regions, splittable_axes
+from coexec.graph.receptive import needed_inputs, operator_regions, splittable_axes
 from coexec.graph.region import Region
+from coexec.graph.rules import OperatorRegion
 
 Shape = tuple[int, ...]
 Ranges = Mapping[int, tuple[int, int]]

@@ -13,8 +13,6 @@ from coexec.engines.kernels.operators import KERNELS, WITHOUT
 from coexec.engines.kernels.unsupported import ALL
 from coexec.graph.rules import RULES
 
-__all__ = ["PAGE", "page"]
-
 PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
 
 _HEAD = """# Operators

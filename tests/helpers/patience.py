@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable
 
-__all__ = ["ENOUGH_S", "until"]
-
 ENOUGH_S = 120.0
 """Longer than every condition takes on a loaded machine: only a fault takes as long."""
 

@@ -5,8 +5,6 @@ from contextlib import contextmanager
 
 from coexec.rules import Rules, default_rules
 
-__all__ = ["PROGRAM", "QUICK_RULES", "quick_choice"]
-
 QUICK_RULES = Rules(
     rounds=(1, 1), starts=1, planners="heft", further_engines=False, busy=9.0, stolen=9.0
 )

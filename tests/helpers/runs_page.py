@@ -25,8 +25,6 @@ from coexec.errors import CoexecError, first_line
 from coexec.model.load import load
 from tests.helpers.suite import node_cases
 
-__all__ = ["ENGINES", "PAGE", "OperatorRow", "engines_here", "page_rows", "rows"]
-
 PAGE = Path(__file__).parents[2] / "docs" / "what_runs_where.md"
 ENGINES = ("onnxruntime", "opencl", "openvino")
 

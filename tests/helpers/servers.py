@@ -19,8 +19,6 @@ from coexec.serve.served import Served, ServedTensor
 from coexec.serve.server import Server, listen
 from tests.helpers.patience import ENOUGH_S, until
 
-__all__ = ["TYPES", "Echo", "Stuck", "ask", "fed", "infer", "running", "serving", "tensor_of"]
-
 TYPES = {
     "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64",
     "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16",

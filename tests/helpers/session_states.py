@@ -8,8 +8,6 @@ import onnxruntime
 import coexec
 from coexec.engines.detect import usable_cores
 
-__all__ = ["DEVICES", "STATES", "opened"]
-
 DEVICES = [f"cpu:{core}" for core in usable_cores()[:2]]
 STATES = ["own", "plan", "cached"]
 """Requests are answered by ONNX Runtime's own session; by a plan; by a plan from the cache that

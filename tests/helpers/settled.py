@@ -3,8 +3,6 @@
 import time
 from pathlib import Path
 
-__all__ = ["settled"]
-
 _TRUSTED_S = 2.5
 """The digest of a file that is younger than two seconds is not cached: see
 `coexec.model.digest`."""

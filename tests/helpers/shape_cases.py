@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from tests.helpers.operator_cases import Case, Draw, dims, ints, random
 
-__all__ = ["FAMILIES"]
-
 _SCALES = (
     0.1,
     0.2,

@@ -10,8 +10,6 @@ from coexec.plan.schedule import Schedule
 from coexec.timing.simulate import VirtualClock
 from coexec.timing.trace import Trace
 
-__all__ = ["simulate_programs"]
-
 
 def simulate_programs(
     programs: Sequence[DeviceProgram],

@@ -4,8 +4,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-__all__ = ["branches", "from_nodes", "tensor_info"]
-
 
 def tensor_info(name: str, shape: list[int | str], kind: int = 1) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, shape)

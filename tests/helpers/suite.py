@@ -24,12 +24,10 @@ from coexec.errors import first_line
 from coexec.graph.graph import Piece
 from coexec.model.values import run_session
 from coexec.plan.plan import Plan, Provenance
-from coexec.profiling.profiler import Effort
+from coexec.profiling.sweep import Effort
 from coexec.selection.planning_context import PlanningContext
 from coexec.settings import Settings
 from tests.helpers.onnx_backend import Assign, CoexecRep, device_names, first_able
-
-__all__ = ["CATEGORIES", "Suite", "TestOutcome", "alternate", "by_heft", "counts", "node_cases"]
 
 CATEGORIES = ("Node", "Simple", "PyTorchConverted", "PyTorchOperator")
 _ONCE = Effort(warm_up=0, least=1, most=1)

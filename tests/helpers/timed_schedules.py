@@ -26,8 +26,6 @@ from tests.helpers.graphs import (
     systems,
 )
 
-__all__ = ["TimedSchedule", "timed_schedules"]
-
 SIZE = 8
 """Elements of each tensor."""
 MEMORIES = {"null": MAIN, "far": "far"}

@@ -7,8 +7,6 @@ from coexec.runtime.recorder import Recorder
 from coexec.timing.simulate import VirtualClock
 from coexec.timing.trace import Trace
 
-__all__ = ["VirtualRecorder"]
-
 
 class VirtualRecorder(Recorder):
     """Records virtual seconds of the simulator's clock, independent of the threads' real times."""

@@ -15,9 +15,11 @@ from coexec.engines.base import OpenEngine
 from coexec.engines.detect import usable_cores
 from coexec.engines.registry import open_devices
 from coexec.graph.graph import Task
-from coexec.model.check import plain_session, worst_difference
-from coexec.model.load import load, random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
 from coexec.model.model import Model
+from coexec.model.reference_session import plain_session
 from coexec.plan.derive import derive, stepwise
 from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.compiler import Compiler

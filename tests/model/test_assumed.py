@@ -13,7 +13,7 @@ from coexec.model.assumed import assumed_shapes
 from coexec.model.declared import Declared, canonical
 from coexec.model.fixed import fix
 from coexec.model.load import load
-from coexec.selection.opened_model import OpenedModel
+from coexec.selection.user_model import UserModel
 
 Dims = list[int | str | None]
 
@@ -171,11 +171,11 @@ def test_equal_shapes_are_one_model(tmp_path: object) -> None:
     cache = Cache(str(tmp_path))
     content = model([("Relu", ["x"])], {"x": ["N", 3]}).SerializeToString()
     digests = {
-        OpenedModel(content, shapes, cache).digest
+        UserModel(content, shapes, cache).digest
         for shapes in ({"N": 4}, {"x": (4, 3)}, {"x": (4, 3), "N": 4})
     }
     assert len(digests) == 1
-    assert OpenedModel(content, {"N": 5}, cache).digest not in digests
+    assert UserModel(content, {"N": 5}, cache).digest not in digests
 
 
 def test_assumed_once_and_said(tmp_path: object) -> None:
@@ -183,14 +183,14 @@ def test_assumed_once_and_said(tmp_path: object) -> None:
     content = model([("Relu", ["x"])], {"x": ["N", 3, "H", "W"]}).SerializeToString()
     for _ in range(2):
         with pytest.warns(AssumedWarning, match="--shape x=1,3,224,224"):
-            assert OpenedModel(content, {}, cache, assume=True).shapes == {"x": (1, 3, 224, 224)}
+            assert UserModel(content, {}, cache, assume=True).shapes == {"x": (1, 3, 224, 224)}
 
 
 def test_examples_fix_shapes_and_are_checked(tmp_path: object) -> None:
     cache = Cache(str(tmp_path))
     content = model([("Relu", ["x"])], {"x": ["N", 3]}).SerializeToString()
-    given_model = OpenedModel(content, {}, cache, examples={"x": np.ones((7, 3), np.float32)})
+    given_model = UserModel(content, {}, cache, examples={"x": np.ones((7, 3), np.float32)})
     assert next(given_model.model.candidates())["x"].shape == (7, 3)
-    wrong = OpenedModel(content, {"N": 1}, cache, examples={"y": np.ones((7, 3), np.float32)})
+    wrong = UserModel(content, {"N": 1}, cache, examples={"y": np.ones((7, 3), np.float32)})
     with pytest.raises(InputError, match="is missing"):
         _ = wrong.model

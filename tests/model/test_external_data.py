@@ -65,7 +65,7 @@ def test_the_working_folder_does_not_matter(
     monkeypatch.chdir(elsewhere)
     assert np.array_equal(result(path, tmp_path / "cache"), X + WEIGHT)
     work = PlanningContext(path, Settings(devices=[CPU], cache=tmp_path / "cache"))
-    assert np.array_equal(work.given.reference({"x": X})["y"], X + WEIGHT)
+    assert np.array_equal(work.user_model.reference({"x": X})["y"], X + WEIGHT)
 
 
 def test_the_cache_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ def test_subgraphs_capture_values_and_run(cache: Cache) -> None:
     from coexec.engines.registry import open_devices
     from coexec.graph.graph import Piece
     from coexec.hardware.hardware import Place
-    from coexec.model.load import random_inputs
+    from coexec.model.inputs import random_inputs
     from coexec.plan.derive import derive
     from coexec.plan.plan import Plan, Provenance
     from coexec.runtime.compiler import Compiler

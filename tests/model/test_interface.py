@@ -157,11 +157,11 @@ def test_a_fixed_value_folds_an_if(tmp_path: Path) -> None:
         words: dict[str, Any] = {"devices": [CPU], "planner": "single", "cache": tmp_path}
         work = PlanningContext(choice(), Settings(values={"sr": sr}, **words))
         assert [t.kind for t in work.graph.tasks] == [kind] and work.graph.inputs == ("x",)
-        keys.add(work.given.digest)
+        keys.add(work.user_model.digest)
         with work.start(work.prepared_by("single", {})) as executor:
             expected = onnx_runtime(choice(), {"x": x, "sr": np.array(sr)})[0]
             assert np.array_equal(executor.run({"x": x})["y"], expected)
-        assert np.array_equal(work.given.reference({"x": x})["y"], expected)
+        assert np.array_equal(work.user_model.reference({"x": x})["y"], expected)
     assert len(keys) == 2
 
 

@@ -18,8 +18,8 @@ model = read(sys.argv[1])
 """
 LOAD = """
 from coexec.cache import Cache
-from coexec.selection.opened_model import OpenedModel
-model = OpenedModel(sys.argv[1], {}, Cache(sys.argv[2])).model
+from coexec.selection.user_model import UserModel
+model = UserModel(sys.argv[1], {}, Cache(sys.argv[2])).model
 """
 CHECK = """
 from coexec.model.load import load
@@ -43,7 +43,7 @@ def growth(program: str, *words: str) -> tuple[float, float]:
     its own, both above the start and as multiples of `WEIGHT_BYTES`."""
     measured = f"""
 import re, sys
-import coexec.selection.opened_model, coexec.model.load, coexec.model.check, onnxruntime
+import coexec.selection.user_model, coexec.model.load, coexec.model.check, onnxruntime
 from coexec.model.main_memory import peak_bytes, resident_bytes
 def private_bytes():
     text = open("/proc/self/smaps_rollup").read()

@@ -21,13 +21,13 @@ from coexec.graph.graph import Graph
 from coexec.graph.receptive import needed_inputs, splittable_axes
 from coexec.graph.region import Region
 from coexec.model import load as loading
-from coexec.model.check import worst_difference
+from coexec.model.difference import worst_difference
 from coexec.model.inputs import random_inputs
 from coexec.model.load import load
 from coexec.model.values import run_session
 from coexec.plan.plan import Plan, Provenance
 from coexec.planners import PLANNERS
-from coexec.profiling.profiler import Effort
+from coexec.profiling.sweep import Effort
 from coexec.research import platforms
 from coexec.selection.planning_context import PlanningContext
 from coexec.settings import Settings

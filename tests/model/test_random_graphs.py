@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from coexec.errors import ModelWarning
-from coexec.model.check import worst_difference
-from coexec.model.difference import TOLERANCE
+from coexec.model.difference import TOLERANCE, worst_difference
 from coexec.model.load import load
 from coexec.model.reference_session import plain_session
 from tests.helpers.small_models import from_nodes, tensor_info

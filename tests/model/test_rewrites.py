@@ -9,8 +9,10 @@ import pytest
 from onnx import helper
 
 from coexec.model.basic import optimised
-from coexec.model.check import plain_session, worst_difference
-from coexec.model.load import load, random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
+from coexec.model.reference_session import plain_session
 from tests.helpers.small_models import from_nodes, tensor_info
 
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import coexec
 from coexec.engines.detect import usable_cores
 from coexec.errors import ModelWarning
-from coexec.model.check import worst_difference
+from coexec.model.difference import worst_difference
 from coexec.model.load import load
 from coexec.model.model import Model
 from coexec.model.shapes import infer, is_misinferred

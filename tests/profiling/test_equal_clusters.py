@@ -15,8 +15,9 @@ from coexec.hardware.hardware import Device, EngineInfo
 from coexec.model.load import load
 from coexec.profiling import engines, profiler
 from coexec.profiling.engines import EngineTimes
-from coexec.profiling.profiler import Effort, Profiler
+from coexec.profiling.profiler import Profiler
 from coexec.profiling.store import Measurement, ProfileStore
+from coexec.profiling.sweep import Effort
 from coexec.runtime.compiler import Compiler
 from tests.helpers.small_models import branches
 

@@ -13,8 +13,9 @@ from coexec.graph.stitch import missing
 from coexec.model.load import load
 from coexec.profiling import profiler
 from coexec.profiling.pieces import cuttings
-from coexec.profiling.profiler import Effort, Profiler
+from coexec.profiling.profiler import Profiler
 from coexec.profiling.store import ProfileStore
+from coexec.profiling.sweep import Effort
 from coexec.runtime.compiler import Compiler
 from tests.helpers.clocked import BYTE_S, Clocked
 from tests.helpers.network_cases import networks

@@ -21,9 +21,9 @@ from coexec.hardware.hardware import Place
 from coexec.lowering.module import Module
 from coexec.model.load import load
 from coexec.plan.derive import stepwise
-from coexec.profiling.profiler import Effort, Profiler
+from coexec.profiling.profiler import Profiler
 from coexec.profiling.store import ProfileStore
-from coexec.profiling.sweep import SweepItem, part_of
+from coexec.profiling.sweep import Effort, SweepItem, part_of
 from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.compiler import Compiler
 from coexec.selection.planning_context import PlanningContext, make_plan

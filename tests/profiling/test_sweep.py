@@ -6,7 +6,8 @@ import pytest
 
 from coexec.cache import Cache
 from coexec.engines.opened import OpenDevice
-from coexec.model.load import load, random_inputs
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
 from coexec.plan.derive import stepwise
 from coexec.profiling.processors import ProcessorTime
 from coexec.profiling.sweep import Effort, SweepItem, sweep

@@ -26,7 +26,7 @@ from onnx.reference import ReferenceEvaluator
 import coexec.research.zoo
 from coexec.errors import ModelError
 from coexec.model.load import build_graph
-from coexec.profiling.profiler import Effort
+from coexec.profiling.sweep import Effort
 from coexec.research.zoo import MODELS, build
 from coexec.research.zoo.layers import dims
 from coexec.runtime.recorder import RealRecorder

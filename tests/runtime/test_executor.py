@@ -20,9 +20,11 @@ from coexec.engines.reference import ReferenceEngine
 from coexec.engines.registry import open_devices
 from coexec.errors import DeviceError, ExecutionError, PlanError, StoreError
 from coexec.hardware.hardware import MAIN, Device, EngineInfo, Link, Place, System
-from coexec.model.check import plain_session, worst_difference
-from coexec.model.load import load, random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
 from coexec.model.model import Model
+from coexec.model.reference_session import plain_session
 from coexec.plan.derive import derive
 from coexec.plan.schedule import Schedule
 from coexec.planners import PLANNERS

@@ -19,7 +19,8 @@ import pytest
 
 from coexec.engines.detect import usable_cores
 from coexec.errors import ClosedError, UnfinishedError
-from coexec.model.check import plain_session, worst_difference
+from coexec.model.difference import worst_difference
+from coexec.model.reference_session import plain_session
 from coexec.planners import PLANNERS
 from coexec.runtime.device_threads import DeviceThreads
 from coexec.runtime.executor import Executor

@@ -19,8 +19,10 @@ from coexec.errors import ExecutionError, TerminatedError
 from coexec.graph.graph import Piece
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.lowering.synthetic import products
-from coexec.model.check import plain_session, worst_difference
-from coexec.model.load import load, random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
+from coexec.model.reference_session import plain_session
 from coexec.plan.derive import derive, in_steps, stepwise
 from coexec.plan.plan import Plan, Provenance
 from coexec.runtime.compiled import CompiledPlan

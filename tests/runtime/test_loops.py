@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coexec.engines.base import NativeCall
 from coexec.runtime.loops import loop_classes
 from coexec.runtime.steps import (
     AwaitEvent,
     CallPython,
     CopyBox,
     LoopStep,
-    NativeCall,
     RunLoop,
     SignalEvent,
     Spot,

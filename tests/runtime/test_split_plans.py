@@ -23,7 +23,8 @@ from coexec.hardware.hardware import System
 from coexec.lowering.layout import blocks_of
 from coexec.lowering.module import Module
 from coexec.model.difference import is_rounding, worst_difference
-from coexec.model.load import load, random_inputs
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
 from coexec.model.model import Model
 from coexec.model.reference_session import plain_session
 from coexec.plan.derive import derive

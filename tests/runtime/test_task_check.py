@@ -18,7 +18,8 @@ from coexec.graph.graph import Graph, Piece
 from coexec.graph.receptive import splittable_axes
 from coexec.hardware.hardware import Place
 from coexec.lowering.text import text_of
-from coexec.model.load import load, random_inputs
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance
 from coexec.plan.schedule import Segment

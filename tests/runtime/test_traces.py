@@ -22,8 +22,9 @@ from coexec.engines.null import NullEngine
 from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
 from coexec.hardware.hardware import MAIN, Busy, Device, EngineInfo, Link, Place, System
-from coexec.model.check import plain_session, worst_difference
-from coexec.model.load import random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.reference_session import plain_session
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance
 from coexec.plan.schedule import Schedule

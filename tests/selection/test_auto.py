@@ -19,10 +19,11 @@ from coexec.engines.base import Processor
 from coexec.engines.detect import usable_cores
 from coexec.engines.registry import Driven
 from coexec.errors import CacheWarning, DeviceError, ExecutionError, ModelError, UsageError
-from coexec.model.check import plain_session, worst_difference
+from coexec.model.difference import worst_difference
+from coexec.model.reference_session import plain_session
 from coexec.profiling import engines
-from coexec.profiling.profiler import Effort
 from coexec.profiling.store import Measurement
+from coexec.profiling.sweep import Effort
 from coexec.rules import RULES, Rules
 from coexec.selection.chooser import Chooser
 from coexec.selection.configurations import configurations

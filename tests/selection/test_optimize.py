@@ -16,7 +16,7 @@ from coexec.errors import CoexecError, ModelError, UsageError
 from coexec.model.main_memory import peak_bytes
 from coexec.processes import EndedError
 from coexec.profiling.processors import Load, ProcessorTime
-from coexec.profiling.profiler import Effort
+from coexec.profiling.sweep import Effort
 from coexec.rules import RULES, Rules
 from coexec.selection import optimize as module
 from coexec.selection.candidates import Deadline, OutOfTimeError

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from coexec.engines.detect import usable_cores
-from coexec.model.check import plain_session, worst_difference
-from coexec.profiling.profiler import Effort
+from coexec.model.difference import worst_difference
+from coexec.model.reference_session import plain_session
+from coexec.profiling.sweep import Effort
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.replan import Replanner
 from coexec.session import InferenceSession

@@ -8,8 +8,10 @@ import pytest
 
 from coexec.engines.detect import usable_cores
 from coexec.engines.registry import open_devices
-from coexec.model.check import plain_session, worst_difference
-from coexec.model.load import load, random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
+from coexec.model.reference_session import plain_session
 from coexec.session import InferenceSession
 from tests.helpers.fused_blocks import IMAGES, network, quantised_network
 from tests.helpers.small_models import branches

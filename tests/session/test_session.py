@@ -13,7 +13,7 @@ from onnx import helper
 import coexec
 from coexec.engines.detect import usable_cores
 from coexec.errors import CacheWarning, InputError, UsageError
-from coexec.model.check import worst_difference
+from coexec.model.difference import worst_difference
 from tests.helpers import quick_choice as quick
 from tests.helpers.exports import EXPORTS
 from tests.helpers.small_models import branches, from_nodes, tensor_info

@@ -18,8 +18,6 @@ from coexec.cache.limit import CacheFile, entries, files, size_of, trim, weights
 from coexec.cache.parts import EXPORTS
 from coexec.errors import UsageError
 
-__all__ = ["CLEARABLE", "Content", "clear", "contents", "trimmed"]
-
 _PROFILES = re.compile(r"profiles[-0-9]*\.sqlite(-journal)?")
 _TRIAL = re.compile(r"[0-9a-f]+\.json")
 _ENGINE = re.compile(r"[a-z]+-[0-9a-f]{16}")

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import xxhash
 
-__all__ = ["Entry", "decode", "encode", "weights_of"]
-
 _MAGIC = b"coexec entry 1 "
 _HEAD_BYTES = len(_MAGIC) + 32 + 1 + 8 + 1
 """Magic, checksum, a blank, the length of the index in hexadecimal digits, a line's end."""

@@ -17,16 +17,6 @@ from coexec.cache.limit import size_of, trim
 from coexec.cache.weights import Weights
 from coexec.keys import digest
 
-__all__ = [
-    "KINDS",
-    "LIMIT_BYTES",
-    "Cache",
-    "Kind",
-    "default_cache_folder",
-    "place_of",
-    "used_entries",
-]
-
 _T = TypeVar("_T")
 
 Kind = Literal[

@@ -11,8 +11,6 @@ from pathlib import Path
 from coexec.cache.entries import weights_of
 from coexec.cache.weights import file_of
 
-__all__ = ["ROOM", "entries", "files", "is_part", "size_of", "trim", "weights"]
-
 _ENTRY = re.compile(r"[0-9a-f]{32}")
 _WEIGHT = re.compile(r"[0-9a-f]{32}-[0-9a-f]+")
 ROOM = 0.9

@@ -14,8 +14,6 @@ from coexec.cache.files import write_whole
 from coexec.cache.limit import is_part
 from coexec.cache.weights import file_of
 
-__all__ = ["EXPORTS", "chunks", "keep_newest", "part_files", "place_parts"]
-
 EXPORTS = "exports"
 """The folder for the caches of exports, in the user's cache. Each export has a cache of its own:
 entries of another origin must not serve other models."""

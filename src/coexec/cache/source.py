@@ -5,8 +5,6 @@ from pathlib import Path
 
 from coexec.keys import digest
 
-__all__ = ["source_digest"]
-
 
 @cache
 def source_digest(folder: Path) -> str:

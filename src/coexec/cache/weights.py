@@ -24,8 +24,6 @@ from coexec.arrays import aligned_bytes
 from coexec.cache.files import Disk, warn_once
 from coexec.errors import StoreError
 
-__all__ = ["Weights", "file_of", "name_of", "rest"]
-
 Bytes = npt.NDArray[np.uint8]
 
 _READ_BYTES = 65536

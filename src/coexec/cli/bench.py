@@ -92,7 +92,7 @@ def command(
         prepared = prepare(source, config)
         work, predicted_s = prepared.work, predicted_time_s(prepared)
     name = config.planner if config.plan is None else "plan"
-    feeds, _ = work.model.accepted(work.given.reference)
+    feeds, _ = work.model.accepted(work.user_model.reference)
     with ExitStack() as stack:
         way = Way(name=name, predicted_s=predicted_s, is_plan=True)
         plan, executor = plan_rival(prepared, way, feeds, stack)

@@ -71,7 +71,7 @@ def command(
             )
         prepared = prepare(source, config)
         work = prepared.work
-        feeds, _ = accepted(work.given, probe)
+        feeds, _ = accepted(work.user_model, probe)
         tell("running the plan", 0, 0)
         with work.start(prepared) as executor:
             outputs = executor.run(feeds)

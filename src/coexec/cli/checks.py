@@ -24,8 +24,8 @@ from coexec.selection.comparison import (
     rules_of,
     usual_values,
 )
-from coexec.selection.opened_model import OpenedModel
 from coexec.selection.planning_context import PlanningContext
+from coexec.selection.user_model import UserModel
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -63,7 +63,7 @@ def check_outputs(
         UsageError: a device computes nothing.
     """
     refuse_pretended(work)
-    expected, rules = work.given.reference(feeds), rules_of(work)
+    expected, rules = work.user_model.reference(feeds), rules_of(work)
     if not (all(map(is_ordinary, feeds.values())) and all(map(is_finite, expected.values()))):
         differences = {n: worst_difference(outputs[n], expected[n]) for n in outputs}
         return OutputCheck(
@@ -74,7 +74,7 @@ def check_outputs(
         )
     reference, allowed = ReferenceAnswers(work), rules.allowed
     if any(rules.why_unlike(outputs, expected)):
-        rules = replace(rules, usual=usual_values(accepted(work.given)[1]))
+        rules = replace(rules, usual=usual_values(accepted(work.user_model)[1]))
     judgement = judged(outputs, Expected("these inputs", feeds, expected), reference, rules)
     differences = {
         name: worst_difference(outputs[name], expected[name], quantised=reference.quantised)
@@ -104,7 +104,7 @@ def refuse_pretended(work: PlanningContext) -> None:
 
 
 def accepted(
-    opened_model: OpenedModel, probe: ProbeName | None = None
+    user_model: UserModel, probe: ProbeName | None = None
 ) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
     """The first inputs with which ONNX Runtime runs the original model, and its outputs.
 
@@ -116,10 +116,10 @@ def accepted(
         InputError: it runs with none, or not with the inputs of the user, or not with the variant.
         UsageError: the model has no float input, so there are no variants.
     """
-    feeds, outputs = opened_model.model.accepted(opened_model.reference)
+    feeds, outputs = user_model.model.accepted(user_model.reference)
     if probe is None:
         return feeds, outputs
-    graph = opened_model.model.graph
+    graph = user_model.model.graph
     variants = probes([graph.tensors[each] for each in graph.inputs], feeds)
     variant = next((each for each in variants if each.name == probe), None)
     if variant is None:
@@ -128,7 +128,7 @@ def accepted(
             f"float input; leave it out"
         )
     try:
-        return variant.feeds, opened_model.reference(variant.feeds)
+        return variant.feeds, user_model.reference(variant.feeds)
     except Exception as error:
         raise InputError(
             f"ONNX Runtime does not run the model with {variant.what}: {first_line(error)}; plans "
@@ -139,7 +139,7 @@ def accepted(
 def judged_by(
     worst: float,
     allowed: float,
-    model: OpenedModel,
+    model: UserModel,
     feeds: Mapping[str, Array],
     facts: Mapping[str, Any] = _NONE,
 ) -> str:

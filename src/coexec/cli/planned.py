@@ -62,7 +62,7 @@ def prepared_on(platform: str | None, model: str, settings: Settings) -> Prepare
         raise UsageError("--platform knows no --fresh, --engine and --pin; leave them out")
     phone = load_research("platforms").load(platform, settings.devices)
     here = PlanningContext(model, replace(settings, devices=None, plan=None))
-    origin = Simulated(here.given.published_graph, (phone.cost, phone.system), here.shapes)
+    origin = Simulated(here.user_model.published_graph, (phone.cost, phone.system), here.shapes)
     if settings.plan is not None:
         settings.plan.require(origin.graph, versions_here())
         origin.schedule(settings.plan.plan)

@@ -67,7 +67,7 @@ def command(
     with progress(f"loading {model}") as tell:
         prepared = prepare(*resolve_export(model, options.settings(progress=tell)))
     work = prepared.work
-    feeds, _ = work.model.accepted(work.given.reference)
+    feeds, _ = work.model.accepted(work.user_model.reference)
     with work.start(prepared) as executor:
         for _ in range(2):
             executor.run(feeds)

@@ -111,7 +111,7 @@ def compare(
         as_given = prepared.plan.as_given
     refuse_pretended(work)
     tell("making inputs", 0, 0)
-    feeds, _ = accepted(work.given, probe)
+    feeds, _ = accepted(work.user_model, probe)
 
     def compared(segments: Sequence[Segment], what: str) -> list[TaskComparison]:
         tell(f"compiling {what}", 0, 0)

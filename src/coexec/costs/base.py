@@ -11,18 +11,6 @@ from coexec.graph.region import Region
 from coexec.graph.task_samples import TaskParts
 from coexec.hardware.hardware import Link, Place
 
-__all__ = [
-    "AlteredCosts",
-    "CostModel",
-    "PartSeconds",
-    "Prediction",
-    "Predictor",
-    "Sample",
-    "TrainedPredictor",
-    "Unmeasured",
-]
-
-
 PartSeconds = Callable[[Task, Region], float]
 """Seconds of a region of a task, on one place."""
 

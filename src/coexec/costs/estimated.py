@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 from coexec.graph.graph import Graph, Task
 
-__all__ = ["Work", "estimated_s", "work_of"]
-
 _MACS_PER_CORE_S = 10e9
 _BYTES_PER_S = 10e9
 """A core of a desktop or phone processor of the last ten years reaches a third to three times of

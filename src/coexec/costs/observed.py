@@ -10,8 +10,6 @@ from coexec.graph.region import Region
 from coexec.graph.task_samples import TaskParts
 from coexec.hardware.hardware import Place
 
-__all__ = ["Observation", "Observed"]
-
 _SMOOTHING = 0.1
 """Weight of the newest observation: one slow run in ten moves a cost by a tenth of its excess."""
 

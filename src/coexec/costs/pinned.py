@@ -13,8 +13,6 @@ from coexec.graph.region import Region
 from coexec.graph.task_samples import TaskParts
 from coexec.hardware.hardware import Place, System
 
-__all__ = ["Pinned", "resolve"]
-
 
 @dataclass(frozen=True)
 class Pinned(AlteredCosts):

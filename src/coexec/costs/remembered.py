@@ -8,8 +8,6 @@ from coexec.graph.region import Region
 from coexec.graph.task_samples import GraphParts, TaskParts
 from coexec.hardware.hardware import Place
 
-__all__ = ["RememberedCosts"]
-
 
 @dataclass(frozen=True, eq=False)
 class RememberedCosts(AlteredCosts):

@@ -17,8 +17,6 @@ from typing import NamedTuple
 from coexec.costs.base import Prediction, Predictor, Sample, Unmeasured
 from coexec.costs.estimated import Work, work_of
 
-__all__ = ["scaled", "scaled_by_work", "surest"]
-
 _ONE_SIZE = 0.15
 _DOUBLING = 0.15
 """Uncertainty with one measured size or several alike, and the uncertainty that each doubling or

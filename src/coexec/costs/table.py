@@ -12,8 +12,6 @@ from coexec.graph.region import Region
 from coexec.graph.task_samples import TaskParts
 from coexec.hardware.hardware import Link, Place
 
-__all__ = ["Basis", "CostTable", "LayoutChange", "Reading"]
-
 Basis = Literal["measured", "known", "predicted", "estimated"]
 """Origin of a time: measured now; known from an earlier measurement; predicted from other sizes of
 the task; or estimated from its computation and moved bytes, because it could not be measured."""

@@ -3,8 +3,6 @@
 from bisect import bisect_left
 from collections.abc import Mapping
 
-__all__ = ["SERIAL_S", "on_cores"]
-
 SERIAL_S = 45e-6
 """Seconds of a task on several threads that more threads do not shorten: waking and joining them,
 and work that is not divided. On a Xeon, ONNX Runtime's times of nine networks with 2, 4, 8 and 16

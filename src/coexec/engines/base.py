@@ -41,24 +41,6 @@ from coexec.lowering.module import Module
 from coexec.model.main_memory import main_memory_bytes
 from coexec.timing.trace import Detail
 
-__all__ = [
-    "AfterFork",
-    "Bound",
-    "BoxCopy",
-    "Engine",
-    "InFlight",
-    "Native",
-    "NativeCall",
-    "NativeLaunch",
-    "NoOptions",
-    "OpaqueValue",
-    "OpenEngine",
-    "OwnSession",
-    "Processor",
-    "Program",
-    "aligned_empty",
-]  # fmt: skip
-
 AfterFork = Literal["works", "again", "lost"]
 """State of an engine's programs in a forked child process, which has only one of the threads.
 

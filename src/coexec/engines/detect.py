@@ -10,21 +10,6 @@ from pathlib import Path
 
 from coexec.keys import digest
 
-__all__ = [
-    "CoreCluster",
-    "allowed_threads",
-    "capacity",
-    "clusters",
-    "core_list",
-    "features",
-    "is_whole_machine",
-    "partitions",
-    "processor_features",
-    "processor_name",
-    "threads_by_core",
-    "usable_cores",
-]
-
 CoreCluster = tuple[tuple[int, ...], float | None]
 """Cores, and their maximum frequency in Hz; None if the system does not report it."""
 

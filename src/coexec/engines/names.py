@@ -17,18 +17,6 @@ from coexec.engines import detect
 from coexec.errors import DeviceError, DeviceNameError
 from coexec.units import format_numbers
 
-__all__ = [
-    "Request",
-    "cores_of",
-    "cpu_name",
-    "default_names",
-    "number_of",
-    "parse",
-    "split_names",
-    "whole_cpu",
-    "without_engine",
-]
-
 _CORES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 
 

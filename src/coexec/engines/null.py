@@ -12,8 +12,6 @@ from coexec.graph.graph import Tensor
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.lowering.module import Module
 
-__all__ = ["Null", "NullEngine", "Pretended"]
-
 _COUNT = 16
 
 

@@ -7,8 +7,6 @@ from coexec.engines.base import OpenEngine
 from coexec.errors import DeviceError
 from coexec.hardware.hardware import Device, Place
 
-__all__ = ["OpenDevice", "engine_at"]
-
 
 class OpenDevice:
     """A device ready to compute. Its engine is opened when it is first needed."""

@@ -7,8 +7,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from coexec.engines.base import Engine
 from coexec.errors import UsageError, unknown_option
 
-__all__ = ["EngineOptions", "parsed"]
-
 EngineOptions = Mapping[str, Mapping[str, str]]
 """By engine, texts by option name: ``{"opencl": {"precision": "fp16"}}``."""
 

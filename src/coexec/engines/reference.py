@@ -13,8 +13,6 @@ from coexec.errors import ExecutionError
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.lowering.module import Module
 
-__all__ = ["Reference", "ReferenceEngine", "evaluator_of"]
-
 
 class ReferenceEngine(OpenEngine):
     """Runs each module in numpy, operator by operator, as the ONNX standard describes it."""

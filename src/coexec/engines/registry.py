@@ -24,10 +24,6 @@ from coexec.hardware.hardware import Device, EngineInfo, System
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["Driven", "broken", "check_options", "describe", "engine_names", "grouped", "installed",
-           "is_pretended", "kinds", "listed", "load_engine", "open_device", "open_devices",
-           "open_engine", "processors", "tried"]  # fmt: skip
-
 _GROUP = "coexec.engines"
 _REFERENCE = "reinstall its package, or leave this engine out"
 

@@ -15,8 +15,8 @@ from coexec.exports import MANIFEST, is_export
 from coexec.exports.manifest import AGAIN, PARTS, PLAN, Manifest, content_digest, machine_facts
 from coexec.keys import digest
 from coexec.plan.plan_file import PlanFile
-from coexec.selection.opened_model import opened_cache
 from coexec.selection.plan_files import plan_of
+from coexec.selection.user_model import opened_cache
 from coexec.settings import Settings
 
 _FIXED = (

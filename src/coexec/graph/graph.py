@@ -15,16 +15,6 @@ from typing import NamedTuple
 from coexec.graph.region import Region
 from coexec.keys import digest
 
-__all__ = [
-    "Graph",
-    "Operator",
-    "Piece",
-    "Scalars",
-    "Task",
-    "Tensor",
-    "tensor_part",
-]
-
 Scalars = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 """An attribute of an operator, or the values of a small constant input."""
 

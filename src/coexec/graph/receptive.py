@@ -15,15 +15,6 @@ from coexec.graph.region import Region
 from coexec.graph.rules import RULES, OperatorRegion
 from coexec.graph.rules.base import Tensors, empty_region
 
-__all__ = [
-    "OperatorRegion",
-    "ReceptiveField",
-    "needed_inputs",
-    "operator_regions",
-    "receptive_field",
-    "splittable_axes",
-]
-
 
 class ReceptiveField(NamedTuple):
     """The regions that a region of a task's main output is computed from."""

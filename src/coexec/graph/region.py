@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Region"]
-
 # Planners compute shapes, overlaps and hashes several hundred thousand times. So regions are
 # tuples, and their shapes and overlaps are made in lists, without max() and min().
 

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from coexec.graph.graph import Operator, Scalars, Task, Tensor
 
-__all__ = ["family_of", "signature_of"]
-
 _BY_VALUE = frozenset({"Pad", "Slice", "Resize", "Upsample", "Reshape", "Expand", "Tile", "Split",
                        "Squeeze", "Unsqueeze", "TopK", "OneHot", "Range",
                        "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"})  # fmt: skip

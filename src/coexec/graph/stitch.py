@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from coexec.graph.region import Region
 
-__all__ = ["Joined", "Taken", "assemble", "in_sequence", "missing"]
-
 
 @dataclass(frozen=True, slots=True)
 class Taken:

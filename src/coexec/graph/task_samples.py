@@ -11,8 +11,6 @@ from coexec.graph.graph import Graph, Task
 from coexec.graph.receptive import ReceptiveField, receptive_field, splittable_axes
 from coexec.graph.region import Region
 
-__all__ = ["GraphParts", "TaskParts"]
-
 
 class TaskParts:
     """The parts of a task, and thus of all tasks that are alike."""

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 
 from coexec.graph.graph import Graph, Task, Tensor
 
-__all__ = ["format_graph", "format_type"]
-
 
 def format_graph(graph: Graph) -> str:
     """Inputs, tasks in order with shapes and MACs, outputs."""

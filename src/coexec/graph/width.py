@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 from coexec.graph.graph import Graph, Task
 
-__all__ = ["critical_path", "width"]
-
 
 def critical_path(graph: Graph, weight: Callable[[Task], float]) -> tuple[Task, ...]:
     """The path of tasks with the largest sum of weights, starting at an input."""

@@ -12,8 +12,6 @@ from coexec.errors import DeviceError
 from coexec.keys import digest
 from coexec.units import format_numbers
 
-__all__ = ["MAIN", "Busy", "Device", "EngineInfo", "Link", "Memory", "Place", "Power", "System"]
-
 Busy = Literal["source", "target", "none"]
 """Which processor cannot compute while data moves over a link."""
 

@@ -12,8 +12,6 @@ from coexec.graph.rules import RULES, OperatorRegion
 from coexec.lowering.lowered_model import LAYOUT, LoweredModel, reads
 from coexec.model.operators import scalars_of, small_constant
 
-__all__ = ["CutError", "node_region", "nodes_of"]
-
 _CONV_INPUTS = 3
 """Inputs of the standard operator: data, weights and bias."""
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from coexec.graph.graph import Tensor
 from coexec.lowering.layout import PLAIN, Layout, blocks_of
 
-__all__ = ["STANDARD", "Dialect", "Kind"]
-
 Kind = tuple[str, str]
 """Domain and type of an operator."""
 

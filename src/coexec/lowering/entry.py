@@ -13,8 +13,6 @@ from coexec.lowering.lowered_model import LoweredModel, read_lowered
 from coexec.model.model import require_whole
 from coexec.model.stored import Stored, detached, is_large, share, stored_tensor, written
 
-__all__ = ["Tables", "import_lowered", "load_lowered", "without_tables"]
-
 Tables = Mapping[str, ir.TensorProtocol]
 """Large weights that are only read by Gather, by name. An optimizer cannot improve them."""
 

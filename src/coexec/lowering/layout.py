@@ -9,8 +9,6 @@ from coexec.arrays import Array
 from coexec.graph.graph import Tensor
 from coexec.graph.region import Region
 
-__all__ = ["NHWC", "PADDED", "PLAIN", "WIDE", "Layout", "Order", "blocks_of"]
-
 Order = Literal["NCHW", "NHWC"]
 """Order of the axes, also with more or fewer than two spatial ones."""
 

@@ -18,19 +18,6 @@ from coexec.model.reference_session import is_plain
 from coexec.model.tensors import tensor_of
 from coexec.model.types import type_text
 
-__all__ = [
-    "BORDER",
-    "LAYOUT",
-    "LoweredModel",
-    "captured",
-    "kind_of",
-    "placeholder",
-    "read_lowered",
-    "reads",
-    "tensor_of_info",
-    "without_lowering",
-]
-
 BORDER = "border:"
 """Prefix of the names of the outputs that a device adds to a model while it lowers it."""
 

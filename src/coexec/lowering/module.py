@@ -9,8 +9,6 @@ from coexec.graph.graph import Tensor
 from coexec.graph.region import Region
 from coexec.lowering.layout import Layout
 
-__all__ = ["Gather", "GatheredBox", "Module"]
-
 
 @dataclass(frozen=True, eq=False)
 class Module:

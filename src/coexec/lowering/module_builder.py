@@ -23,8 +23,6 @@ from coexec.lowering.module import Module
 from coexec.model.stored import Stored, is_large
 from coexec.model.tensors import value_info
 
-__all__ = ["ModuleBuilder"]
-
 _BOUNDS_AS_INPUTS = 10
 _PADS_AS_INPUTS = 11
 """Versions of the operator set from which Slice and Pad take numbers as inputs."""

@@ -15,8 +15,6 @@ from coexec.lowering.module import Module
 from coexec.lowering.module_builder import ModuleBuilder
 from coexec.lowering.tensor_parts import TensorParts
 
-__all__ = ["ModuleWriter"]
-
 _Values = Mapping[str, tuple[str, Region | None]]
 """By lowered value: its name in the module, and its computed region; None: all."""
 

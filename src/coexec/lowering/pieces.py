@@ -21,8 +21,6 @@ from coexec.lowering.module_writer import ModuleWriter
 from coexec.lowering.tensor_parts import part_name
 from coexec.plan.schedule import Schedule, Segment, Supply, TaskRegion, as_made
 
-__all__ = ["border_tensors", "changing_layout", "cut_pieces", "leaving_blocks"]
-
 
 class _PartInLayout(NamedTuple):
     """A part of a tensor, in a layout."""

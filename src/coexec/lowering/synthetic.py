@@ -9,8 +9,6 @@ import onnx
 from coexec.graph.graph import Tensor
 from coexec.lowering.module import Module
 
-__all__ = ["convolutions", "products", "vector_products"]
-
 _OPSET, _IR_VERSION = 17, 8
 
 

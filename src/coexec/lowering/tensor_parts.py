@@ -16,8 +16,6 @@ from coexec.lowering.layout import PLAIN, Layout
 from coexec.lowering.lowered_model import LoweredModel
 from coexec.lowering.module_builder import ModuleBuilder
 
-__all__ = ["TensorParts", "part_name"]
-
 _PartValues = Mapping[str, Mapping[tuple[Region, Layout], str]]
 
 

@@ -6,8 +6,6 @@ import onnx_ir as ir
 from coexec.lowering.module import Module
 from coexec.model import text
 
-__all__ = ["text_of"]
-
 
 def text_of(module: Module) -> str:
     """The operators in order, then the inputs and outputs that are not in the model's layout."""

@@ -29,8 +29,6 @@ from coexec.model.inputs import to_try
 from coexec.model.reference_session import plain_session
 from coexec.model.values import has_foreign, run_session
 
-__all__ = ["assumed_shapes"]
-
 _Role = Literal["batch", "channels", "side", "length"]
 _Key = str | tuple[str, int]
 """Key of an open dimension: its name, or the input and the axis of one without a name."""

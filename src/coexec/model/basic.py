@@ -21,8 +21,6 @@ from coexec.model.reference_session import own_content, refusals
 from coexec.model.stored import LARGE_BYTES
 from coexec.model.types import hide_maps
 
-__all__ = ["optimised"]
-
 _BYTE_BITS = 8
 _BY_ROWS = "MatMulAddFusion"
 """It puts a Reshape before and behind every product with more than two axes."""

@@ -17,8 +17,6 @@ from coexec.model.shapes import corrected_run
 from coexec.model.values import run_session
 from coexec.ort import OrtSession
 
-__all__ = ["check_same", "is_reshaped", "plain_session", "worst_difference"]
-
 _BUG = "this is a bug of the simplification, please report it with the model"
 
 

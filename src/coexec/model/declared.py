@@ -15,19 +15,6 @@ from coexec.codec import decode
 from coexec.errors import UsageError
 from coexec.model.digest import Shapes, digest_of, serialized
 
-__all__ = [
-    "UNNAMED",
-    "Declared",
-    "canonical",
-    "declared_inputs",
-    "is_open",
-    "known_inputs",
-    "options_of",
-    "require_fit",
-    "sizes_by_name",
-    "sizes_of",
-]
-
 Declared = Mapping[str, Sequence[int | str | None] | None]
 """Dimensions by input: sizes, names, and None for those without either. None instead of a list: not
 even the rank is known."""

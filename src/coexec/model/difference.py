@@ -10,23 +10,6 @@ import numpy as np
 from coexec.arrays import Array, is_float, numpy_type
 from coexec.graph.graph import Graph, Operator, Tensor
 
-__all__ = [
-    "HALF_TOLERANCE",
-    "TOLERANCE",
-    "Difference",
-    "difference_of",
-    "is_half",
-    "is_narrow",
-    "is_rounding",
-    "largest",
-    "moved",
-    "own_difference",
-    "quantises",
-    "tolerance_of",
-    "unlike",
-    "worst_difference",
-]
-
 TOLERANCE = 1e-4
 """Allowed difference, relative to the largest value of an output."""
 

@@ -26,15 +26,6 @@ from coexec.keys import digest
 from coexec.model.folders import is_below, opened, unreadable
 from coexec.model.weightless import require_encodable
 
-__all__ = [
-    "Shapes",
-    "digest_of",
-    "is_remembered",
-    "named_files",
-    "serialized",
-    "unreadable",
-]
-
 _RACY_NS = 2_000_000_000
 """The times of some file systems count in steps of two seconds."""
 _CHUNK_BYTES = 1 << 24

@@ -14,8 +14,6 @@ from coexec.model.digest import Shapes
 from coexec.model.main_memory import require_memory
 from coexec.model.types import type_of
 
-__all__ = ["CHANNELS", "dims_of", "fix", "open_tensors"]
-
 _IMAGE = (1, 3, 224, 224)
 """Suggested for an image: batch, channels, height, width. Most networks for images take it."""
 CHANNELS = frozenset({1, 3, 4})

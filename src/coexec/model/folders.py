@@ -15,8 +15,6 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from coexec.errors import ModelError
 
-__all__ = ["ModelFolders", "is_below", "opened", "unreadable"]
-
 _ADDRESS = "*/_ORT_MEM_ADDR_/*"
 """ONNX Runtime reads a weight of this location from its own memory, at the address in its
 offset."""

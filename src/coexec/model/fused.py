@@ -22,8 +22,6 @@ from coexec.cache import private_folder
 from coexec.model.reference_session import save_without_weights
 from coexec.ort import OrtSession
 
-__all__ = ["mark_fused", "marked_groups"]
-
 _MARK = "coexec.fused"
 """Key of the metadata of nodes; nodes with equal values are one task."""
 _MOVING = frozenset(

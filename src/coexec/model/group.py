@@ -25,8 +25,6 @@ from coexec.model.opaque import content_of, live, reads, united
 from coexec.model.operators import operator_of
 from coexec.model.tensors import tensors_of, why_opaque
 
-__all__ = ["build_graph", "only_read"]
-
 _HEADS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _ACTIVATIONS = frozenset(
     {"Clip", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Tanh"}

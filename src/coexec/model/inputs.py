@@ -27,8 +27,6 @@ from coexec.arrays import (
 from coexec.graph.graph import Graph, Operator, Tensor
 from coexec.model.probe_names import ProbeName
 
-__all__ = ["Probe", "candidates", "filled", "probes", "random_inputs", "random_values", "to_try"]
-
 _DIVIDING = frozenset({"Div", "Mod"})
 _SIZED = frozenset({"OneHot"})
 """Operators whose second input is a size."""

@@ -23,7 +23,7 @@ from coexec.model.digest import Shapes, digest_of
 from coexec.model.fixed import fix
 from coexec.model.fused import mark_fused
 from coexec.model.group import build_graph
-from coexec.model.inputs import candidates, random_inputs
+from coexec.model.inputs import candidates
 from coexec.model.main_memory import least_bytes, require_memory
 from coexec.model.model import Model, forget_weights
 from coexec.model.nondeterministic import random_nodes
@@ -34,8 +34,6 @@ from coexec.model.shapes import contradictions, infer
 from coexec.model.simplify import simplified
 from coexec.model.stored import Stored, share, stored_tensor, written
 from coexec.settings import check_shapes, check_values
-
-__all__ = ["load", "random_inputs", "restore", "save"]
 
 
 def load(

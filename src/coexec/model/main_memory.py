@@ -16,17 +16,6 @@ from coexec.units import format_bytes
 if TYPE_CHECKING:
     from coexec.graph.graph import Graph
 
-__all__ = [
-    "bounded_memory",
-    "least_bytes",
-    "main_memory_bytes",
-    "peak_bytes",
-    "require_memory",
-    "resident_bytes",
-    "too_little_memory",
-    "trim_memory",
-]
-
 _libc = ctypes.CDLL(None)
 
 

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
-__all__ = ["ModelProto", "TensorProto"]
-
 _FILE = "onnx.onnx_ml_pb2"
 
 

@@ -14,8 +14,6 @@ from coexec.graph.graph import Graph
 from coexec.model.inputs import candidates
 from coexec.model.nondeterministic import random_nodes
 
-__all__ = ["Model", "forget_weights", "note_overridable", "require_whole"]
-
 _Result = TypeVar("_Result")
 _OVERRIDABLE = "coexec.overridable"
 """Key of a model's metadata."""

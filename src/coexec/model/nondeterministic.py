@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-__all__ = ["MERGING", "is_random", "random_nodes"]
-
 MERGING = "CommonSubexpressionElimination"
 """ONNX Runtime's optimizer of equal nodes; it merges nodes that draw random numbers, too."""
 

@@ -16,8 +16,6 @@ from coexec.graph.graph import Tensor
 from coexec.keys import digest
 from coexec.model.stored import Stored
 
-__all__ = ["bodies", "content_of", "live", "reads", "united"]
-
 
 def reads(node: ir.Node) -> list[ir.Value]:
     """The values that a node reads: its inputs, and the outer values that its bodies read."""

@@ -4,8 +4,6 @@ import onnx_ir as ir
 
 from coexec.graph.graph import Operator, Scalars
 
-__all__ = ["operator_of", "scalars_of", "small_constant"]
-
 _SMALL = 64
 """Constants of at most this many elements may decide shapes (pads, axes, sizes)."""
 

@@ -3,7 +3,5 @@ the help of the command line needs the names alone."""
 
 from typing import Literal
 
-__all__ = ["ProbeName"]
-
 ProbeName = Literal["zeros", "large", "negative", "small", "unit"]
 """A name of `coexec.model.inputs.probes`."""

@@ -20,8 +20,6 @@ from coexec.model.structure import check_proto, decoded, hollow_source
 from coexec.model.types import hide_maps
 from coexec.model.weightless import Hollow
 
-__all__ = ["ModelSource", "quiet", "read"]
-
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 """Sources of a model. A string of the form "zoo:NAME" is resolved by the caller."""
 

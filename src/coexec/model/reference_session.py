@@ -17,18 +17,6 @@ from coexec.model.types import show_maps
 from coexec.model.values import FOREIGN, ort_value
 from coexec.ort import FOLDER_OF_WEIGHTS, OrtSession, reason_of
 
-__all__ = [
-    "folder_of_weights",
-    "is_plain",
-    "own_content",
-    "own_session",
-    "plain_session",
-    "refusals",
-    "save_without_weights",
-    "weighted_session",
-    "without_weights",
-]
-
 _CONTENT_BYTES = 1 << 16
 """From this size on, the values of weights decide no shape and no fusion."""
 

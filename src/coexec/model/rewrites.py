@@ -11,8 +11,6 @@ import onnx_ir as ir
 from coexec.arrays import Array
 from coexec.model.group import only_read
 
-__all__ = ["activate_before_concat", "rewrite"]
-
 _MOVING = frozenset({"Relu"})
 """Activations that give the same before and behind a Concat, and that engines fuse."""
 _HARD_SWISH_SINCE = 14

@@ -2,8 +2,6 @@
 
 from coexec.errors import ModelError, first_line
 
-__all__ = ["UnfitError"]
-
 
 class UnfitError(ModelError):
     """Shape inference or ONNX Runtime refuses a model, because of the model or of given shapes."""

@@ -13,8 +13,6 @@ from coexec.model.rewrites import activate_before_concat, rewrite
 from coexec.model.shape_mismatch import UnfitError
 from coexec.model.shapes import infer
 
-__all__ = ["simplified"]
-
 
 def simplified(model: ir.Model, *, rewrites: bool = True) -> ir.Model:
     """A new model that computes the same, with all shapes that ONNX Runtime infers.

@@ -9,8 +9,6 @@ from onnx import numpy_helper
 
 from coexec.errors import ModelError
 
-__all__ = ["with_dense_weights"]
-
 _MOST_BYTES = 2**31
 """Most bytes of a dense weight: a serialized model can hold no more."""
 

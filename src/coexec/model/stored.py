@@ -14,16 +14,6 @@ from coexec.arrays import Array
 from coexec.cache import Cache
 from coexec.errors import StoreError
 
-__all__ = [
-    "LARGE_BYTES",
-    "Stored",
-    "detached",
-    "is_large",
-    "share",
-    "stored_tensor",
-    "written",
-]
-
 LARGE_BYTES = 1024
 """Weights from this size on lie beside a model; smaller ones are a part of the protobuf, where
 optimizers and engines read their values."""

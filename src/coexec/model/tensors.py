@@ -17,8 +17,6 @@ from coexec.model.reference_session import is_plain
 from coexec.model.shape_mismatch import UnfitError
 from coexec.model.types import type_of, type_proto
 
-__all__ = ["tensor_of", "tensors_of", "value_info", "why_opaque"]
-
 
 def tensors_of(model: ir.Model, read: Collection[ir.Value]) -> Iterable[Tensor]:
     """Inputs, weights, and every result that is ``read``.

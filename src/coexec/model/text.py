@@ -4,8 +4,6 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-__all__ = ["text_of"]
-
 _MOST_NUMBERS = 4
 """Most elements of a weight that are printed instead of its name."""
 

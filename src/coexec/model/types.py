@@ -6,15 +6,6 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
-__all__ = [
-    "declared_values",
-    "hide_maps",
-    "show_maps",
-    "type_of",
-    "type_proto",
-    "type_text",
-]
-
 _HIDDEN = "coexec.type"
 """Key in the metadata of a value whose type onnx_ir cannot hold."""
 

@@ -14,8 +14,6 @@ import onnxruntime as ort
 
 from coexec.arrays import Array, numpy_type
 
-__all__ = ["FOREIGN", "bound_run", "has_foreign", "ort_value", "run_session"]
-
 FOREIGN: Mapping[str, int] = {
     "bfloat16": 16,
     "float8_e4m3fn": 17,

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from coexec.errors import ModelError
 from coexec.units import format_bytes
 
-__all__ = ["Hollow", "hollow", "require_encodable"]
-
 _MOST_BYTES = (1 << 31) - 1
 """The largest message of protocol buffers."""
 

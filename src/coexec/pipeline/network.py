@@ -10,8 +10,6 @@ from typing import Literal
 
 from coexec.hardware.hardware import Device, EngineInfo, Link, Power, System
 
-__all__ = ["NetworkKind", "connected", "machine"]
-
 NetworkKind = Literal["ports", "half-duplex ports", "shared"]
 """The resource that carries one message at a time: each direction of each machine's port, each
 port, or one medium that all machines share, such as Wi-Fi."""

@@ -23,8 +23,6 @@ from coexec.pipeline.plan.plan import PipelinePlan
 from coexec.timing.clock import Clock, Move, Places
 from coexec.timing.trace import Span, Trace
 
-__all__ = ["PipelineRun", "Sent", "simulate_pipeline"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sent:

@@ -12,8 +12,6 @@ from coexec.graph.graph import Graph, Piece, Task
 from coexec.graph.receptive import needed_inputs, splittable_axes
 from coexec.graph.region import Region
 
-__all__ = ["Strip", "piece_macs", "strip_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Strip:

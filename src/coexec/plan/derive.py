@@ -14,8 +14,6 @@ from coexec.hardware.hardware import Place
 from coexec.plan.plan import Plan, Provenance
 from coexec.plan.schedule import Schedule, Segment, Supply, TaskRegion, Transfer, as_made
 
-__all__ = ["derive", "in_steps", "stepwise"]
-
 
 def derive(plan: Plan, graph: Graph, tensor_caching: bool = True) -> Schedule:
     """Segments and transfers of a verified plan.

@@ -14,8 +14,6 @@ from coexec.graph.region import Region
 from coexec.hardware.hardware import Memory, Place, System
 from coexec.units import format_bytes
 
-__all__ = ["task_bytes", "verify_memory"]
-
 
 class _Footprint(NamedTuple):
     """Weights and tensors of a piece."""

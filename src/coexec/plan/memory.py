@@ -31,26 +31,6 @@ import numpy.typing as npt
 
 from coexec.graph.graph import Graph
 
-__all__ = [
-    "BOUNDS",
-    "STRATEGIES",
-    "Assignment",
-    "Family",
-    "Lifetime",
-    "Record",
-    "Strategy",
-    "alive_at",
-    "by_size_improved",
-    "in_order",
-    "offsets_bound",
-    "offsets_by_size",
-    "positional_maxima",
-    "records_of",
-    "share",
-    "shared_objects_bound",
-    "verify",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Record:

@@ -18,8 +18,6 @@ from coexec.graph.stitch import missing
 from coexec.hardware.hardware import Place, System
 from coexec.plan.footprint import verify_memory
 
-__all__ = ["Plan", "Provenance", "verify_plan"]
-
 _FORMAT = 2
 """Version of the format of plan files. 2: each piece names its engine."""
 

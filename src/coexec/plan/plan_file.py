@@ -9,8 +9,6 @@ from coexec.errors import PlanError
 from coexec.graph.graph import Graph
 from coexec.plan.plan import Plan
 
-__all__ = ["ModelFacts", "PlanFile"]
-
 _SHOWN = 3
 """Maximum number of inputs in a message."""
 

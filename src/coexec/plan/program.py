@@ -13,19 +13,6 @@ from coexec.errors import PlanError
 from coexec.plan.schedule import Schedule, Segment, Transfer, by_device, ended_before
 from coexec.units import format_bytes
 
-__all__ = [
-    "Copy",
-    "DeviceProgram",
-    "Run",
-    "Signal",
-    "Step",
-    "Wait",
-    "device_programs",
-    "step_facts",
-    "text",
-    "verify_programs",
-]
-
 _REMEDY = "make the programs again with device_programs"
 
 

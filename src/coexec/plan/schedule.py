@@ -13,18 +13,6 @@ from coexec.graph.region import Region
 from coexec.graph.stitch import in_sequence
 from coexec.hardware.hardware import Place
 
-__all__ = [
-    "Progress",
-    "Schedule",
-    "Segment",
-    "Supply",
-    "TaskRegion",
-    "Transfer",
-    "as_made",
-    "by_device",
-    "ended_before",
-]
-
 TaskRegion = tuple[str, Region]
 """A region of a named tensor."""
 

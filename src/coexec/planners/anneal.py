@@ -7,8 +7,6 @@ from coexec.planners.methods.annealing import annealed
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
 
-__all__ = ["solve"]
-
 Starts = Callable[[Problem], list[Solution]]
 """Makes plans to start from, the shortest first. It is an argument, because a planner imports no
 other planner."""

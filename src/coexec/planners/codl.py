@@ -21,8 +21,6 @@ from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, best_of
 from coexec.problem.timeline import Timeline
 
-__all__ = ["solve"]
-
 _DIMENSIONS: dict[str, tuple[Dimension, ...]] = {"hybrid": ("H", "OC"), "H": ("H",), "OC": ("OC",)}
 _KEPT = 300
 """States kept at each task, times number of tasks: planning takes a similar time for any model."""

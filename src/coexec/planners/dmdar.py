@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
 
-__all__ = ["solve"]
-
 
 def solve(problem: Problem, *, alpha: float = 1.0, beta: float = 1.0) -> Solution:
     """Deque model, data aware, ready: a task is pushed to a device's queue as soon as it is ready.

@@ -5,8 +5,6 @@ from typing import NamedTuple
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
 
-__all__ = ["Slot", "schedule", "solve"]
-
 
 def solve(problem: Problem) -> Solution:
     """Heterogeneous Earliest Finish Time: urgent tasks first, each where it ends first.

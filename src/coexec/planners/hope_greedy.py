@@ -23,8 +23,6 @@ from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, best_of
 from coexec.problem.timeline import Timeline
 
-__all__ = ["default_merge_below_s", "default_top_k", "merge", "solve"]
-
 
 def solve(
     problem: Problem,

@@ -5,8 +5,6 @@ import math
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
 
-__all__ = ["line", "solve"]
-
 
 def solve(problem: Problem) -> Solution:
     """The best cut of the topological order into runs on one device each; a baseline of HOPE.

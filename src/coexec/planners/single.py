@@ -6,8 +6,6 @@ from coexec.errors import DeviceError, InfeasibleError
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, alone_s
 
-__all__ = ["solve"]
-
 
 def solve(problem: Problem, *, device: str | None = None) -> Solution:
     """Run the whole model on one device: the baseline of co-execution.

@@ -12,8 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bounds", "Chain", "Flags", "Floats", "Matrix", "chained", "precedence", "shared_out"]
-
 Matrix = tuple[tuple[float, ...], ...]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -18,17 +18,6 @@ from coexec.problem.solution import Solution, written
 from coexec.problem.timeline import sent
 from coexec.timing.clock import Clock, Move, launched_s
 
-__all__ = [
-    "Evaluation",
-    "Evaluator",
-    "Launch",
-    "Queues",
-    "fuse",
-    "fused",
-    "queues_of",
-    "solution_of",
-]
-
 Launch = tuple[int, ...]
 Queues = list[list[Launch]]
 

@@ -7,8 +7,6 @@ from functools import cached_property
 from coexec.graph.graph import Graph
 from coexec.problem.bounds import Flags, precedence
 
-__all__ = ["IndexedGraph"]
-
 
 @dataclass(frozen=True)
 class IndexedGraph:

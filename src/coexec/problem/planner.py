@@ -16,8 +16,6 @@ from coexec.errors import PlanError, UsageError, unknown_option
 from coexec.graph.graph import Graph
 from coexec.hardware.hardware import System
 
-__all__ = ["FOREIGN", "Planner", "PlannerKind"]
-
 FOREIGN = "reinstall its package, or choose another planner"
 """Remedy for a planner of another package that is broken."""
 

@@ -20,8 +20,6 @@ from coexec.problem.indexed import IndexedGraph
 from coexec.timing.clock import Move, Places, places_of
 from coexec.units import format_bytes
 
-__all__ = ["Matrix", "Problem"]
-
 
 @dataclass(frozen=True)
 class Problem(IndexedGraph):

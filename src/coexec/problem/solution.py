@@ -13,8 +13,6 @@ from coexec.timing.simulate import simulate
 
 _NOBODYS = Provenance("")
 
-__all__ = ["Solution", "alone_s", "best_of", "simulated_s", "written"]
-
 
 class Solution(NamedTuple):
     """A planner's answer: the device and the order of all tasks or pieces, and a status.

@@ -7,8 +7,6 @@ from typing import Self
 from coexec.problem.problem import Problem
 from coexec.timing.clock import Clock, Move
 
-__all__ = ["Timeline", "makespan_s", "sent"]
-
 
 class Timeline(Clock):
     """The clock while tasks are placed on devices one by one, each as a launch of its own.

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["TRAFFIC", "Quiet", "Traffic", "undisturbed"]
-
 _T = TypeVar("_T")
 
 _SIZE_BYTES = 8

@@ -12,16 +12,6 @@ from coexec.graph.graph import Graph, Task
 from coexec.graph.signature import family_of
 from coexec.profiling.store import Measurement
 
-__all__ = [
-    "Outlook",
-    "Step",
-    "known_seconds",
-    "measured_as",
-    "only_operators",
-    "outlook",
-    "steps_of",
-]
-
 _DECIDES = 0.01
 """Largest error of all equal tasks together, as a share of the whole model's time. A plan is worth
 running if it is predicted to gain 1 %."""

@@ -25,8 +25,6 @@ from coexec.progress import ReportProgress
 from coexec.runtime.compiler import Compiler
 from coexec.settings import Waiting
 
-__all__ = ["EngineTimes", "stored_handover_s"]
-
 _HANDOVER = "handover"
 """Name of the time of a handover in a shared memory."""
 

@@ -16,7 +16,8 @@ from coexec.graph.graph import Graph, Piece, Tensor
 from coexec.hardware.hardware import Place
 from coexec.lowering.layout import blocks_of
 from coexec.lowering.synthetic import convolutions, products, vector_products
-from coexec.model.load import load, random_inputs
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
 from coexec.model.model import Model
 from coexec.plan.derive import derive, stepwise
 from coexec.plan.plan import Plan, Provenance
@@ -28,17 +29,6 @@ from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
 from coexec.settings import Waiting
 from coexec.timing.trace import Span
-
-__all__ = [
-    "changing_layout",
-    "crossing",
-    "joining",
-    "launch_overhead",
-    "own_layout",
-    "reading",
-    "stitching",
-    "wake_up",
-]
 
 _CHAIN = 40
 _RUNS = 10

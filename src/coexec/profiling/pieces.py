@@ -27,8 +27,6 @@ from coexec.profiling.store import Measurement
 from coexec.profiling.sweep import Effort, SweepItem, feeds_of, medians_s, others_share, sweep
 from coexec.runtime.compiler import Compiler
 
-__all__ = ["Cutting", "cuttings", "known_pieces", "measure_pieces", "signature_of_piece"]
-
 Cutting = Mapping[str, Sequence[Region]]
 """Parts of the main output, by task."""
 

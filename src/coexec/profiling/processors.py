@@ -9,8 +9,6 @@ from typing import NamedTuple, TypeVar
 
 from coexec.rules import STOLEN
 
-__all__ = ["Load", "ProcessorTime", "load_from_now", "others_now", "processor_time", "with_load"]
-
 _T = TypeVar("_T")
 
 _LOOK_S = 0.5

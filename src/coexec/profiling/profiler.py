@@ -47,8 +47,6 @@ from coexec.rules import BUSY
 from coexec.runtime.compiler import Compiler
 from coexec.settings import Waiting
 
-__all__ = ["Effort", "Profiler", "launch_in"]
-
 
 class _Time(NamedTuple):
     """Seconds of a task, and their basis."""

@@ -14,8 +14,6 @@ from coexec.cache import has_substitute, substitute, warn_once
 from coexec.costs.estimated import Work
 from coexec.rules import BUSY
 
-__all__ = ["Measurement", "ProfileStore"]
-
 _FILE = "profiles-4.sqlite"
 _PATIENCE_S = 10.0
 """Seconds to wait for other processes."""

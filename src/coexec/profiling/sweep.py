@@ -30,18 +30,6 @@ from coexec.runtime.loaded_plan import Installing
 from coexec.runtime.recorder import RealRecorder
 from coexec.timing.trace import Detail, Span, Trace
 
-__all__ = [
-    "Effort",
-    "SegmentTimes",
-    "SweepItem",
-    "feeds_of",
-    "measure_in_place",
-    "medians_s",
-    "others_share",
-    "part_of",
-    "sweep",
-]
-
 _ENOUGH = 3
 """Least number of runs for a median."""
 

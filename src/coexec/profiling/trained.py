@@ -7,8 +7,6 @@ from coexec.engines.base import OpenEngine
 from coexec.profiling.store import ProfileStore
 from coexec.research_loader import load_research
 
-__all__ = ["trained_predictor", "untrained"]
-
 
 def trained_predictor(engine: OpenEngine, store: ProfileStore) -> TrainedPredictor | None:
     """The trained predictor; None if there is none for this processor and version of the engine."""

@@ -151,7 +151,7 @@ class _Gathering:
         another race would only give other figures of the same plans."""
         prepared = self._prepared
         work, decision = prepared.work, prepared.decision
-        feeds, _ = work.model.accepted(work.given.reference)
+        feeds, _ = work.model.accepted(work.user_model.reference)
         with ExitStack() as stack:
             way = Way(name="plan", predicted_s=predicted_time_s(prepared), is_plan=True)
             if is_session := is_ort_session(prepared):

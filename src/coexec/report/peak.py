@@ -31,7 +31,9 @@ def of_plan(work: "PlanningContext", plan: "Plan", feeds: "Mapping[str, Array]")
         fresh=False,
         progress=None,
     )
-    return _in_a_process(_run_plan, work.given.source, child_settings, plan.to_json(), dict(feeds))
+    return _in_a_process(
+        _run_plan, work.user_model.source, child_settings, plan.to_json(), dict(feeds)
+    )
 
 
 def of_onnx_runtime(
@@ -41,7 +43,7 @@ def of_onnx_runtime(
     crashed."""
     from coexec.research_loader import zoo_name
 
-    source = work.given.source
+    source = work.user_model.source
     if zoo_name(source) is None and not (work.settings.shapes or work.settings.values):
         return _in_a_process(_run_onnx_runtime, str(source), threads, dict(feeds))
     import onnx_ir as ir
@@ -49,7 +51,7 @@ def of_onnx_runtime(
     with tempfile.TemporaryDirectory(prefix="coexec-") as folder:
         path = Path(folder) / "model.onnx"
         # With the shapes and values that the user fixes.
-        ir.save(work.given.fixed(), path, external_data="weights.bin")
+        ir.save(work.user_model.fixed(), path, external_data="weights.bin")
         return _in_a_process(_run_onnx_runtime, str(path), threads, dict(feeds))
 
 

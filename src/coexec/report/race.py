@@ -153,7 +153,7 @@ def alone_rivals(
     for name, predicted_s in _alone(plan).items():
         try:
             alone = PlanningContext(
-                work.given.source, replace(work.settings, devices=[name], pins={})
+                work.user_model.source, replace(work.settings, devices=[name], pins={})
             )
             way = Way(name=f"{name} alone", predicted_s=predicted_s)
             rivals.append(plan_rival(alone.prepared_by("single", {}), way, feeds, stack)[0])
@@ -180,6 +180,6 @@ def onnx_runtime_rival(work: PlanningContext, feeds: Mapping[str, Array]) -> Rac
     name = f"ONNX Runtime, {threads} thread{'s' if threads > 1 else ''}"
     Rest().until_idle()
     start_s = time.perf_counter()
-    session = work.given.onnx_runtime(threads)
+    session = work.user_model.onnx_runtime(threads)
     way = Way(name=name, is_base=True, init_s=time.perf_counter() - start_s)
     return RaceEntry(way, bound_run(session, feeds), partial(of_onnx_runtime, work, threads, feeds))

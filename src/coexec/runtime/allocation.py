@@ -20,8 +20,6 @@ from coexec.plan.memory import Lifetime, share
 from coexec.plan.schedule import ended_before
 from coexec.runtime.loaded_plan import LoadedPlan
 
-__all__ = ["Allocation", "allocated"]
-
 Reading = tuple[int, str]
 """A segment, and a value that it reads and that is put together from boxes of other values."""
 

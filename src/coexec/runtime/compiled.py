@@ -20,8 +20,6 @@ from coexec.graph.graph import Tensor
 from coexec.lowering.module import Gather, Module
 from coexec.plan.schedule import Schedule, Segment, TaskRegion, Transfer
 
-__all__ = ["CompiledPlan", "load_compiled", "save_compiled", "without_modules"]
-
 
 @dataclass(frozen=True, eq=False)
 class CompiledPlan:

@@ -27,8 +27,6 @@ from coexec.plan.derive import stepwise
 from coexec.plan.schedule import Schedule, TaskRegion
 from coexec.runtime.compiled import CompiledPlan
 
-__all__ = ["Compiler"]
-
 _PROTOBUF_BYTES = 16 << 20
 """Bytes for three copies of a lowered model without its weights."""
 

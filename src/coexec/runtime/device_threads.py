@@ -8,8 +8,6 @@ from collections.abc import Collection, Mapping
 
 from coexec.runtime.steps import RunLoop
 
-__all__ = ["DeviceThreads", "bind_thread"]
-
 _END_S = 10.0
 """Seconds to wait for the end of each thread."""
 _POLL_S = 1e-4

@@ -45,8 +45,6 @@ from coexec.runtime.runner import Cancelled
 from coexec.runtime.steps import Outcome, RunLoop
 from coexec.settings import Waiting
 
-__all__ = ["Executor"]
-
 _NOTHING = Recorder()
 _REST_S = 60.0
 """Seconds to wait for the segments of an interrupted run, before their device counts as hung."""

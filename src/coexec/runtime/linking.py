@@ -27,8 +27,6 @@ from coexec.runtime.steps import (
 )
 from coexec.runtime.transfers import Landed, Transfers
 
-__all__ = ["LinkedPlan", "LinkedStep"]
-
 
 class LinkedStep(NamedTuple):
     """A step of a loop, and the segment that it belongs to."""

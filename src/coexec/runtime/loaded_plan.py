@@ -13,8 +13,6 @@ from coexec.lowering.module import Module
 from coexec.plan.schedule import Segment
 from coexec.runtime.compiled import CompiledPlan
 
-__all__ = ["Installing", "LoadedPlan"]
-
 _SMALL_BYTES = 2**15
 """Smaller outputs are copied: that is quicker than to allocate new memory in each run."""
 

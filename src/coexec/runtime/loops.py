@@ -10,8 +10,6 @@ from coexec.errors import UsageError
 from coexec.runtime.steps import RunLoop
 from coexec.runtime.twin import TwinLoop
 
-__all__ = ["VARIABLE", "loop_class", "loop_classes", "loop_reason"]
-
 VARIABLE = "COEXEC_LOOP"
 """Environment variable that chooses a loop by its name."""
 

@@ -14,8 +14,6 @@ from coexec.runtime.device_threads import bind_thread
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.runner import Cancelled
 
-__all__ = ["WholeModel"]
-
 _NOTHING = Recorder()
 _CAN_BIND = hasattr(os, "sched_setaffinity")
 

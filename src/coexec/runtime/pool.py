@@ -10,8 +10,6 @@ from coexec.runtime import process_fork
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.runner import Cancelled, Runner
 
-__all__ = ["Pool"]
-
 _LOOK_S = 0.5
 
 

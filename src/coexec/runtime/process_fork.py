@@ -15,8 +15,6 @@ import weakref
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["COMPUTING", "Forkable", "Pausable", "keep_for_ever", "watch"]
-
 _LONGEST_WAIT_S = 10.0
 """Longest time for which a fork waits for running segments."""
 _POLL_S = 0.0005

@@ -12,8 +12,6 @@ from coexec.timing.simulate import flows
 from coexec.timing.trace import REORDER, Detail, Span, Trace, transfer_name
 from coexec.timing.waits import Need, with_waits
 
-__all__ = ["RealRecorder", "Recorder"]
-
 
 class Recorder:
     """Receives the events of one run from its threads. This base class records nothing."""

@@ -5,8 +5,6 @@ from contextlib import suppress
 
 from coexec.errors import UnfinishedError
 
-__all__ = ["RunLock"]
-
 
 class RunLock:
     """A lock that survives an exception at any bytecode of its holder.

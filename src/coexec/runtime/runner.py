@@ -8,8 +8,6 @@ from coexec.arrays import Array
 if TYPE_CHECKING:
     from coexec.runtime.recorder import Recorder
 
-__all__ = ["Cancelled", "Runner"]
-
 Cancelled = Callable[[], bool]
 """Function that returns whether the caller has cancelled a run. Called by any thread."""
 

@@ -10,18 +10,6 @@ from typing import NamedTuple, Protocol
 
 from coexec.engines.base import NativeCall
 
-__all__ = [
-    "AwaitEvent",
-    "CallPython",
-    "CopyBox",
-    "LoopStep",
-    "NativeCall",
-    "Outcome",
-    "RunLoop",
-    "SignalEvent",
-    "Spot",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class AwaitEvent:

@@ -48,8 +48,6 @@ from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
 
-__all__ = ["TaskCheck", "TaskComparison", "Verdict", "pieces_of_plan", "whole_tasks"]
-
 Verdict = Literal["equal", "differs", "failed", "refused", "skipped"]
 _REFERENCE = Place("reference", "onnxruntime")
 

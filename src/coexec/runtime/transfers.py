@@ -20,8 +20,6 @@ from coexec.runtime.allocation import Allocation
 from coexec.runtime.loaded_plan import LoadedPlan
 from coexec.runtime.recorder import Recorder
 
-__all__ = ["Landed", "Transfers"]
-
 Landed = dict[tuple[str, Memory], Any]
 """By value and memory: the device tensor that it moves into."""
 

@@ -15,18 +15,16 @@ from time import perf_counter
 import numpy as np
 
 from coexec.arrays import Array
+from coexec.engines.base import NativeCall
 from coexec.runtime.steps import (
     AwaitEvent,
     CallPython,
     CopyBox,
     LoopStep,
-    NativeCall,
     Outcome,
     SignalEvent,
     Spot,
 )
-
-__all__ = ["MOST_ARGUMENTS", "TwinLoop"]
 
 MOST_ARGUMENTS = 14
 _LOOK_S = 0.01

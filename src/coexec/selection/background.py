@@ -21,7 +21,7 @@ from coexec.errors import CoexecError, ExecutionError
 from coexec.model.main_memory import bounded_memory, too_little_memory
 from coexec.processes import Child, EndedError, Parent
 from coexec.profiling.activity import TRAFFIC, Quiet
-from coexec.selection.opened_model import opened_cache
+from coexec.selection.user_model import opened_cache
 from coexec.settings import Settings
 
 _PATIENCE_S = 20.0

@@ -33,7 +33,7 @@ class RivalProcess:
         self._child = Child("coexec.selection.candidate_process:serve", "runs this plan")
         settings = replace(work.settings, cache=work.cache.root, progress=None, fresh=False)
         try:
-            self._child.ask((work.given.source, settings, plan.to_json(), dict(feeds)))
+            self._child.ask((work.user_model.source, settings, plan.to_json(), dict(feeds)))
         except BaseException:
             self._child.close()
             raise

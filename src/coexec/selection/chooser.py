@@ -51,12 +51,12 @@ from coexec.selection.candidates import (
 from coexec.selection.comparison import ReferenceAnswers, compared, is_exact, known
 from coexec.selection.configurations import Configuration, configurations
 from coexec.selection.decision import Candidate, Decision, Key
-from coexec.selection.opened_model import OpenedModel, opened_cache
 from coexec.selection.plan_race import PlanRace, prepared_of
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 from coexec.selection.race import Compete, compete
 from coexec.selection.ranking import Ranking, is_settled, objective_of
+from coexec.selection.user_model import UserModel, opened_cache
 from coexec.settings import Settings
 
 if TYPE_CHECKING:  # importing planners and ONNX takes longer than starting from the cache
@@ -149,9 +149,9 @@ class Chooser:
         self._deadline.check(self._rules.planning_share)
 
     @property
-    def given(self) -> OpenedModel:
+    def user_model(self) -> UserModel:
         """The model."""
-        return self._first.given
+        return self._first.user_model
 
     @property
     def decision(self) -> Decision | None:
@@ -377,7 +377,7 @@ class Chooser:
         )
         devices = (of.devices, self._beside_ort and of.devices is not None)
         machine = (devices, detect.clusters(), self._first.fingerprint, installed())
-        return digest(_FORM, self._first.given.digest, machine, options)
+        return digest(_FORM, self._first.user_model.digest, machine, options)
 
     def _worth_running(self, made: Candidates) -> tuple[list[Candidate], list[Candidate]]:
         """The candidates that run; and the others, with the reason why they do not run.

@@ -143,7 +143,7 @@ class ReferenceAnswers:
         if self._work.model.random:
             return (), f"it draws random numbers in {self._work.model.random[0]!r}", True
         try:
-            session = self._work.given.onnx_runtime(threads=0)
+            session = self._work.user_model.onnx_runtime(threads=0)
             return self._answers(session)
         except ModelError as error:
             return (), first_line(error), False
@@ -201,7 +201,7 @@ class ReferenceAnswers:
             Exception: any error of ONNX Runtime.
         """
         if self._plain is None:
-            self._plain = self._work.given.onnx_runtime(threads=0, optimised=False)
+            self._plain = self._work.user_model.onnx_runtime(threads=0, optimised=False)
         return self._run(self._plain, answer.feeds)
 
     @cached_property

@@ -29,8 +29,6 @@ from coexec.profiling.trained import trained_predictor
 from coexec.selection.configurations import Configuration
 from coexec.settings import Mode, Waiting
 
-__all__ = ["Forecasts", "divisible", "makespan_s"]
-
 _HANDOVER_S = 60e-6
 """Seconds of a handover that was never measured: those between two threads of Python."""
 _EXCHANGE = 1 / 3

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from coexec.selection.comparison import Agreement
     from coexec.selection.prepared import Prepared
 
-__all__ = ["ENOUGH", "KeptRequests"]
-
 ENOUGH = 3
 """Number of requests that have to agree if a plan could not be compared in another way."""
 _MOST_BYTES = 32 << 20

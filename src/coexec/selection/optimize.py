@@ -25,10 +25,10 @@ from coexec.progress import ReportProgress
 from coexec.rules import current_rules
 from coexec.selection.chooser import Chooser
 from coexec.selection.decision import FIGURES, Candidate, Decision
-from coexec.selection.opened_model import opened_cache
 from coexec.selection.plan_files import text_of
 from coexec.selection.prepared import Prepared
 from coexec.selection.ranking import is_clearly_faster
+from coexec.selection.user_model import opened_cache
 from coexec.settings import AUTO, Settings
 from coexec.units import format_seconds
 

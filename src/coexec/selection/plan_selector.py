@@ -29,7 +29,6 @@ from coexec.runtime.process_fork import watch
 from coexec.selection import background
 from coexec.selection.background import Job
 from coexec.selection.kept_requests import ENOUGH, KeptRequests
-from coexec.selection.opened_model import OpenedModel, opened_cache
 from coexec.selection.plan_states import (
     Action,
     CacheSearched,
@@ -51,6 +50,7 @@ from coexec.selection.plan_states import (
     Unusable,
     next_actions,
 )
+from coexec.selection.user_model import UserModel, opened_cache
 from coexec.settings import AUTO, Settings
 from coexec.units import format_seconds
 
@@ -128,7 +128,7 @@ class PlanSelector:
     @property
     def has_cached_digest(self) -> bool:
         """Whether an earlier plan can be found in the cache without reading the whole model."""
-        return OpenedModel.of(self.source, self._settings, self.cache).has_cached_digest
+        return UserModel.of(self.source, self._settings, self.cache).has_cached_digest
 
     def check(self) -> "PlanMaker | None":
         """What makes the plan that the settings request, for the shapes that they fix.
@@ -155,7 +155,7 @@ class PlanSelector:
             PlanError: the sizes are those of a plan.
         """
         if self._settings.shapes:
-            _ = OpenedModel.of(self.source, self._settings, self.cache).shapes
+            _ = UserModel.of(self.source, self._settings, self.cache).shapes
         if self._settings.planner != AUTO and self._settings.plan is None:
             from coexec.selection.planning_context import check_planner
 

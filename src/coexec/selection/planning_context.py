@@ -24,9 +24,9 @@ from coexec.runtime.compiled import CompiledPlan, load_compiled, save_compiled, 
 from coexec.runtime.executor import Executor
 from coexec.runtime.own_session import WholeModel
 from coexec.runtime.runner import Runner
-from coexec.selection.opened_model import OpenedModel, opened_cache
 from coexec.selection.plan_files import versions_here
 from coexec.selection.prepared import Prepared
+from coexec.selection.user_model import UserModel, opened_cache
 from coexec.settings import AUTO, Settings
 
 if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
@@ -55,7 +55,7 @@ class PlanningContext:
         """
         self.settings = settings = settings or Settings()
         self.cache = opened_cache(settings.cache)
-        self.given = OpenedModel.of(source, settings, self.cache)
+        self.user_model = UserModel.of(source, settings, self.cache)
         check_options(settings.engine_options)
         self.devices: tuple[OpenDevice, ...] = open_devices(
             settings.devices or default_names(), settings.engine_options, self.cache.root
@@ -83,7 +83,7 @@ class PlanningContext:
     @property
     def model(self) -> "Model":
         """The simplified model."""
-        return self.given.model
+        return self.user_model.model
 
     @property
     def graph(self) -> "Graph":
@@ -93,7 +93,7 @@ class PlanningContext:
     @property
     def shapes(self) -> "Shapes":
         """Fixed shapes of inputs that are dynamic in the model."""
-        return self.given.shapes
+        return self.user_model.shapes
 
     @cached_property
     def compiler(self) -> "Compiler":
@@ -251,7 +251,7 @@ class PlanningContext:
         """Start a plan on the devices and return its runner. The caller has to close it."""
         if prepared.plan.as_given:
             engine = engine_at(prepared.plan.places[0], self.devices)
-            return WholeModel(engine, partial(_own_session, engine, self.given))
+            return WholeModel(engine, partial(_own_session, engine, self.user_model))
         executor = Executor(prepared.compiled, self.devices, waiting=self.settings.waiting)
         # Some engines have packed the weights; others map those that they use again.
         rest(weight for module in prepared.compiled.modules for weight in module.weights.values())
@@ -269,7 +269,7 @@ class PlanningContext:
         return repr((planner, sorted(options.items()), sorted(self.settings.pins.items())))
 
     def _key(self, request: str) -> str:
-        return digest(self.given.digest, self._described.fingerprint, request)
+        return digest(self.user_model.digest, self._described.fingerprint, request)
 
     def _found(self, request: str) -> Prepared | None:
         entry = self.cache.find("plans", self._key(request))
@@ -295,8 +295,8 @@ def _text(plan: Plan) -> str:
     return repr(plan.to_json())
 
 
-def _own_session(engine: OpenEngine, opened_model: OpenedModel) -> OwnSession:
-    session = engine.own_session(opened_model.for_own_session())
+def _own_session(engine: OpenEngine, user_model: UserModel) -> OwnSession:
+    session = engine.own_session(user_model.for_own_session())
     assert session is not None  # the plan is `as_given`, so the engine has one
     return session
 

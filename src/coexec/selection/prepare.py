@@ -17,8 +17,8 @@ _log = logging.getLogger("coexec")
 
 
 PlanMaker = Chooser | PlanningContext
-"""Makes the plan that settings request, for one model. Both have `given`, the model; `known`, the
-plan from the cache; `is_open`, whether one more pass may find a better plan; and `make`."""
+"""Makes the plan that settings request, for one model. Both have `user_model`, the model; `known`,
+the plan from the cache; `is_open`, whether one more pass may find a better plan; and `make`."""
 
 
 def plan_maker(source: Any, settings: Settings) -> PlanMaker:
@@ -47,7 +47,9 @@ def prepare(source: Any, settings: Settings, again: bool = False) -> Prepared:
     """
     maker = plan_maker(source, settings)
     if settings.examples:
-        _ = maker.given.model  # refuses examples that do not fit before planning, which takes long
+        _ = (
+            maker.user_model.model
+        )  # refuses examples that do not fit before planning, which takes long
     name = str(source) if isinstance(source, str | os.PathLike) else "the model"
     _log.info("%s: planning with %s begins", name, settings.planner)
     start_s = time.monotonic()

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from coexec.profiling.processors import Load, ProcessorTime, processor_time, with_load
 
-__all__ = ["REAL", "Rest", "Stopwatch", "cpu_clock"]
-
 _T = TypeVar("_T")
 
 _WINDOW_S = 0.012

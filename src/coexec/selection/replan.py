@@ -12,8 +12,6 @@ from coexec.selection.prepared import Prepared
 from coexec.timing.simulate import segment_s, simulate
 from coexec.timing.trace import Trace
 
-__all__ = ["Replanner"]
-
 _PATIENCE = 8
 """Number of observations in a row beyond the threshold: one disturbance is not a drift."""
 _WORTH_IT = 0.97

@@ -17,9 +17,6 @@ from coexec.session.ort_backend import OrtBackend
 if TYPE_CHECKING:
     from coexec.session.inference import InferenceSession
 
-__all__ = ["IOBinding"]
-
-
 _Bind = Callable[[OrtIOBinding], None]
 """Repeats a bind call on a binding of ONNX Runtime's class."""
 

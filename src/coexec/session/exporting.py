@@ -23,10 +23,10 @@ from coexec.ort import OrtSession
 from coexec.plan.plan_file import PlanFile
 from coexec.research_loader import zoo_name
 from coexec.selection.comparison import Agreement, compared, known
-from coexec.selection.opened_model import OpenedModel
 from coexec.selection.plan_files import text_of
 from coexec.selection.prepare import plan_maker, prepare
 from coexec.selection.prepared import Prepared
+from coexec.selection.user_model import UserModel
 from coexec.session.model_source import with_values
 from coexec.session.signature import Signature
 from coexec.settings import Settings
@@ -74,7 +74,7 @@ def export(source: Any, folder: Path | str, settings: Settings) -> ExportReport:
         source, settings = with_values(source, settings.values), replace(settings, values={})
     chosen = prepare(source, settings)
     with _draft_beside(target) as draft:
-        model = _write_model(draft / _MODEL, chosen.work.given, name)
+        model = _write_model(draft / _MODEL, chosen.work.user_model, name)
         text = text_of(chosen.plan, chosen.graph, chosen.work.shapes)
         (draft / PLAN).write_text(text)
         file = PlanFile.from_json(text)
@@ -185,7 +185,7 @@ def _file_name(source: Any) -> str:
     return Path(source).name if isinstance(source, str | os.PathLike) else "model.onnx"
 
 
-def _write_model(folder: Path, opened: OpenedModel, name: str) -> Path:
+def _write_model(folder: Path, opened: UserModel, name: str) -> Path:
     """Write the model and all files that it names into ``folder``. Returns the model's file.
 
     The model is not checked again, because a plan was made from it.
@@ -224,7 +224,7 @@ def _compile(model: str, settings: Settings) -> Agreement:
     options.log_severity_level = 4
     session = OrtSession(model, options, providers=["CPUExecutionProvider"])
     work = prepared.work
-    Signature.of(session).keep(work.cache, work.given.digest)
+    Signature.of(session).keep(work.cache, work.user_model.digest)
     return agreement
 
 
@@ -232,7 +232,7 @@ def _start(model: str, settings: Settings) -> Prepared:
     """Start the plan from the cache, as a session does, and close it."""
     maker = plan_maker(model, settings)
     prepared = maker.make()
-    _ = maker.given.has_cached_digest, known(prepared)
-    Signature.find(prepared.work.cache, prepared.work.given.digest)
+    _ = maker.user_model.has_cached_digest, known(prepared)
+    Signature.find(prepared.work.cache, prepared.work.user_model.digest)
     prepared.start().close()
     return prepared

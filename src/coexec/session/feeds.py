@@ -9,8 +9,6 @@ from onnxruntime import OrtValue
 from coexec.arrays import Array
 from coexec.session.signature import NodeArg
 
-__all__ = ["array_at", "array_of", "as_array", "as_ortvalue", "dtype_of", "for_ort", "shape_of"]
-
 _DTYPES = {
     f"tensor({ort_name})": np.dtype(numpy_name)
     for ort_name, numpy_name in (

@@ -13,7 +13,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import (
 )
 
 from coexec.errors import ModelError
-from coexec.model.digest import serialized, unreadable
+from coexec.model.digest import serialized
+from coexec.model.folders import unreadable
 
 # Imports ONNX in about 30 ms. It is imported with coexec, so that the first session starts faster.
 from coexec.model.structure import check_structure, without_weights
@@ -21,16 +22,6 @@ from coexec.model.weightless import require_encodable
 from coexec.ort import both
 from coexec.research_loader import resolved_model, zoo_name
 from coexec.session.options import may_give_weights
-
-__all__ = [
-    "DeclaredShapes",
-    "InFiles",
-    "declared_shapes",
-    "for_ort_constructor",
-    "in_files",
-    "portable",
-    "with_values",
-]
 
 
 def for_ort_constructor(source: Any, checked: bool) -> str | bytes:

@@ -20,17 +20,6 @@ from onnxruntime import (
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import cores_of, parse
 
-__all__ = [
-    "ORT_KEYWORDS",
-    "SessionOptions",
-    "may_give_weights",
-    "options_for",
-    "portable_options",
-    "recreated_options",
-    "warn_of",
-    "why_unplanned",
-]
-
 _log = logging.getLogger("coexec")
 
 ORT_KEYWORDS = ("disabled_optimizers", "enable_fallback", "read_config_from_model")

@@ -153,7 +153,7 @@ class PlanBackend:
 
 
 def _digest(running: Running) -> str:
-    return running.prepared.work.given.digest
+    return running.prepared.work.user_model.digest
 
 
 def why_different(

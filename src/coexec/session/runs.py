@@ -10,8 +10,6 @@ from typing import Any
 
 from coexec.timing.trace import Trace
 
-__all__ = ["RecordedRuns"]
-
 _MOST_SPANS = 1_000_000
 """Most spans that are kept. ONNX Runtime keeps as many events, and drops later ones."""
 

@@ -13,8 +13,6 @@ from coexec.cache import Cache, Entry
 from coexec.codec import decode, encode
 from coexec.ort import OrtSession
 
-__all__ = ["ModelMetadata", "NodeArg", "Signature", "fixed", "is_dynamic"]
-
 _KIND: Final = "signatures"
 
 

@@ -30,8 +30,6 @@ from typing import NamedTuple, Self
 
 from coexec.hardware.hardware import Link, System
 
-__all__ = ["Clock", "Move", "Places", "launched_s", "places_of"]
-
 
 def launched_s(pieces_s: Sequence[float], launch_s: float) -> float:
     """Seconds of several pieces in one launch; each piece was measured in a launch of its own.

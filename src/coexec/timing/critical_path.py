@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from coexec.timing.trace import Span, Trace
 
-__all__ = ["critical_path"]
-
 
 def critical_path(trace: Trace) -> tuple[Span, ...]:
     """The compute and transfer spans that determine the end of a trace of one request, in order.

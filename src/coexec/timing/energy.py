@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from coexec.hardware.hardware import System
 from coexec.timing.trace import Trace
 
-__all__ = ["device_energy_j"]
-
 
 def device_energy_j(trace: Trace, system: System) -> Mapping[str, float] | None:
     """Joules of each device from second 0 to the end of the trace, for all requests together.

@@ -22,8 +22,6 @@ from coexec.timing.simulate import simulate
 from coexec.timing.trace import Trace
 from coexec.units import format_seconds
 
-__all__ = ["GROUPS", "Delivery", "Group", "Reason", "explain"]
-
 Group = Literal[
     "pinned", "only", "alone", "computing", "inputs", "waiting", "result", "even", "later"
 ]

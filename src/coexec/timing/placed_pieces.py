@@ -8,8 +8,6 @@ from coexec.graph.region import Region
 from coexec.hardware.hardware import Place
 from coexec.plan.schedule import Schedule
 
-__all__ = ["PlacedPiece", "placed_pieces"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlacedPiece:

@@ -11,8 +11,6 @@ from coexec.timing.clock import Clock, Move, Places, launched_s, places_of
 from coexec.timing.trace import Flow, Span, Trace, transfer_name
 from coexec.timing.waits import Need, with_waits
 
-__all__ = ["VirtualClock", "flows", "segment_s", "simulate"]
-
 
 def segment_s(segment: Segment, schedule: Schedule, cost: CostModel) -> float:
     """Seconds of one segment: stitching its inputs, and computing its pieces in one launch."""

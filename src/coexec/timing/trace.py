@@ -30,8 +30,6 @@ from typing import Any, Literal, Self
 from coexec.hardware.hardware import Place
 from coexec.plan.schedule import Segment
 
-__all__ = ["REORDER", "Detail", "Flow", "Kind", "Span", "Trace", "transfer_name"]
-
 Kind = Literal["compute", "transfer", "layout", "wait"]
 
 REORDER = "reorder"

@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 from coexec.timing.trace import Span
 
-__all__ = ["HAND_OVER", "Need", "with_waits"]
-
 HAND_OVER = "hand-over"
 """Name of a wait in which no input was missing."""
 

@@ -11,8 +11,10 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.onnxruntime.alignment import align, block_of
 from coexec.engines.registry import open_devices
 from coexec.lowering.lowered_model import LAYOUT
-from coexec.model.check import plain_session, worst_difference
-from coexec.model.load import load, random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
+from coexec.model.reference_session import plain_session
 from coexec.plan.derive import derive
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor

@@ -12,8 +12,10 @@ pytest.importorskip("pyopencl")
 from coexec.engines.kernels.architecture import BlockWidth, blocks_on_cores
 from coexec.engines.registry import check_options, describe, open_devices
 from coexec.errors import UsageError
-from coexec.model.check import plain_session, worst_difference
-from coexec.model.load import load, random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
+from coexec.model.reference_session import plain_session
 from coexec.session import InferenceSession
 from tests.helpers.needs_opencl import opencl_found, opencl_options
 from tests.helpers.opencl_programs import unoptimised

@@ -21,8 +21,10 @@ from coexec.engines.opencl.binaries import OPTIONS, Binaries
 from coexec.engines.opencl.device import OpenClDevice
 from coexec.engines.opencl.program import OpenClProgram
 from coexec.errors import DeviceError, ExecutionError
-from coexec.model.check import plain_session, worst_difference
-from coexec.model.load import load, random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
+from coexec.model.reference_session import plain_session
 from coexec.research import zoo
 from tests.helpers.gpu_networks import module_of, run_on
 from tests.helpers.opencl_programs import opened

@@ -38,8 +38,10 @@ from coexec.engines.registry import (
 from coexec.errors import CacheWarning, DegradedWarning, DeviceError, UsageError
 from coexec.hardware import hardware
 from coexec.lowering.module import Module
-from coexec.model.check import plain_session, worst_difference
-from coexec.model.load import load, random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
+from coexec.model.reference_session import plain_session
 from coexec.plan.plan import Plan, Provenance
 from coexec.selection.planning_context import PlanningContext
 from coexec.session import InferenceSession
@@ -412,7 +414,7 @@ def test_two_devices_on_one_core(gpu: str, tmp_path: Path) -> None:
         feeds = random_inputs(work.model.graph)
         with work.start(work.prepared(plan)) as executor:
             found = executor.run(feeds)
-        for output, expected in work.given.reference(feeds).items():
+        for output, expected in work.user_model.reference(feeds).items():
             assert worst_difference(found[output], expected) < 1e-5
         work.release()
 

@@ -25,8 +25,9 @@ from coexec.engines.opencl.platforms import devices
 from coexec.engines.opencl.tried import unusable
 from coexec.engines.registry import open_devices
 from coexec.errors import DeviceError
-from coexec.model.check import plain_session, worst_difference
-from coexec.profiling.profiler import Effort
+from coexec.model.difference import worst_difference
+from coexec.model.reference_session import plain_session
+from coexec.profiling.sweep import Effort
 from coexec.selection.chooser import Chooser
 from coexec.selection.configurations import configurations
 from coexec.session import InferenceSession

@@ -15,7 +15,8 @@ pytest.importorskip("pyopencl")
 from coexec.engines.opencl import platforms, pocl, tried
 from coexec.engines.opencl.pocl import Pocl
 from coexec.errors import DegradedWarning, DeviceError
-from coexec.model.check import plain_session, worst_difference
+from coexec.model.difference import worst_difference
+from coexec.model.reference_session import plain_session
 from coexec.session import InferenceSession
 from tests.helpers.gpu_networks import small_network
 from tests.helpers.needs_opencl import opencl_found, opencl_name

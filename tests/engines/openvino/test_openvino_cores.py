@@ -12,8 +12,10 @@ from coexec.engines.openvino import cores as cores_module
 from coexec.engines.openvino.cores import CoreGroup, workers
 from coexec.engines.openvino.device import OpenVinoDevice
 from coexec.errors import DeviceError
-from coexec.model.check import plain_session, worst_difference
-from coexec.model.load import load, random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
+from coexec.model.reference_session import plain_session
 from tests.helpers.gpu_networks import mixed_network, module_of
 from tests.helpers.openvino_programs import on_cores
 

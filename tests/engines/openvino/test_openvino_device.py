@@ -20,8 +20,10 @@ from coexec.engines.registry import open_devices
 from coexec.errors import DeviceError, ExecutionError
 from coexec.graph.graph import Tensor
 from coexec.lowering.module import Module
-from coexec.model.check import plain_session, worst_difference
-from coexec.model.load import load, random_inputs
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
+from coexec.model.reference_session import plain_session
 from coexec.plan.derive import derive
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor

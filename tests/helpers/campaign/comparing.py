@@ -29,8 +29,6 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.helpers.campaign.probe import Array, Given, Probe, model_of
 
-__all__ = ["Case", "Run", "difference"]
-
 _SHARE = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
 _CHOOSING = frozenset({
     "Abs", "Ceil", "Clip", "Equal", "Floor", "GlobalMaxPool", "Greater", "GreaterOrEqual", "IsNaN",

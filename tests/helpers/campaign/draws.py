@@ -7,8 +7,6 @@ import numpy as np
 
 from tests.helpers.campaign.probe import Array, Given
 
-__all__ = ["FLOATS", "Draws"]
-
 _T = TypeVar("_T")
 FLOATS = ("float32", "float32", "float32", "float32", "float16", "float64")
 

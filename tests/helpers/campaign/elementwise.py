@@ -7,8 +7,6 @@ import numpy as np
 from tests.helpers.campaign.draws import FLOATS, Draws
 from tests.helpers.campaign.probe import Given, Probe
 
-__all__ = ["FAMILIES"]
-
 _UNARY = {
     "Abs": (7, 13), "Neg": (7, 13), "Sign": (9, 13), "Relu": (7, 13, 14), "Sqrt": (7, 13),
     "Exp": (7, 13), "Log": (7, 13), "Sigmoid": (7, 13), "Tanh": (7, 13), "Erf": (9, 13),

@@ -11,8 +11,6 @@ from onnx import helper, numpy_helper
 from tests.helpers.campaign.draws import Draws
 from tests.helpers.campaign.probe import Array
 
-__all__ = ["Network", "network"]
-
 Shape = tuple[int, ...]
 
 

@@ -20,8 +20,6 @@ from tests.helpers.campaign.comparing import Case, Run, difference
 from tests.helpers.campaign.operators import probe
 from tests.helpers.campaign.probe import Array, Probe, model_of
 
-__all__ = ["SETTINGS", "Verdict", "answer_of", "of_run", "quiet", "verdicts"]
-
 
 def _words(engine: str, cores: Sequence[int]) -> dict[str, Any]:
     """Arguments of a session that uses this engine."""

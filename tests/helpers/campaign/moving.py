@@ -7,8 +7,6 @@ import numpy as np
 from tests.helpers.campaign.draws import FLOATS, Draws
 from tests.helpers.campaign.probe import Given, Probe
 
-__all__ = ["FAMILIES"]
-
 _ANY = (*FLOATS, "int64", "int32", "uint8", "int8", "bool")
 
 

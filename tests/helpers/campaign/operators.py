@@ -9,8 +9,6 @@ from tests.helpers.campaign import elementwise, moving, reducing, windows
 from tests.helpers.campaign.draws import Draws
 from tests.helpers.campaign.probe import Probe
 
-__all__ = ["FAMILIES", "probe"]
-
 FAMILIES: dict[Callable[[Draws], Probe], int] = (
     windows.FAMILIES | elementwise.FAMILIES | moving.FAMILIES | reducing.FAMILIES
 )

@@ -20,9 +20,6 @@ from tests.helpers.campaign.graphs import Network, network
 from tests.helpers.campaign.judging import Verdict, answer_of, of_run, quiet
 from tests.helpers.quick_choice import QUICK_RULES
 
-__all__ = ["of_graphs"]
-
-
 _PLANS_WIN = replace(QUICK_RULES, gain=1e9, other_gain=1e9, not_slower=1e9, deciding_rounds=0.0)
 """The choice is fast, and it selects a plan whenever one exists. Small graphs are fastest in ONNX
 Runtime's own session, so otherwise no plan would be tested."""

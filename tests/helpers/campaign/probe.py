@@ -10,8 +10,6 @@ from onnx import helper, numpy_helper
 
 Array = np.ndarray[Any, Any]
 
-__all__ = ["Array", "Given", "Probe", "model_of"]
-
 
 @dataclass(frozen=True)
 class Given:

@@ -7,8 +7,6 @@ import numpy as np
 from tests.helpers.campaign.draws import Draws
 from tests.helpers.campaign.probe import Given, Probe
 
-__all__ = ["FAMILIES"]
-
 _REDUCTIONS = (
     "ReduceSum",
     "ReduceMean",

@@ -5,8 +5,6 @@ from typing import Any
 from tests.helpers.campaign.draws import Draws
 from tests.helpers.campaign.probe import Given, Probe
 
-__all__ = ["FAMILIES"]
-
 
 def _sizes(d: Draws, rank: int) -> list[int]:
     if d.chance(0.03):

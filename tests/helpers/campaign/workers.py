@@ -12,8 +12,6 @@ from typing import Any
 
 from tests.helpers.campaign.judging import Verdict
 
-__all__ = ["judged"]
-
 _SLICE = 400
 """Number of cases of one process; limited, because its memory grows with each opened session."""
 

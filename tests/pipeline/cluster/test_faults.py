@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from coexec.errors import BusyError, ClosedError, ExecutionError, InputError, UsageError
-from coexec.model.check import plain_session
 from coexec.model.model import Model
+from coexec.model.reference_session import plain_session
 from coexec.pipeline.cluster.session import ClusterSession
 from tests.helpers.local_team import LocalTeam, convolutions, local_session
 from tests.helpers.patience import ENOUGH_S

@@ -14,9 +14,9 @@ from coexec.arrays import Array
 from coexec.engines.detect import usable_cores
 from coexec.errors import ExecutionError
 from coexec.graph.region import Region
-from coexec.model.check import plain_session
-from coexec.model.load import random_inputs
+from coexec.model.inputs import random_inputs
 from coexec.model.model import Model
+from coexec.model.reference_session import plain_session
 from coexec.pipeline.cluster.jobs import FRAME, MachineJob, jobs_of
 from coexec.pipeline.cluster.shares import FrameParts, OpenShares, ShareModels
 from coexec.pipeline.plan.flow import Computation

@@ -16,9 +16,9 @@ from coexec.cache import Cache
 from coexec.engines.opened import OpenDevice
 from coexec.graph.graph import Operator, Tensor
 from coexec.model.load import load
-from coexec.profiling.profiler import Effort, Profiler
+from coexec.profiling.profiler import Profiler
 from coexec.profiling.store import ProfileStore
-from coexec.profiling.sweep import SegmentTimes, SweepItem
+from coexec.profiling.sweep import Effort, SegmentTimes, SweepItem
 from coexec.profiling.trained import trained_predictor, untrained
 from coexec.research.predictor.samples import sample_network
 from coexec.research.predictor.training import LEAST_ROUNDS, MOST_ROUNDS, collect, train_on

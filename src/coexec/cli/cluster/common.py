@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from coexec.pipeline.cluster.cluster import Cluster
     from coexec.pipeline.cluster.session import ClusterSession
     from coexec.pipeline.cluster.settings import ClusterSettings
-    from coexec.selection.opened_model import OpenedModel
+    from coexec.selection.user_model import UserModel
     from coexec.settings import Settings
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -39,7 +39,7 @@ def numbers(option: str, text: str) -> list[float]:
 
 def checked_model(
     model: str, settings: "Settings", planner: str, credits: int | None, deadline_s: float
-) -> "OpenedModel":
+) -> "UserModel":
     """Read the model, and check all options that can be checked without contacting machines.
 
     Raises:
@@ -48,10 +48,10 @@ def checked_model(
     from coexec.cache import Cache
     from coexec.pipeline.cluster.planning import Planning
     from coexec.pipeline.cluster.session import check_pipeline_options
-    from coexec.selection.opened_model import OpenedModel
+    from coexec.selection.user_model import UserModel
 
     cache = settings.cache if isinstance(settings.cache, Cache) else Cache(settings.cache)
-    user_model = OpenedModel.of(model, settings, cache)
+    user_model = UserModel.of(model, settings, cache)
     check_pipeline_options(user_model.model.graph, credits, deadline_s)
     Planning(user_model.model.graph, planner, settings.planner_options)
     return user_model

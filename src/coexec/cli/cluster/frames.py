@@ -24,7 +24,7 @@ from coexec.model.difference import tolerance_of, worst_difference
 from coexec.model.inputs import random_inputs
 from coexec.pipeline.cluster.session import ClusterSession
 from coexec.pipeline.simulate import period_of
-from coexec.selection.opened_model import OpenedModel
+from coexec.selection.user_model import UserModel
 
 _UNLIKE = 4
 """Number of different random frames, which are sent in turns."""
@@ -183,7 +183,7 @@ def _note(
 class Answers:
     """Differences of answers from ONNX Runtime's and, with ``keep``, also the answers."""
 
-    def __init__(self, model: OpenedModel, frames: Frames, check: bool, keep: bool) -> None:
+    def __init__(self, model: UserModel, frames: Frames, check: bool, keep: bool) -> None:
         self._model, self._kinds, self._keep = model, frames.kinds, keep
         self._expected = [model.reference(feeds) for feeds in frames.kinds] if check else []
         self._kept: dict[str, list[Array]] = {}

@@ -78,14 +78,14 @@ def command(
         read_settings,
         stated_machines,
     )
-    from coexec.selection.opened_model import OpenedModel
+    from coexec.selection.user_model import UserModel
 
     check_files(output)
     config = options.settings()
     stated = ClusterSettings() if cluster is None else read_settings(cluster)
     if medium is not None:
         stated = replace(stated, network=medium)
-    graph = OpenedModel.of(model, config, Cache(options.cache)).model.graph
+    graph = UserModel.of(model, config, Cache(options.cache)).model.graph
     lack = lacking(stated)
     machine_specs: Sequence[KnownMachine]
     planned: Planned

@@ -16,8 +16,6 @@ from coexec.engines.kernels.network import DeviceGraph
 from coexec.engines.kernels.slicing import AxisSlice, axis_slices
 from coexec.engines.kernels.transpose import permutation
 
-__all__ = ["Aliases", "Location", "alias"]
-
 _VIEWS = frozenset(
     {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze", *BORDERS}
 )

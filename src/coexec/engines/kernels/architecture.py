@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Architecture", "BlockWidth", "Family", "blocks_on_cores"]
-
 Family = Literal["cpu", "nvidia", "mobile"]
 BlockWidth = Literal["auto", "4", "8", "16"]
 """Channels in a block on CPU cores; "auto": as many as a vector register holds."""

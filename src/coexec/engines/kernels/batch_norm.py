@@ -13,8 +13,6 @@ from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.engines.kernels.value import at, split
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["KERNELS"]
-
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     x, scale = (tensors[n] for n in op.inputs[:2])

@@ -7,8 +7,6 @@ from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Sou
 from coexec.engines.kernels.elements import shifted, vectors
 from coexec.engines.kernels.value import split_lines
 
-__all__ = ["KERNELS"]
-
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One kernel for each input that is not in place, in order."""

@@ -24,8 +24,6 @@ from coexec.engines.kernels.window_loops import grid, output_coordinates, over_t
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import windows
 
-__all__ = ["KERNELS", "ranked_on_cores", "ranked_on_gpu"]
-
 Variants = Mapping[str, Callable[[], list[KernelLaunch]]]
 
 

@@ -31,8 +31,6 @@ from coexec.engines.kernels.conv_shape import (
 )
 from coexec.engines.kernels.epilogue import Epilogue
 
-__all__ = ["launches", "seconds", "steps"]
-
 _NEAR_BYTES = 24 * 1024
 """Bytes of a chunk's weights: half of most first-level caches; the input uses the rest."""
 _FEW_PLANES = 4

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from coexec.engines.kernels.base import indented
 
-__all__ = ["Form", "text"]
-
 Finish = Callable[[str, Sequence[str], str], list[str]]
 """Returns lines that store a finished sum, from its name, its position and a tag for variables."""
 

@@ -22,8 +22,6 @@ from coexec.engines.kernels.base import (
 from coexec.engines.kernels.conv_shape import ConvShape, packed_bias
 from coexec.engines.kernels.epilogue import Epilogue
 
-__all__ = ["fits", "launches", "steps"]
-
 
 def fits(shape: ConvShape, x: Value) -> bool:
     """Whether there is one filter a channel, and channels are in blocks."""

@@ -24,8 +24,6 @@ from coexec.engines.kernels.base import (
 from coexec.engines.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.kernels.epilogue import Epilogue
 
-__all__ = ["launches", "steps"]
-
 _PIXELS = 2
 _BLOCKS = 2
 _GROUP = 128

@@ -21,8 +21,6 @@ from coexec.engines.kernels.epilogue import Output
 from coexec.engines.kernels.row_kernel import across_lanes, total
 from coexec.graph.graph import Operator
 
-__all__ = ["fits", "launches"]
-
 
 def fits(op: Operator, context: Context) -> bool:
     """Whether there are two axes, one group and constant weights, from blocks to row-major."""

@@ -27,8 +27,6 @@ from coexec.engines.kernels.base import (
 from coexec.engines.kernels.conv_shape import ConvShape, packed_bias, padded_copy
 from coexec.engines.kernels.epilogue import Epilogue
 
-__all__ = ["launches", "steps"]
-
 _MOST_PIXELS = 12
 
 

@@ -25,8 +25,6 @@ from coexec.engines.kernels.epilogue import Output
 from coexec.graph.graph import Operator, Scalars, Tensor
 from coexec.graph.rules.windows import Window, windows
 
-__all__ = ["fits", "launches", "transposed"]
-
 Launches = Callable[[Node, Context], list[KernelLaunch]]
 
 _RUN = 128

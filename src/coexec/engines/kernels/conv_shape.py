@@ -20,16 +20,6 @@ from coexec.engines.kernels.base import (
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import windows
 
-__all__ = [
-    "ConvShape",
-    "computed_weights",
-    "in_turns",
-    "packed_bias",
-    "padded_copy",
-    "tile_cycles",
-    "without_columns",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ConvShape:

@@ -27,8 +27,6 @@ from coexec.engines.kernels.base import (
 from coexec.engines.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.kernels.epilogue import Epilogue
 
-__all__ = ["TileShape", "fits", "launches", "steps", "tile_shapes"]
-
 _DEPTH = 16
 """Scalars of a tile along the inner axis: four blocks of four lanes."""
 

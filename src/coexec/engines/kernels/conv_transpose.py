@@ -36,8 +36,6 @@ from coexec.engines.kernels.value import at
 from coexec.engines.kernels.window_loops import grid, output_coordinates
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["KERNELS"]
-
 _PIXELS = 4
 """Pixels of a work item on a GPU: that many independent sums hide the latency of additions."""
 _MOST_PIXELS = 12

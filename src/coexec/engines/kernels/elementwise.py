@@ -11,8 +11,6 @@ from coexec.engines.kernels.unsupported import ALL, FLOATS
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.base import broadcast_axes
 
-__all__ = ["KERNELS"]
-
 _RIGHT_ALIGNED = 7
 """First opset in which operands broadcast as in numpy; before, an attribute was the axis."""
 

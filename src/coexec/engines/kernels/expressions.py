@@ -13,8 +13,6 @@ import numpy as np
 from coexec.engines.kernels.base import CTYPES, literal
 from coexec.graph.graph import Operator
 
-__all__ = ["FLOAT_ONLY", "OPERATORS", "VECTOR_SAFE", "Call", "expression", "is_float"]
-
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -27,8 +27,6 @@ from coexec.engines.kernels.base import (
 from coexec.engines.kernels.product import Operands, Product
 from coexec.engines.kernels.value import at, neighbours, split
 
-__all__ = ["launches", "steps"]
-
 _ROWS = 6
 _VECTORS = 8
 _READ_ONCE = 2

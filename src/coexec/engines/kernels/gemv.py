@@ -16,8 +16,6 @@ from coexec.engines.kernels.base import (
 )
 from coexec.engines.kernels.product import Operands, Product
 
-__all__ = ["fits", "launches"]
-
 _MOST_ROWS = 4
 _ITEMS = 32
 _PARTS = 8

@@ -11,8 +11,6 @@ from coexec.engines.kernels.aliasing import Aliases
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import KernelLaunch, Value
 
-__all__ = ["Extent", "extent", "stored_as_images"]
-
 Extent = tuple[int, int]
 """Width and height of an image, in texels of four channels."""
 

@@ -11,8 +11,6 @@ from coexec.arrays import Array
 from coexec.engines.kernels.base import Kernel, Node
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["DeviceGraph", "clean_up"]
-
 _LONGEST_EPILOGUE = 16
 
 

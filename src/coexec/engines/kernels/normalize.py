@@ -25,8 +25,6 @@ from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.engines.kernels.value import neighbours
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["KERNELS"]
-
 _Parameter = Callable[[Access], str]
 
 

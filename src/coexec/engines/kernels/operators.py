@@ -30,8 +30,6 @@ from coexec.engines.kernels.base import Context, Kernel
 from coexec.engines.kernels.unsupported import ALL, wrong_type
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["KERNELS", "WITHOUT", "why_not"]
-
 _FILES = (
     batch_norm, border, concat, conv, conv_transpose, elementwise, gemm, movement, normalize, pad,
     pool, reduce, resize, slicing, softmax, transpose,

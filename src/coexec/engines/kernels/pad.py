@@ -7,8 +7,6 @@ from coexec.engines.kernels.elements import moved
 from coexec.engines.kernels.unsupported import numbers
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["KERNELS"]
-
 _MODES = ("constant", "edge", "reflect")
 
 

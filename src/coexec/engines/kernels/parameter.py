@@ -11,8 +11,6 @@ from typing import Self
 from coexec.arrays import Array
 from coexec.engines.kernels.value import CTYPES, Value, row_major
 
-__all__ = ["Parameter"]
-
 
 @dataclass(frozen=True, eq=False)
 class Parameter:

@@ -6,8 +6,6 @@ from coexec.arrays import Array
 from coexec.engines.kernels.base import Source, Value, ceil_div
 from coexec.engines.kernels.value import at
 
-__all__ = ["PerChannel"]
-
 
 class PerChannel:
     """A parameter with one number for each channel: scale or bias of a norm."""

@@ -31,8 +31,6 @@ from coexec.engines.kernels.window_loops import (
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import Window, windows
 
-__all__ = ["KERNELS"]
-
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     if any(name in tensors for name in op.outputs[1:]):

@@ -9,8 +9,6 @@ from coexec.engines.kernels.epilogue import Epilogue
 from coexec.engines.kernels.value import at, neighbours
 from coexec.graph.graph import Operator
 
-__all__ = ["Operands", "Product"]
-
 
 @dataclass(frozen=True, slots=True)
 class Product:

@@ -13,8 +13,6 @@ from coexec.engines.kernels.unsupported import FLOAT32, FLOATS, computed
 from coexec.engines.kernels.value import at, neighbours
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["KERNELS"]
-
 _NAN_OR = "((({{a}} {better} {{b}}) | ({{a}} != {{a}})) ? {{a}} : {{b}})"
 
 _FOLDS: Mapping[str, tuple[Fold, str]] = {

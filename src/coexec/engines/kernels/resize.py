@@ -29,8 +29,6 @@ from coexec.engines.kernels.unsupported import numbers
 from coexec.engines.kernels.value import split
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["KERNELS", "taps", "why_not"]
-
 _MODES = ("nearest", "linear", "cubic")
 _COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 

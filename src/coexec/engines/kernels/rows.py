@@ -19,8 +19,6 @@ from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import CTYPES, Value, ceil_div
 from coexec.engines.kernels.value import at, split, step
 
-__all__ = ["Access", "RowLayout", "RowPart"]
-
 
 @dataclass(frozen=True, slots=True)
 class Access:

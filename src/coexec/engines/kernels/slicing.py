@@ -9,8 +9,6 @@ from coexec.engines.kernels.elements import moved
 from coexec.engines.kernels.unsupported import numbers
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["KERNELS", "AxisSlice", "axis_slices"]
-
 
 class AxisSlice(NamedTuple):
     """The elements of an output along one axis of the input: start, start + step, ..."""

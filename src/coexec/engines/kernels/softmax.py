@@ -6,8 +6,6 @@ from coexec.engines.kernels.row_kernel import MAXIMUM, RowKernel, fold, total
 from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.graph.graph import Operator
 
-__all__ = ["KERNELS"]
-
 
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """Three passes over each row: for its maximum, the sum of exponentials, and the results."""

@@ -23,8 +23,6 @@ from coexec.engines.kernels.reorder import transposed
 from coexec.engines.kernels.value import at, neighbours, split
 from coexec.graph.graph import Operator
 
-__all__ = ["KERNELS", "permutation"]
-
 
 def permutation(op: Operator, rank: int) -> tuple[int, ...]:
     """The axis of the input for each axis of the output."""

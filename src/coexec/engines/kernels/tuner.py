@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import ConvTraits, Grid, KernelLaunch, ceil_div
 
-__all__ = ["candidates", "rounded", "rule"]
-
 _ADRENO: dict[int, tuple[Grid, Grid]] = {
     630: ((4, 8, 4), (4, 4, 8)),
     540: ((8, 2, 2), (8, 8, 2)),

@@ -4,8 +4,6 @@ from collections.abc import Collection, Mapping
 
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["ALL", "FLOAT32", "FLOATS", "computed", "numbers", "wrong_type"]
-
 FLOAT32 = frozenset({"float32"})
 
 FLOATS = FLOAT32 | {"float64"}

@@ -6,8 +6,6 @@ from coexec.engines.kernels.base import indented
 from coexec.engines.kernels.value import split
 from coexec.graph.rules.windows import Window
 
-__all__ = ["Size", "grid", "inside", "literally", "output_coordinates", "over_taps", "taps"]
-
 Size = Callable[[str, int], str]
 """The text of a size by its name and number: see `Source.size`."""
 

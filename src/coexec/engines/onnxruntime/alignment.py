@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from coexec.lowering.lowered_model import LAYOUT
 from coexec.ort import OrtSession
 
-__all__ = ["align", "block_of"]
-
 _UNARY = frozenset(
     {
         "AveragePool",

@@ -17,8 +17,6 @@ from coexec.arrays import Array, address_of
 from coexec.errors import CoexecError
 from coexec.model.values import FOREIGN
 
-__all__ = ["OrtApi", "OrtApiError", "OrtObject", "libraries", "opened", "ort_api"]
-
 _VERSION = 8
 """The version of the table that has all functions below."""
 _INDEX = {

@@ -31,8 +31,6 @@ from coexec.model.values import has_foreign, run_session
 from coexec.ort import OrtSession, as_ours, raised_by_ort
 from coexec.timing.trace import Detail
 
-__all__ = ["CpuCluster", "OrtOwnSession", "ProfiledCluster"]
-
 _CPU = ["CPUExecutionProvider"]
 _KERNEL = "_kernel_time"
 """End of the names of the events that are operators."""

@@ -7,8 +7,6 @@ from pathlib import Path
 from coexec.engines.onnxruntime.alignment import block_of
 from coexec.lowering.dialect import Dialect
 
-__all__ = ["dialect"]
-
 _BLOCKED = "com.microsoft.nchwc"
 _FUSED = "com.microsoft"
 _ENTER, _LEAVE = (_BLOCKED, "ReorderInput"), (_BLOCKED, "ReorderOutput")

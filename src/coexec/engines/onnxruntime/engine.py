@@ -8,8 +8,6 @@ from coexec.engines.base import Engine, OpenEngine
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.keys import digest
 
-__all__ = ["OnnxRuntime"]
-
 _LOWERING = "lowered in form 4"
 """Version of the lowering. It is increased when ONNX Runtime gets other models than before, so that
 stored lowered models and profiles are no longer used."""

@@ -25,8 +25,6 @@ from coexec.model.tensors import why_opaque
 from coexec.model.types import hide_maps, show_maps
 from coexec.ort import OrtSession
 
-__all__ = ["lower"]
-
 _WEIGHT_BYTES = 1024
 """Weights from this size on are stored outside of the model file."""
 

@@ -13,8 +13,6 @@ from coexec.engines.onnxruntime.seeds import with_seeds
 from coexec.errors import ExecutionError, first_line
 from coexec.lowering.module import Module
 
-__all__ = ["NativeSession", "native_api"]
-
 _log = logging.getLogger("coexec")
 
 _EXTERNAL = (

@@ -14,8 +14,6 @@ from coexec.lowering.module import Module
 from coexec.model.values import ort_value, run_session
 from coexec.ort import OrtSession, raised_by_ort
 
-__all__ = ["OrtProgram", "bind_threads", "session_entries", "session_options"]
-
 
 class OrtProgram:
     """One ONNX Runtime session that reads and writes the caller's tensors."""

@@ -9,8 +9,6 @@ import random
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["with_seeds"]
-
 _SEEDS = 1 << 24
 """Upper bound of seeds. The attribute is a float32, which represents all smaller integers."""
 _used_seeds: set[int] = set()

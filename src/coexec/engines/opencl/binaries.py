@@ -19,8 +19,6 @@ from coexec.cache import Cache, Entry
 from coexec.engines.opencl.platforms import DeviceHandle
 from coexec.keys import digest
 
-__all__ = ["OPTIONS", "Binaries", "kernel_of"]
-
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
 """Compiler options: fused multiply-adds are allowed, but nothing that could turn a number into
 another one, or 0 into -0, whose reciprocal is another infinity."""

@@ -6,8 +6,6 @@ from functools import cache
 
 import pyopencl as cl
 
-__all__ = ["addresses"]
-
 _NAMES = (
     "clEnqueueCopyBufferRect",
     "clEnqueueNDRangeKernel",

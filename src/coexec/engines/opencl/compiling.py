@@ -25,8 +25,6 @@ from coexec.engines.opencl.platforms import devices
 from coexec.errors import ExecutionError
 from coexec.processes import Child, EndedError, Parent
 
-__all__ = ["programs", "shares"]
-
 _MOST_HELPERS = 3
 """Largest number of helpers. Each one uses a core and 200 MB of memory."""
 _START = 60_000

@@ -15,8 +15,6 @@ from coexec.engines.opencl.failures import refusal, translated
 from coexec.engines.opencl.host_arrays import HostArrays
 from coexec.errors import ExecutionError
 
-__all__ = ["ArrayCopies", "Side", "rectangles"]
-
 _MOST = 16
 """Largest number of rectangles in a copy. To launch more of them takes longer than to copy."""
 

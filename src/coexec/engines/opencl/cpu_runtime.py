@@ -27,8 +27,6 @@ from coexec.engines import detect
 from coexec.engines.names import whole_cpu
 from coexec.errors import DeviceError
 
-__all__ = ["CoreBinding", "CpuRuntime", "bind", "calling_from", "environment", "thread_ids"]
-
 
 @dataclass(frozen=True, eq=False)
 class CoreBinding:

@@ -37,8 +37,6 @@ from coexec.lowering.layout import PLAIN, Layout
 from coexec.lowering.module import Module
 from coexec.timing.trace import Detail
 
-__all__ = ["OpenClCores", "OpenClDevice"]
-
 
 class _Kernels(OpenEngine):
     """A processor with kernels that are generated for it, for any memory of its tensors."""

@@ -14,8 +14,6 @@ from coexec.engines.opencl.binaries import Binaries
 from coexec.engines.opencl.timing import Timer
 from coexec.timing.trace import Detail
 
-__all__ = ["DeviceQueue"]
-
 _POLL_S = 1e-3
 """Seconds between two checks whether a device has finished its commands."""
 

@@ -13,8 +13,6 @@ from coexec.hardware.hardware import MAIN, Device, EngineInfo
 if TYPE_CHECKING:
     from coexec.engines.opencl.platforms import DeviceHandle
 
-__all__ = ["OpenCl"]
-
 
 class OpenCl(Engine):
     """The engine that runs kernels generated for the processor."""

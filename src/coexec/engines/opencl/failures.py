@@ -8,8 +8,6 @@ import pyopencl as cl
 
 from coexec.errors import CoexecError, DeviceError, ExecutionError, first_line
 
-__all__ = ["cause", "refusal", "translated"]
-
 
 @contextmanager
 def translated(device: str, doing: str, kind: type[CoexecError] = DeviceError) -> Iterator[None]:

@@ -12,8 +12,6 @@ from typing import Any
 
 from coexec.errors import ForkedError
 
-__all__ = ["in_forked_child", "keep_in_children", "note_loaded", "refuse_forked"]
-
 _loaded_by: int | None = None
 """Id of the process that has loaded OpenCL; a forked child inherits the number."""
 _kept: "weakref.WeakSet[Any]" = weakref.WeakSet()

@@ -13,8 +13,6 @@ from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.errors import DeviceError
 from coexec.graph.graph import Tensor
 
-__all__ = ["HostArray", "HostArrays"]
-
 
 @dataclass(eq=False)
 class HostArray:

@@ -26,8 +26,6 @@ from coexec.engines.opencl.cpu_runtime import (
 from coexec.errors import DeviceError
 from coexec.extras import install
 
-__all__ = ["Intel"]
-
 _THREADS = "DPCPP_CPU_NUM_CUS"
 _VECTORIZER = "CL_CONFIG_USE_VECTORIZER"
 """Whether the runtime makes vectors of work items. The engine's kernels use vectors already:

@@ -13,8 +13,6 @@ from coexec.engines.opencl.binaries import kernel_of
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.engines.opencl.tuning_cache import Choices
 
-__all__ = ["Measuring"]
-
 _RUNS = 5
 
 

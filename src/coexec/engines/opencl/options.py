@@ -5,8 +5,6 @@ from typing import Literal
 
 from coexec.engines.kernels.architecture import BlockWidth
 
-__all__ = ["Options"]
-
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -22,8 +22,6 @@ from coexec.errors import DeviceError, first_line
 from coexec.extras import install
 from coexec.units import format_bytes
 
-__all__ = ["INSTALL", "DeviceHandle", "absent", "devices", "start"]
-
 _RUNTIMES: dict[str, CpuRuntime] = {
     "Intel(R) OpenCL": Intel(),
     "Portable Computing Language": Pocl(),

@@ -26,8 +26,6 @@ from coexec.errors import DeviceError
 from coexec.extras import install
 from coexec.units import format_bytes
 
-__all__ = ["Pocl"]
-
 _THREADS = "POCL_MAX_PTHREAD_COUNT"
 _FOLDER = "POCL_CACHE_DIR"
 _ROOM_BYTES = 16 << 20

@@ -28,8 +28,6 @@ from typing import Any
 
 from coexec.engines import detect
 
-__all__ = ["known_cpu", "override_cpu_name"]
-
 _PLATFORM = "OpenCL 3.0 PoCL 3.0-rc2  Linux, Release, RELOC, LLVM 14.0.6, SLEEF, DISTRO, POCL_DEBUG"
 _LIBRARY = "libpocl-21062cec.so"
 """The wheel's library; the digits are a digest of its content."""

@@ -24,8 +24,6 @@ from coexec.engines.opencl.scratch import ScratchMemory
 from coexec.engines.opencl.tensors import DeviceMemory
 from coexec.errors import ExecutionError
 
-__all__ = ["OpenClProgram"]
-
 _UPLOADED = np.zeros(0, np.float32)
 
 

@@ -8,8 +8,6 @@ from coexec.engines.kernels.building import Build, Scratch
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.plan.memory import Record, by_size_improved, offsets_by_size, verify
 
-__all__ = ["ScratchMemory"]
-
 _ALIGNMENT = 256
 """Bytes: alignment that is enough for vectors and for parts of a buffer on any device."""
 

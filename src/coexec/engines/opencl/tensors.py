@@ -15,8 +15,6 @@ from coexec.engines.opencl.binaries import kernel_of
 from coexec.engines.opencl.device_queue import DeviceQueue
 from coexec.graph.region import Region
 
-__all__ = ["DeviceMemory", "DeviceTensor"]
-
 
 @dataclass(eq=False)
 class DeviceTensor:

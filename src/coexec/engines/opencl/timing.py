@@ -7,8 +7,6 @@ import pyopencl as cl
 
 from coexec.timing.trace import Detail
 
-__all__ = ["Timer"]
-
 _READINGS = 5
 """Number of readings of both clocks."""
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from coexec.cache import Cache, Entry
 from coexec.engines.detect import processor_features
 
-__all__ = ["Choices"]
-
 
 class Choices:
     """Names of choices by key, for one device with one driver. Without a folder, only this object

@@ -21,8 +21,6 @@ from coexec.errors import first_line
 from coexec.extras import install
 from coexec.keys import digest
 
-__all__ = ["absent", "installed", "installed_runtimes", "variables"]
-
 _WHEELS = {"intel-opencl-rt": "libintelocl.so"}
 """Library that the loader has to open, by distribution."""
 _SYSTEM = "/etc/OpenCL/vendors"

@@ -18,8 +18,6 @@ from coexec.arrays import Array, address_of
 from coexec.engines.openvino.library import core
 from coexec.errors import CoexecError
 
-__all__ = ["NativeModel", "NativeRequest", "OvApi", "OvApiError", "native_api", "native_model"]
-
 _log = logging.getLogger("coexec")
 
 _MOST_BYTES = 1 << 30

@@ -25,8 +25,6 @@ from typing import Any
 from coexec.engines.detect import usable_cores
 from coexec.errors import DeviceError
 
-__all__ = ["CoreGroup", "check_cores", "workers"]
-
 _NAME = "coexec-openvino"
 """Name of the threads that OpenVINO starts. Linux keeps 15 characters."""
 _TASKS = Path("/proc/self/task")

@@ -24,8 +24,6 @@ from coexec.hardware.hardware import Device, EngineInfo
 from coexec.keys import digest
 from coexec.lowering.module import Module
 
-__all__ = ["OpenVinoDevice"]
-
 
 class OpenVinoDevice(OpenEngine):
     """CPU cores, a GPU or an NPU, driven by OpenVINO. Its tensors lie in main memory."""

@@ -14,8 +14,6 @@ from coexec.hardware.hardware import Device, EngineInfo
 from coexec.model.main_memory import main_memory_bytes
 from coexec.units import format_bytes
 
-__all__ = ["OpenVino"]
-
 _MISSING = f"OpenVINO is not installed; {install('openvino')}"
 
 

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 
 from coexec.errors import CoexecError, DeviceError, ExecutionError, first_line
 
-__all__ = ["cause", "execution_error", "translated"]
-
 _PLACE = re.compile(r"^(Exception from \S+:\d+:|Check '.*' failed at \S+:)\s*")
 """Position in OpenVINO's source. It precedes the reason, and is repeated by each calling level."""
 _ADVICE = "To facilitate the conversion"

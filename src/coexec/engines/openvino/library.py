@@ -26,8 +26,6 @@ from typing import Any
 from coexec.errors import DeviceError, first_line
 from coexec.extras import install
 
-__all__ = ["core", "installed_version", "load_tbb"]
-
 _TBB = "libtbb.so.12"
 _TELEMETRY = "openvino_telemetry"
 _REMEDY = f"{install('openvino')} installs it"

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["PRECISIONS", "OpenVinoOptions"]
-
 PRECISIONS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 """OpenVINO's names of the precisions in which it computes."""
 

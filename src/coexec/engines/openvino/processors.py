@@ -7,8 +7,6 @@ from coexec.engines.openvino.failures import translated
 from coexec.engines.openvino.library import core
 from coexec.engines.openvino.options import PRECISIONS
 
-__all__ = ["OpenVinoProcessor", "processors"]
-
 _MEMORY = {"GPU": "GPU_DEVICE_TOTAL_MEM_SIZE", "NPU": "NPU_DEVICE_TOTAL_MEM_SIZE"}
 _DRIVER = {"GPU": "GPU_DRIVER_VERSION", "NPU": "NPU_DRIVER_VERSION"}
 

@@ -12,8 +12,6 @@ from coexec.engines.openvino.reading import writable
 from coexec.errors import ExecutionError
 from coexec.lowering.module import Module
 
-__all__ = ["OpenVinoProgram"]
-
 
 class OpenVinoProgram:
     """A module that OpenVINO has compiled."""

@@ -18,8 +18,6 @@ from coexec.arrays import Array
 from coexec.engines.openvino.library import core
 from coexec.lowering.module import Module
 
-__all__ = ["Read", "read", "writable"]
-
 _EMBEDDED_BYTES = 1 << 16
 """Weights up to this size are passed to the reader: axes, shapes and scales, whose values it may
 need to convert an operator."""

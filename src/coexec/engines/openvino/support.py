@@ -14,8 +14,6 @@ from typing import Any
 
 from coexec.graph.graph import Operator, Tensor
 
-__all__ = ["why_not"]
-
 _Tensors = Mapping[str, Tensor]
 
 _FLOATS = frozenset({"float32", "float16"})

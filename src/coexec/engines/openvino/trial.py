@@ -12,9 +12,6 @@ from openvino import opset14
 
 from coexec.engines.openvino.library import core
 
-__all__ = ["affinity_inside", "saturates"]
-
-
 _RUNS = 10
 """Runs of the model: enough to give every thread some work."""
 

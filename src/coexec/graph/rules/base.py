@@ -7,20 +7,6 @@ from dataclasses import dataclass, field
 from coexec.graph.graph import Operator, Scalars, Tensor
 from coexec.graph.region import Region
 
-__all__ = [
-    "AxisMaps",
-    "OperatorRegion",
-    "OperatorRule",
-    "Tensors",
-    "box",
-    "broadcast_axes",
-    "cut_by_axes",
-    "empty_region",
-    "normalized",
-    "output_shape",
-    "whole",
-]
-
 Tensors = Mapping[str, Tensor]
 """The tensors of the graph by name."""
 

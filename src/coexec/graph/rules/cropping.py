@@ -7,8 +7,6 @@ from coexec.graph.graph import Operator, Scalars
 from coexec.graph.region import Region
 from coexec.graph.rules.base import OperatorRegion, OperatorRule, Tensors, normalized, output_shape
 
-__all__ = ["RULES"]
-
 _TO_THE_END = 2**31 - 1
 """A bound behind the end of any axis; its negative lies before the start."""
 

@@ -12,8 +12,6 @@ from coexec.graph.rules.base import (
     output_shape,
 )
 
-__all__ = ["RULES"]
-
 
 def _broadcast(op: Operator, tensors: Tensors) -> AxisMaps | None:
     if "broadcast" in op.attributes:

@@ -18,8 +18,6 @@ from coexec.graph.rules.base import (
     output_shape,
 )
 
-__all__ = ["RULES"]
-
 
 def _all_axes(op: Operator, tensors: Tensors) -> tuple[int, ...]:
     return tuple(range(len(output_shape(op, tensors))))

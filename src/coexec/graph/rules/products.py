@@ -13,8 +13,6 @@ from coexec.graph.rules.base import (
     output_shape,
 )
 
-__all__ = ["RULES", "gemm_macs", "matmul_macs"]
-
 
 def _gemm(op: Operator, tensors: Tensors) -> AxisMaps | None:
     """Rows come from A, columns from B, both from the broadcast C."""

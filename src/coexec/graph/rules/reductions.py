@@ -13,8 +13,6 @@ from coexec.graph.rules.base import (
     output_shape,
 )
 
-__all__ = ["RULES"]
-
 
 def _except(axes: Collection[int], rank: int) -> dict[int, int]:
     return {axis: axis for axis in range(rank) if axis not in axes}

@@ -11,8 +11,6 @@ from coexec.graph.graph import Operator
 from coexec.graph.region import Region
 from coexec.graph.rules.base import OperatorRegion, OperatorRule, Tensors, normalized, output_shape
 
-__all__ = ["RULES"]
-
 _HALF_PIXEL = {
     "asymmetric": False,
     "half_pixel": True,

@@ -8,8 +8,6 @@ from coexec.graph.region import Region
 from coexec.graph.rules.base import OperatorRegion, OperatorRule, Tensors, box, output_shape
 from coexec.graph.rules.windows import group_range
 
-__all__ = ["RULES"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Spread:

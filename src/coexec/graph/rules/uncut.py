@@ -8,8 +8,6 @@ from coexec.graph.rules.base import OperatorRule, Tensors, whole
 from coexec.graph.rules.products import matmul_macs
 from coexec.graph.rules.windows import conv_macs
 
-__all__ = ["RULES"]
-
 
 def _recurrent_macs(op: Operator, tensors: Tensors) -> int:
     # Gates only: W is (directions, gates * hidden, input), R (directions, gates * hidden, hidden).

@@ -15,8 +15,6 @@ from coexec.graph.graph import Operator, Scalars
 from coexec.graph.region import Region
 from coexec.graph.rules.base import OperatorRegion, OperatorRule, Tensors, box, output_shape
 
-__all__ = ["RULES", "ReceptiveRange", "Window", "conv_macs", "group_range", "windows"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReceptiveRange:

@@ -5,8 +5,6 @@ from pathlib import Path
 from coexec.__about__ import __version__
 from coexec.cache.source import source_digest
 
-__all__ = ["build"]
-
 
 def build() -> str:
     """Release and source digest, such as "0.1.0-1f0c9a3b"; equal on machines that run the same

@@ -22,7 +22,7 @@ from coexec.pipeline.cluster.nodes import (
 )
 from coexec.pipeline.cluster.session import ClusterSession
 from coexec.pipeline.cluster.settings import ClusterSettings, read_settings
-from coexec.selection.opened_model import OpenedModel
+from coexec.selection.user_model import UserModel
 from coexec.settings import check_shapes
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Cluster:
         Raises:
             CoexecError: the model cannot be read, or the machines cannot run it.
         """
-        opened_model = OpenedModel(
+        user_model = UserModel(
             check_model(model), check_shapes(shapes or {}), self._cache, dict(values or {})
         )
         settings = settings or self._settings
@@ -127,7 +127,7 @@ class Cluster:
 
         team = RayTeam(self._connection, settings.machines, only=bool(settings.machines))
         return ClusterSession(
-            opened_model.model,
+            user_model.model,
             team,
             lambda facts: settings.known_of(facts.name),
             planner=planner,

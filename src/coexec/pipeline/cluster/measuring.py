@@ -15,8 +15,6 @@ from coexec.pipeline.cluster.shares import ShareModel, ShareModels
 from coexec.pipeline.cluster.team import Member
 from coexec.pipeline.strip import Strip
 
-__all__ = ["measure_link", "measured_members", "sample"]
-
 _SAMPLE_MACS = 200_000_000
 """Multiply-accumulates of the tasks that measure a capacity."""
 _REPEATS = 5

@@ -15,8 +15,6 @@ from coexec.pipeline.planners import PIPELINES
 from coexec.pipeline.planners.methods.problem import PipelineProblem
 from coexec.pipeline.simulate import PipelineRun, simulate_pipeline
 
-__all__ = ["KnownMachine", "Planned", "Planning", "exchanged", "response_s"]
-
 _FRAMES_PER_STAGE = 4
 """Frames of a simulation by stage; with a few more, enough for a steady period."""
 _SLOW_PORT = 0.5

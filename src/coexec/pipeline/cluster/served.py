@@ -12,8 +12,6 @@ from coexec.graph.graph import Tensor
 from coexec.pipeline.cluster.session import ClusterSession
 from coexec.serve.served import ServedTensor, check_name
 
-__all__ = ["ClusterServed"]
-
 
 class ClusterServed:
     """Answers requests with a pipeline, as many at a time as it has credits. See `serve.Served`.

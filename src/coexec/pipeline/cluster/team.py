@@ -8,8 +8,6 @@ from coexec.costs.capacity import FLOPS_PER_MAC, Capacity
 from coexec.pipeline.cluster.handles import MachineFacts, MachineHandle, Spent
 from coexec.pipeline.cluster.planning import KnownMachine
 
-__all__ = ["Member", "Team"]
-
 _ENOUGH_S = 1.0
 """Seconds of computation that are enough to estimate a machine's speed."""
 _ENOUGH = 5

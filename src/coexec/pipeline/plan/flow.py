@@ -23,8 +23,6 @@ from coexec.pipeline.plan.work import share_strip
 from coexec.pipeline.strip import Strip
 from coexec.plan.schedule import TaskRegion
 
-__all__ = ["Action", "Computation", "Message", "actions"]
-
 Purpose = Literal["forward", "scatter", "gather", "exchange"]
 
 

@@ -9,8 +9,6 @@ from coexec.pipeline.plan.plan import PipelinePlan, boundary, stage_outputs
 from coexec.pipeline.plan.work import share_strip
 from coexec.pipeline.strip import Strip
 
-__all__ = ["MachineMemory", "machine_memory"]
-
 
 class MachineMemory(NamedTuple):
     """Memory that one machine needs."""

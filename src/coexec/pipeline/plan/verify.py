@@ -12,8 +12,6 @@ from coexec.pipeline.plan.memory import machine_memory
 from coexec.pipeline.plan.plan import PipelinePlan, Stage, stage_outputs
 from coexec.units import format_bytes
 
-__all__ = ["verify_pipeline"]
-
 
 def verify_pipeline(plan: PipelinePlan, graph: Graph, system: System) -> None:
     """Refuse a plan whose stages do not compute ``graph`` exactly once on machines of ``system``.

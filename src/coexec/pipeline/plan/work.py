@@ -10,8 +10,6 @@ from coexec.graph.region import Region
 from coexec.pipeline.plan.plan import PipelinePlan, Stage
 from coexec.pipeline.strip import Strip, strip_of
 
-__all__ = ["SharedWork", "redundancy", "share_strip", "stage_work"]
-
 
 @dataclass(frozen=True, slots=True)
 class SharedWork:

@@ -18,8 +18,6 @@ from coexec.problem.fusion import (
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, simulated_s
 
-__all__ = ["annealed"]
-
 _TEMPERATURE = 4e-4
 """Initial temperature, as a share of the makespan: at the start, a plan that is longer by this
 share is accepted with probability 1 / e.

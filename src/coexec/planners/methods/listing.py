@@ -7,8 +7,6 @@ from typing import Any
 from coexec.problem.problem import Problem
 from coexec.problem.timeline import Timeline
 
-__all__ = ["in_turn", "listed"]
-
 
 def listed(
     problem: Problem, tasks: Sequence[int], timeline: Timeline, urgency_s: Sequence[float]

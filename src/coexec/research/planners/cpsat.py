@@ -23,8 +23,6 @@ from coexec.research.planners.exact.constraints import TRUE, Constraints, Litera
 from coexec.research.planners.exact.formulation import Formulation, Valuation
 from coexec.research.planners.exact.library import library
 
-__all__ = ["solve"]
-
 _TICKS = 1e8
 """CP-SAT works with integers; the longest plan takes from this many to ten times as many ticks."""
 _STEPS = (1_000, 60_000_000_000)

@@ -9,8 +9,6 @@ from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution
 from coexec.problem.timeline import Timeline, makespan_s
 
-__all__ = ["solve"]
-
 
 def solve(problem: Problem, *, max_tasks: int = 10) -> Solution:
     """The optimum over all assignments of tasks to devices and all orders on them.

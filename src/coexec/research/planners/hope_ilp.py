@@ -28,8 +28,6 @@ from coexec.research.planners.exact.formulation import Formulation, Valuation
 from coexec.research.planners.exact.library import library
 from coexec.research.planners.exact.rows import Rows
 
-__all__ = ["partition", "solve"]
-
 _FEW_TASKS = 400
 """Up to this number of tasks, a plan without look-ahead is tried, too (ten times slower)."""
 _PART_NODES = 20

@@ -14,8 +14,6 @@ from coexec.planners.methods.splitting.walk import Reached, quickest
 from coexec.problem.problem import Problem
 from coexec.problem.solution import Solution, best_of
 
-__all__ = ["solve"]
-
 
 def solve(problem: Problem, *, steps: int = STEPS, channel_block: int = CHANNEL_BLOCK) -> Solution:
     """Divide each task by output channels, with the ratio with which it ends first.

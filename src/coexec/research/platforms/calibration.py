@@ -7,10 +7,8 @@ from typing import Any
 
 from coexec.errors import UsageError
 from coexec.graph.graph import Operator, Tensor
-from coexec.research.platforms.costs import operator_s
-from coexec.research.platforms.files import Rates, fitted_rates, read
-
-__all__ = ["Comparison", "compare_operators", "compare_transfers", "described_operator"]
+from coexec.research.platforms.costs import Rates, operator_s
+from coexec.research.platforms.files import fitted_rates, read
 
 _OPERATOR = re.compile(r"(\w+) (\d+)x(\d+)/(\d) (\d+)>(\d+) (\d+)x(\d+)")
 _POOL = {"Pool": "AveragePool"}

@@ -16,8 +16,6 @@ from coexec.graph.region import Region
 from coexec.graph.task_samples import TaskParts
 from coexec.hardware.hardware import Link, Place
 
-__all__ = ["PlatformCosts", "Rates", "operator_s"]
-
 BLOCK = 4
 """Number of channels in a block of memory: NC4HW4 on CPUs, RGBA pixels on GPUs."""
 

@@ -9,8 +9,6 @@ from coexec.errors import UsageError
 from coexec.hardware.hardware import Power
 from coexec.research.platforms.costs import Rates
 
-__all__ = ["ENGINE", "Rates", "engines", "figure", "fitted_rates", "names", "power", "read"]
-
 ENGINE = "simulated"
 """The engine of a device that lists none."""
 

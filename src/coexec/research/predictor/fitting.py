@@ -5,8 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["fitted", "non_negative"]
-
 _Floats = npt.NDArray[np.float64]
 
 _ROUNDS = 30

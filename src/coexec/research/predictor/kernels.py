@@ -26,8 +26,6 @@ from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import windows
 from coexec.research.predictor.workloads import Workload, beside, plain_workload, together
 
-__all__ = ["workload"]
-
 Tensors = Mapping[str, Tensor]
 
 

@@ -26,18 +26,6 @@ from coexec.research.predictor import kernels, mlas
 from coexec.research.predictor.fitting import fitted
 from coexec.research.predictor.workloads import Workload, plain_workload
 
-__all__ = [
-    "Describe",
-    "KernelUnits",
-    "LatencyPredictor",
-    "TrainedUnits",
-    "describe",
-    "from_json",
-    "predictor_of",
-    "to_json",
-    "train",
-]
-
 Describe = Callable[[Sequence[Operator], Mapping[str, Tensor], str], Workload]
 """The work of an engine's kernels for the operators of a task and their tensors; the text has the
 types of the engine's own operators, separated by spaces, or nothing if they are not known."""

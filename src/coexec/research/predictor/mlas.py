@@ -18,8 +18,6 @@ from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import Window, windows
 from coexec.research.predictor.workloads import Workload, beside, plain_workload, together
 
-__all__ = ["workload"]
-
 _FILTERS = 4
 """Blocks of filters that are computed together."""
 _TILES = {16: 6, 8: 3}

@@ -28,10 +28,8 @@ from coexec.research.predictor.latency import TrainedUnits, describe, to_json, t
 from coexec.research.predictor.samples import sample_network
 from coexec.research.predictor.workloads import Workload
 from coexec.runtime.compiler import Compiler
-from coexec.selection.opened_model import opened_cache
+from coexec.selection.user_model import opened_cache
 from coexec.settings import Settings
-
-__all__ = ["LEAST_ROUNDS", "MOST_ROUNDS", "TrainingSample", "collect", "train_on", "trained_on"]
 
 LEAST_ROUNDS, MOST_ROUNDS = 4, 10
 """Number of rounds. Other programs, and other guests of a virtual machine's host, only add to the

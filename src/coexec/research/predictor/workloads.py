@@ -11,8 +11,6 @@ from coexec.engines.kernels.conv_winograd import beyond
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules import operator_macs
 
-__all__ = ["Workload", "beside", "plain_workload", "together"]
-
 _SECOND_BYTES, _THIRD_BYTES = 2**20, 2**23
 """Rough bytes of a task's tensors that caches hold: the second-level cache belongs to one core;
 other cores and weights occupy the rest of the third-level cache."""

@@ -11,8 +11,6 @@ from coexec.planners.methods.splitting.strips import Fetch, Incoming, Portion, S
 from coexec.planners.methods.splitting.walk import Reached
 from coexec.problem.problem import Problem
 
-__all__ = ["Branching", "distributed", "forks"]
-
 _EXHAUSTIVE = 64
 """Up to this many distributions of branches over devices, all are tried."""
 

@@ -14,8 +14,6 @@ from coexec.planners.methods.splitting.placed import Sharing
 from coexec.planners.methods.splitting.shares import Cut, Dimension
 from coexec.planners.methods.splitting.walk import Reached, score_s
 
-__all__ = ["tried_cuts"]
-
 _LISTED = 100
 """Up to this number of cuts, all are tried."""
 

@@ -24,8 +24,6 @@ from coexec.planners.methods.splitting.strips import (
 from coexec.planners.methods.splitting.walk import Reached
 from coexec.problem.problem import Problem
 
-__all__ = ["Sharing"]
-
 _LEAST_S = 1e-12
 """Lower bound for the seconds of a task, so that rates are finite."""
 

@@ -8,19 +8,6 @@ from coexec.graph.graph import Graph, Task
 from coexec.graph.receptive import splittable_axes
 from coexec.graph.region import Region
 
-__all__ = [
-    "CHANNEL_BLOCK",
-    "FINE_STEPS",
-    "STEPS",
-    "Cut",
-    "Dimension",
-    "allowed_steps",
-    "axis_of",
-    "cuts_of",
-    "parts",
-    "ratios",
-]
-
 STEPS = 10
 """Shares are multiples of a tenth, as in CoDL."""
 FINE_STEPS = 16

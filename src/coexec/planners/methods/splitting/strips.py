@@ -9,16 +9,6 @@ from coexec.graph.region import Region
 from coexec.planners.methods.splitting.shares import Cut
 from coexec.problem.problem import Problem
 
-__all__ = [
-    "Fetch",
-    "Incoming",
-    "Portion",
-    "RegionsByTask",
-    "StripRegions",
-    "Strips",
-    "pieces_of",
-]
-
 StripRegions = tuple[tuple[int, Region], ...]
 """Pairs of a device and the region of a tensor that it has."""
 

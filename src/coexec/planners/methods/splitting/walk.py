@@ -9,8 +9,6 @@ from coexec.graph.region import Region
 from coexec.planners.methods.splitting.strips import Incoming, Portion, RegionsByTask, Strips
 from coexec.problem.problem import Problem
 
-__all__ = ["Moves", "Reached", "quickest", "score_s"]
-
 _IDLE = 0.1
 """Weight of the mean of all devices' ends in a score; the latest end has weight 1."""
 

@@ -10,8 +10,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["FALSE", "TRUE", "Constraints", "Literal", "Rule", "Sum"]
-
 Literal = int
 TRUE: Literal = 1
 FALSE: Literal = -1

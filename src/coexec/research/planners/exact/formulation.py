@@ -18,8 +18,6 @@ from coexec.research.planners.exact.constraints import FALSE, TRUE, Constraints,
 from coexec.research.planners.exact.moves import copied_by_target, queued, sent_by_source
 from coexec.research.planners.exact.placement import Placement
 
-__all__ = ["Formulation", "Valuation"]
-
 
 class Valuation(NamedTuple):
     """A solution: a value for each decision and a tick for each moment."""

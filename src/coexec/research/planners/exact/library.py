@@ -6,8 +6,6 @@ from types import ModuleType
 from coexec.errors import PackageError, first_line
 from coexec.extras import install
 
-__all__ = ["library"]
-
 
 def library(planner: str, solver: str, module: str) -> ModuleType:
     """The module of a solver that comes with the extra ``exact``.

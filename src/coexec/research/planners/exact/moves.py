@@ -13,8 +13,6 @@ from coexec.hardware.hardware import Busy
 from coexec.research.planners.exact.constraints import FALSE, Literal, Sum
 from coexec.research.planners.exact.placement import Occupation, Placement
 
-__all__ = ["copied_by_target", "queued", "sent_by_source"]
-
 _MOST_QUEUED = 150
 """With more tensors than this on one link, the constraints that queue them are left out."""
 

@@ -9,8 +9,6 @@ from coexec.problem.problem import Problem
 from coexec.problem.timeline import Timeline
 from coexec.research.planners.exact.constraints import FALSE, TRUE, Constraints, Literal, Sum
 
-__all__ = ["Occupation", "Placement"]
-
 
 class Occupation(NamedTuple):
     """``device`` is busy for additional ``seconds`` if ``literal`` is true."""

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 
 from coexec.research.planners.exact.constraints import Constraints, Literal, Rule
 
-__all__ = ["Rows"]
-
 
 class Rows:
     """Rows of the form: a weighted sum of columns is not less than a lower bound."""

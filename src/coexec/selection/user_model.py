@@ -41,13 +41,11 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.plan.plan_file import PlanFile
     from coexec.settings import Settings
 
-__all__ = ["OpenedModel", "opened_cache"]
-
 _TRIES = 3
 """Number of times that a model is read if its files change during reading."""
 
 
-class OpenedModel:
+class UserModel:
     """A model with the shapes and values that the user fixes. It is read on first use."""
 
     def __init__(
@@ -79,7 +77,7 @@ class OpenedModel:
         self._plan = plan
 
     @classmethod
-    def of(cls, source: Any, settings: "Settings", cache: Cache) -> "OpenedModel":
+    def of(cls, source: Any, settings: "Settings", cache: Cache) -> "UserModel":
         """The model with the shapes and values of ``settings``."""
         plan = settings.plan
         gives_shapes = plan is not None and plan.shapes and plan.shapes == settings.shapes
@@ -275,8 +273,8 @@ class OpenedModel:
 
     def onnx_runtime(self, threads: int, *, optimised: bool = True) -> Any:
         """ONNX Runtime's own session of the original model, for comparisons."""
-        from coexec.model.check import plain_session
         from coexec.model.model import forget_weights
+        from coexec.model.reference_session import plain_session
 
         source = self.resolved()
         if isinstance(source, str | os.PathLike) and not (self.shapes or self._values):
