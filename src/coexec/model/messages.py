@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
+__all__ = ["ModelProto", "TensorProto"]
+
 _FILE = "onnx.onnx_ml_pb2"
 
 

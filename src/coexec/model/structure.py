@@ -14,10 +14,9 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onnx import ModelProto, TensorProto
-
 from coexec.errors import ModelError
 from coexec.model.folders import ModelFolders, opened
+from coexec.model.messages import ModelProto, TensorProto
 from coexec.model.weightless import Hollow, hollow, require_encodable
 
 if TYPE_CHECKING:
