@@ -80,7 +80,7 @@ FAMILIES = {
 REFUSED = {
     "ArgMax", "AveragePool", "Clip", "Concat", "Conv", "ConvTranspose", "CumSum",
     "DequantizeLinear", "Gather", "GlobalLpPool", "LRN", "LogSoftmax", "LpNormalization", "LpPool",
-    "MaxPool", "MeanVarianceNormalization", "PRelu", "Pad", "QuantizeLinear", "ReduceLogSumExp",
+    "MaxPool", "PRelu", "Pad", "QuantizeLinear", "ReduceLogSumExp",
     "ReduceMax", "ReduceMin", "Resize", "Slice", "Softmax", "Transpose", "Where",
 }  # fmt: skip
 """Operators with cases that an engine refuses: types, several axes, rare ones, ..."""

@@ -239,7 +239,6 @@ def rare(draw: Draw) -> Case:
         Case("DequantizeLinear", (shape, vector), opset=19, dtypes={0: "uint8"}, axes=every),
         Case("Dropout", (shape, np.array(0.5, np.float32)), axes=every),
         Case("LpNormalization", (shape,), {"axis": 2}, axes=(0, 1, 3)),
-        Case("MeanVarianceNormalization", (shape,), {"axes": [1, 3]}, axes=(0, 2)),
         Case("GlobalLpPool", (shape,), axes=(0, 1)),
     ]
     return cases[draw(st.integers(0, len(cases) - 1))]

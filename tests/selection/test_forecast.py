@@ -201,7 +201,7 @@ def test_a_trained_predictor_needs_no_measurement(
 
     machine = Machine(tmp_path, GRAPH)
     spec = device("cpu:0-3")
-    engine = NullEngine(spec, spec.engines[0])
+    engine = NullEngine(spec, spec.engine)
     monkeypatch.setattr(
         "coexec.selection.forecast.open_device",
         lambda spec: OpenDevice.of(NullEngine(spec, spec.engine)),

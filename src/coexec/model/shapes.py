@@ -190,5 +190,6 @@ def _text(shape: ir.Shape) -> str:
 
 
 def _is_static(value: ir.Value) -> bool:
-    is_tensor = isinstance(value.type, ir.TensorType)
+    """Whether it has a shape of numbers, and a type of whole bytes: Shape takes no others."""
+    is_tensor = isinstance(value.type, ir.TensorType) and value.type.dtype.bitwidth >= 8
     return is_tensor and value.shape is not None and value.shape.is_static()

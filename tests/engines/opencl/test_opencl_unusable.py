@@ -38,7 +38,7 @@ CORE = usable_cores()[0]
 NO_PYOPENCL = "import sys; sys.modules['pyopencl'] = None; "
 RUN_TESTS = """
 import pytest
-files = ["tests/cli/test_cli_engines.py", "tests/engines/opencl/test_opencl_engine.py"]
+files = ["tests/cli/test_verbs.py", "tests/engines/opencl/test_opencl_engine.py"]
 raise SystemExit(pytest.main(["-p", "no:cacheprovider", "-k", "gpu or (fp16 and nvidia)", *files]))
 """
 REFUSED = """

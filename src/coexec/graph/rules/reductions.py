@@ -99,11 +99,6 @@ def _global_pool(op: Operator, tensors: Tensors) -> AxisMaps:
     return [{0: 0, 1: 1}]
 
 
-def _mean_variance(op: Operator, tensors: Tensors) -> AxisMaps:
-    rank = len(output_shape(op, tensors))
-    return [_except({normalized(a, rank) for a in op.ints("axes", (0, 2, 3))}, rank)]
-
-
 def _across_channels(op: Operator, tensors: Tensors) -> AxisMaps:
     return [_except({1}, len(output_shape(op, tensors)))]
 
@@ -130,5 +125,4 @@ RULES: dict[str, OperatorRule] = {
     "InstanceNormalization": cut_by_axes(_instance_norm, "batch, channels"),
     "LRN": cut_by_axes(_across_channels, "all axes but the channels"),
     "LpNormalization": cut_by_axes(_one_axis(-1), "all axes but `axis`"),
-    "MeanVarianceNormalization": cut_by_axes(_mean_variance, "axes that are not averaged"),
 }
