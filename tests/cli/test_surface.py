@@ -106,7 +106,7 @@ def test_extras_bring_what_is_named() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run: python tests/helpers/cli_page.py"
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.helpers.cli_page"
 
 
 @pytest.mark.parametrize("words", COMMANDS)

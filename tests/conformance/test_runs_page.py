@@ -23,7 +23,7 @@ def compared(cache: Cache, only: tuple[str, ...] | None) -> None:
         for engine, row in by_engine.items()
         if str(row) != cells[operator][engine]
     }
-    assert not differences, "run: python tests/helpers/runs_page.py"
+    assert not differences, "run: python -m tests.helpers.runs_page"
 
 
 @pytest.mark.long

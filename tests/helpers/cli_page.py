@@ -1,6 +1,6 @@
 """`docs/cli.md`: every verb of the command line with its options, exit codes, JSON documents.
 
-python tests/helpers/cli_page.py    # write the page again
+python -m tests.helpers.cli_page    # write the page again
 """
 
 import ast
@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 _HEAD = """# The command line
 
 `coexec` alone lists the verbs, `coexec VERB --help` the options of one. This page is written by
-`python tests/helpers/cli_page.py`, and a test compares it with the code.
+`python -m tests.helpers.cli_page`, and a test compares it with the code.
 
 Results are printed on standard output. Progress, warnings and errors are on standard error: bars on
 a terminal, plain lines where it is a file or a pipe, every few seconds. Tables are as wide as the

@@ -1,6 +1,6 @@
 """`docs/onnxruntime.md`: the meaning of ONNX Runtime's public names in coexec.
 
-    python tests/helpers/onnxruntime_page.py    # write the page again
+    python -m tests.helpers.onnxruntime_page    # write the page again
 
 Every public name of ONNX Runtime has a row, and every row is a public name. If a version of ONNX
 Runtime adds a name, the test that compares them fails (`tests/session/test_onnxruntime_page.py`).
@@ -148,7 +148,7 @@ _HEAD = """# In place of onnxruntime
 enough. `coexec.InferenceSession` is a subclass of ONNX Runtime's. Whatever no plan answers, ONNX
 Runtime's own session does, with its own results, options and errors. `session.degraded` says why.
 
-This page is written by `python tests/helpers/onnxruntime_page.py`, and a test compares it with the
+This page is written by `python -m tests.helpers.onnxruntime_page`, and a test compares it with the
 public names of ONNX Runtime.
 
 * **Switched off.** With `COEXEC=off` in the environment, all sessions of a process are ONNX

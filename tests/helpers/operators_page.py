@@ -1,6 +1,6 @@
 """`docs/operators.md`: the operators that have a kernel or can be cut.
 
-    python tests/helpers/operators_page.py    # write the page again
+    python -m tests.helpers.operators_page    # write the page again
 
 The rows come from `coexec.graph.rules` and `coexec.engines.kernels.operators`; a test compares the
 page with them (`tests/engines/kernels/test_operators.py`).
@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
 _HEAD = """# Operators
 
 What coexec knows of an operator beside its ONNX definition. This page is written by
-`python tests/helpers/operators_page.py`, and a test compares it with the code.
+`python -m tests.helpers.operators_page`, and a test compares it with the code.
 
 * **OpenCL kernel**: the types of its first input that kernels compute. "all": float32, float64,
   bool and the integers of 8 to 64 bits. Operators without a kernel are rare or small: ONNX Runtime

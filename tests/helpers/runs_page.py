@@ -1,6 +1,6 @@
 """`docs/what_runs_where.md`: the operators that each engine runs, by the ONNX project's node tests.
 
-    python tests/helpers/runs_page.py    # write the page again; minutes
+    python -m tests.helpers.runs_page    # write the page again; minutes
 
 Nothing is computed: each test is loaded, and each engine gives its reasons. A test compares a
 sample of the page with the code (`tests/conformance/test_runs_page.py`).
@@ -32,7 +32,7 @@ _NOT_RUN = "ONNX Runtime does not run the model"
 _HEAD = """# What runs where
 
 The operators of ONNX that each engine runs on CPU cores, by the ONNX project's node tests. This
-page is written by `python tests/helpers/runs_page.py`, and a test compares a sample of it with the
+page is written by `python -m tests.helpers.runs_page`, and a test compares a sample of it with the
 code.
 
 * "12": the engine takes all twelve tests of this operator. "5 of 12": it takes five of them, and

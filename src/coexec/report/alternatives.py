@@ -14,9 +14,8 @@ from coexec.selection.planning_context import make_plan
 from coexec.selection.prepared import Prepared, Simulated
 from coexec.timing.simulate import simulate
 
-_ORDER = ("single", "heft", "hope_greedy", "dmdar", "mosaic", "mulayer", "codl", "anneal",
-          "cpsat", "hope_ilp", "exhaustive")  # fmt: skip
-"""The planners, those that take a moment first."""
+_LAST = ("codl", "anneal", "cpsat", "hope_ilp", "exhaustive")
+"""The planners that take longest, in this order behind all others."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ def by_planners(prepared: Prepared, limit_s: float) -> Iterator[Alternative]:
             left out with the reason.
     """
     system = prepared.system
-    names = sorted(PLANNERS, key=lambda n: _ORDER.index(n) if n in _ORDER else len(_ORDER))
+    names = sorted(PLANNERS, key=lambda name: _LAST.index(name) if name in _LAST else -1)
 
     def plan(name: str, left_s: float) -> Alternative:
         return _planned(name, name, left_s, system, prepared)

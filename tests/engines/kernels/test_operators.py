@@ -124,7 +124,7 @@ def test_the_words_of_a_rule_are_of_its_axes(graphs: Graphs) -> None:
 
 def test_the_page_is_of_the_registry() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert text == page(), "write it again: python tests/helpers/operators_page.py"
+    assert text == page(), "write it again: python -m tests.helpers.operators_page"
 
 
 def test_another_table_of_kernels_takes_the_place_of_the_registry() -> None:
