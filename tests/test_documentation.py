@@ -24,6 +24,7 @@ MODULES = sorted((SOURCE / "coexec").rglob("*.py"))
 
 NAME = re.compile(r"(?<![\w./-])coexec(?:\.[A-Za-z_]\w*)+")
 PATH = re.compile(r"(?<![\w./*-])((?:[\w-]+/)*[\w-]+\.(?:py|md))(?::([A-Za-z_][\w.]*))?(?![\w*])")
+IMPORT = re.compile(r"^\s*from (coexec[\w.]*) import ([\w, ]+)$", re.MULTILINE)
 URL = re.compile(r"https?://\S+")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -121,6 +122,20 @@ def exists(name: str) -> bool:
     return False
 
 
+def defines(name: str) -> bool:
+    """Whether the last part of ``name`` is defined in the module of the others, or imported for its
+    readers."""
+    module, _, own = name.rpartition(".")
+    file = module_file(module)
+    if file is None:
+        return False
+    node = defined(scope(file)).get(own)
+    is_face = file.name == "__init__.py" or "__all__" in defined(scope(file))
+    return module_file(name) is not None or (
+        is_face or (node is not None and not isinstance(node, ast.ImportFrom))
+    )
+
+
 def is_placeholder(path: str) -> bool:
     """Whether a part of the path stands for a name, as in ``kernels/NAME.py``."""
     return re.search(r"(?:^|[/_])(?:[A-Z]{2,}|my_package)(?:[._/]|$)", path) is not None
@@ -144,6 +159,9 @@ def missing(text: str) -> Iterator[str]:
     """The names and paths in ``text`` that do not exist."""
     text = URL.sub("", text)
     yield from (name for name in NAME.findall(text) if not exists(name))
+    for module, names in IMPORT.findall(text):
+        imported = (f"{module}.{name.split()[0]}" for name in names.split(","))
+        yield from (name for name in imported if not defines(name))
     for path, name in PATH.findall(text):
         files = files_like(path)
         parts = name.rstrip(".").split(".") if name else []

@@ -25,5 +25,5 @@ def test_every_name_of_the_module_is_there() -> None:
 
 def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (
-        "run: python tests/helpers/onnxruntime_page.py"
+        "run: python -m tests.helpers.onnxruntime_page"
     )

@@ -11,7 +11,7 @@ A kernel file has a function ``launches(node, context)`` and the rows that it ad
 * `value` has expressions of coordinates and positions.
 
 An element-wise operator is an expression in `expressions`, and has no file of its own. Any other
-operator has a kernel file, its import and its place in `_FILES` of `operators`, its rule in `coexec.graph.rules`, and random
+operator has a kernel file, which `operators` lists, its rule in `coexec.graph.rules`, and random
 cases (docs/guides/kernel.md). A test fails where one of them is missing.
 `building.build` makes the launches of a module from a table of kernels; a driver, such as
 `coexec.engines.opencl`, compiles and runs them.
