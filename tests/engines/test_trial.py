@@ -79,6 +79,10 @@ def test_the_attempt_runs_in_the_process_of_the_trial(monkeypatch: pytest.Monkey
     assert trial.failure("posixpath:join", "failed", "there", facts={}) == "failed/there"
 
 
+def test_an_error_of_the_attempt_is_its_failure() -> None:
+    assert trial.failure("coexec.engines.names:parse", "no device", facts={}).startswith("failed (")
+
+
 def test_a_frozen_program_tries_within_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its ``sys.executable`` is the program, which would be started again."""
     monkeypatch.setattr(sys, "frozen", True, raising=False)

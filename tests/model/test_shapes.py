@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import coexec
 from coexec.engines.detect import usable_cores
-from coexec.errors import ModelWarning
+from coexec.errors import ModelError, ModelWarning
+from coexec.model import shapes
 from coexec.model.difference import worst_difference
 from coexec.model.load import load
 from coexec.model.model import Model
@@ -113,6 +114,24 @@ def test_a_run_corrects_what_is_inferred(
     model = load(from_nodes(nodes, [x], [y], weights), check=check)
     assert {name: model.graph.tensors[name].shape[2] for name in sizes} == sizes
     assert is_misinferred(model.source)
+
+
+def test_a_shape_that_cannot_be_corrected_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a plan would be made for the wrong one."""
+    proto = from_nodes(
+        [node("Resize", ["x", "", "s"], ["a"]), node("Relu", ["a"], ["y"])],
+        [tensor_info("x", [1, 2, 10])],
+        [onnx.ValueInfoProto(name="y")],
+        {"s": np.array([1, 1, 0.7], np.float32)},
+    )
+    assert load(proto, check=False).graph.tensors["y"].shape == (1, 2, 7)
+
+    def failing(*_: Any) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(shapes, "compute_shapes", failing)
+    with pytest.raises(ModelError, match=r"run that would correct it failed \(no memory\)"):
+        load(proto, check=False)
 
 
 def test_scales_that_are_computed_leave_the_shape_open() -> None:

@@ -1,15 +1,19 @@
 """Parts of tasks are measured in place, and count before any prediction."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
 from coexec.cache import Cache
 from coexec.engines.opened import OpenDevice
+from coexec.graph.graph import Task, Tensor
 from coexec.graph.stitch import missing
+from coexec.hardware.hardware import EngineInfo
 from coexec.model.load import load
 from coexec.profiling import profiler
 from coexec.profiling.pieces import cuttings
@@ -19,7 +23,7 @@ from coexec.profiling.sweep import Effort
 from coexec.runtime.compiler import Compiler
 from tests.helpers.clocked import BYTE_S, Clocked
 from tests.helpers.network_cases import networks
-from tests.helpers.small_models import branches
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 
 @settings(deadline=None, derandomize=True, database=None, max_examples=30)
@@ -53,6 +57,34 @@ def test_a_measured_part_counts_and_is_measured_once(tmp_path: Path, cache: Cach
         assert cost.piece_s(graph, task, piece.region, engine.place) == seconds
         computed_s = piece.region.size * graph.output_of(task).item_bytes * BYTE_S
         assert seconds >= computed_s * (1 - 1e-6)
+
+
+class OnlyRelu(Clocked):
+    """Another engine on the same processor, which runs few tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.info = EngineInfo("relu")
+        self.device = replace(self.device, engine=self.info)
+
+    def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
+        return None if task.kind == "Relu" else "it runs Relu only"
+
+
+def test_devices_that_share_a_processor_take_turns(tmp_path: Path, cache: Cache) -> None:
+    """Tasks that one of them refuses are computed by the other one beside the measured parts."""
+    nodes = [helper.make_node(op, [a], [b]) for op, a, b in (("Relu", "x", "h"), ("Exp", "h", "y"))]
+    ends = [tensor_info(name, [1, 4, 8, 8]) for name in "xy"]
+    model = load(from_nodes(nodes, ends[:1], ends[1:]))
+    engines = Clocked(), OnlyRelu()
+    with ProfileStore(tmp_path) as store:
+        devices = [OpenDevice.of(engine) for engine in engines]
+        profiler = Profiler(devices, store, effort=Effort(0, 2, 2))
+        compiler = Compiler(model, cache)
+        profiler.measure_pieces(compiler)
+        pieces = profiler.cost(compiler).pieces_s
+    tasks = [{piece.task for piece in pieces[engine.place]} for engine in engines]
+    assert tasks[1] < tasks[0] and len(tasks[1]) == 1
 
 
 def test_what_was_measured_beside_other_programs_counts_until_these_have_ended(

@@ -191,17 +191,6 @@ class NativeLaunch(Native, Protocol):
         """The calls that return when the outputs of the latest launch are complete."""
         ...
 
-    def check(self) -> None:
-        """Called after `native_wait`, if `checks` is set.
-
-        Raises:
-            CoexecError: the outputs must not be used.
-        """
-        ...
-
-    @property
-    def checks(self) -> bool: ...
-
 
 class Program(Protocol):
     """A compiled model. Must: `bind`."""

@@ -23,7 +23,7 @@ from coexec import processes
 from coexec.cache import write_whole
 from coexec.codec import decode, encode
 from coexec.engines import detect
-from coexec.errors import ExecutionError
+from coexec.errors import CoexecError, ExecutionError, first_line
 from coexec.keys import digest
 
 _FORM = 3
@@ -141,4 +141,7 @@ def serve(parent: processes.Parent) -> None:
 
 def _attempted(attempt: str, arguments: tuple[object, ...]) -> str:
     module, _, function = attempt.partition(":")
-    return str(getattr(import_module(module), function)(*arguments))
+    try:
+        return str(getattr(import_module(module), function)(*arguments))
+    except CoexecError as error:
+        return f"failed ({first_line(error)})"

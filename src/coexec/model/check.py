@@ -1,7 +1,6 @@
 """Checks that the simplified model computes the same as the given one."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -72,10 +71,18 @@ def check_same(
 
 def is_reshaped(model: ir.Model, graph: Graph, candidates: Iterable[Mapping[str, Array]]) -> bool:
     """Correct the shapes of ``model`` by a run on the first inputs that it accepts, in place;
-    return whether any was wrong."""
+    return whether any was wrong.
+
+    Raises:
+        ModelError: a shape is wrong, and cannot be corrected.
+    """
     for inputs in candidates:
-        with suppress(Exception):  # whatever ONNX Runtime raises
+        try:
             return corrected_run(model, graph, inputs)[1]
+        except (ModelError, MemoryError):
+            raise
+        except Exception:  # the next inputs may suit the model
+            continue
     return False
 
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from coexec.cache import private_folder
-from coexec.errors import ModelError
+from coexec.errors import ModelError, first_line
 from coexec.graph.graph import Graph
 from coexec.model.model import forget_weights
 from coexec.model.opaque import live
@@ -113,6 +113,7 @@ def corrected_run(
         The outputs by name; and whether shapes were wrong, so that the graph has to be made again.
 
     Raises:
+        ModelError: a shape is wrong, and cannot be corrected.
         Exception: any error of ONNX Runtime, for example since the inputs do not suit the model.
     """
     values = {v.name: v for node in model.graph for v in node.outputs if v.name}
@@ -120,7 +121,13 @@ def corrected_run(
     outputs, shapes = _run(model, between, feeds)
     if all(values[name].shape == shape for name, shape in shapes.items()):
         return outputs, False
-    compute_shapes(model, feeds)
+    try:
+        compute_shapes(model, feeds)
+    except Exception as error:
+        raise ModelError(
+            f"ONNX Runtime infers a wrong shape, and the run that would correct it failed "
+            f"({first_line(error)})"
+        ) from error
     model.metadata_props[_MISINFERRED] = "1"
     return outputs, True
 

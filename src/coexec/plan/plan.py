@@ -62,7 +62,13 @@ class Plan:
         provenance: Provenance,
         fused: frozenset[Piece] = frozenset(),
     ) -> Self:
-        """A plan in which no two devices share a processor."""
+        """A plan in which no two devices share a processor.
+
+        Raises:
+            ValueError: two devices share one.
+        """
+        if len({place.device for place in order}) < len(order):
+            raise ValueError(f"devices that share a processor: {', '.join(map(str, order))}")
         engine_of = {piece: place.engine for place, pieces in order.items() for piece in pieces}
         by_device = {place.device: pieces for place, pieces in order.items()}
         return cls(model, by_device, engine_of, provenance, fused)
@@ -210,7 +216,7 @@ def verify_plan(plan: Plan, graph: Graph, system: System) -> None:
         if device not in system.device:
             raise PlanError(
                 f"the plan uses device {device!r}, the system has {', '.join(system.names)}; "
-                f"run with --devices {','.join(plan.used)} or make a new plan"
+                f"run with --devices {','.join(plan.requests)} or make a new plan"
             )
     for place in plan.places:
         if place not in system.at:

@@ -32,7 +32,7 @@ def solve(problem: Problem, *, device: str | None = None) -> Solution:
     able = [number for number in candidates if refused[number] is None]
     if not able:
         reasons = "; ".join(
-            f"{system.devices[number].name} does not run {task}" for number, task in refused.items()
+            f"{system.places[number]} does not run {task}" for number, task in refused.items()
         )
         raise InfeasibleError(
             f"no single device runs all of {problem.graph.name!r}: {reasons}; use a planner that "

@@ -99,12 +99,11 @@ def measure_pieces(
     """
     graph = compiler.model.graph
     pieces = [Piece(name, region) for name, regions in cutting.items() for region in regions]
-    order: dict[Place, list[Piece]] = {}
-    for piece in pieces:
-        order.setdefault(place_of[piece.task], []).append(piece)
-    plan = Plan.of_places(
-        graph.fingerprint, {p: tuple(own) for p, own in order.items()}, Provenance("in steps")
-    )
+    order: dict[str, tuple[Piece, ...]] = {}
+    for piece in pieces:  # devices that share a processor take turns
+        order[place_of[piece.task].device] = (*order.get(place_of[piece.task].device, ()), piece)
+    engine_of = {piece: place_of[piece.task].engine for piece in pieces}
+    plan = Plan(graph.fingerprint, order, engine_of, Provenance("in steps"))
     schedule = in_steps(plan, graph)
     tasks = [graph.task[segment.pieces[0].task] for segment in schedule.segments]
     part = SweepItem(tasks, compiler.compile(schedule, devices))

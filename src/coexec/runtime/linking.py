@@ -312,8 +312,6 @@ class LinkedPlan:
             return
         for call in launch.native_wait:
             yield LinkedStep(call, index, computes, launch.failure)
-        if launch.checks:
-            yield LinkedStep(CallPython(launch.check), index, computes)
 
     def _launcher(self, index: int, bound: Any) -> Callable[[], None]:
         def launch() -> None:

@@ -215,13 +215,6 @@ class _BoundLaunches:
     def native_wait(self) -> Sequence[NativeCall]:
         return self._native[1]
 
-    @property
-    def checks(self) -> bool:
-        return False
-
-    def check(self) -> None:
-        pass
-
     def failure(self, result: int) -> Exception:
         return refusal(self._queue.name, self._doing, result)
 
