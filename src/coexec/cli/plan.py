@@ -91,10 +91,15 @@ def command(
         "bound": None if bound is None else str(bound),
     }
     for name in system.names:
+        sharers = [place for place in system.places if place.device == name]
+        alone = [
+            format_seconds(alone_s(prepared, place))
+            + (f" with {place.engine}" if len(sharers) > 1 else "")
+            for place in sharers
+        ]
         lines[name] = (
             f"{len(plan.order.get(name, ()))} of {len(prepared.graph.tasks)} tasks, busy "
-            f"{trace.utilisation(name):.0%}; all tasks alone "
-            f"{format_seconds(alone_s(prepared, name))}"
+            f"{trace.utilisation(name):.0%}; all tasks alone {', '.join(alone)}"
         )
     lines |= {
         "segments": f"{len(schedule.segments)}, {len(schedule.transfers)} tensors "

@@ -8,7 +8,7 @@ from typing import Any
 from coexec.costs.base import CostModel
 from coexec.costs.pinned import Pinned, resolve
 from coexec.errors import CoexecError, first_line
-from coexec.hardware.hardware import System
+from coexec.hardware.hardware import Place, System
 from coexec.planners import PLANNERS
 from coexec.selection.planning_context import make_plan
 from coexec.selection.prepared import Prepared, Simulated
@@ -55,7 +55,7 @@ def without_devices(prepared: Prepared, limit_s: float) -> Iterator[Alternative]
     used, planner = prepared.plan.used, prepared.plan.provenance.planner
 
     def plan(name: str, left_s: float) -> Alternative:
-        others = [device.name for device in prepared.system.devices if device.name != name]
+        others = [place for place in prepared.system.places if place.device != name]
         chosen = planner if len(others) > 1 and planner in PLANNERS else "single"
         share_s = left_s / (len(used) - used.index(name))
         return _planned(name, chosen, share_s, _system_of(prepared.system, others), prepared)
@@ -63,10 +63,10 @@ def without_devices(prepared: Prepared, limit_s: float) -> Iterator[Alternative]
     return _within(limit_s, used if len(used) > 1 else (), plan)
 
 
-def alone_s(prepared: Prepared, device: str) -> float | None:
+def alone_s(prepared: Prepared, place: Place) -> float | None:
     """Seconds of the plan of one device, simulated; None if the device cannot run the model."""
-    system = _system_of(prepared.system, [device])
-    return _planned(device, "single", 0.0, system, prepared).predicted_s
+    system = _system_of(prepared.system, [place])
+    return _planned(str(place), "single", 0.0, system, prepared).predicted_s
 
 
 def _within(
@@ -82,12 +82,10 @@ def _within(
             yield Alternative(name, None, status="not tried: no time was left")
 
 
-def _system_of(system: System, names: Collection[str]) -> System:
+def _system_of(system: System, places: Collection[Place]) -> System:
     """The part of a system with some of its devices and the links between these."""
-    devices = tuple(device for device in system.devices if device.name in names)
-    links = tuple(
-        link for link in system.links if {link.source.device, link.target.device} <= {*names}
-    )
+    devices = tuple(device for device in system.devices if device.place in places)
+    links = tuple(link for link in system.links if {link.source, link.target} <= {*places})
     return replace(system, devices=devices, links=links)
 
 

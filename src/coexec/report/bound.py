@@ -3,14 +3,14 @@
 import math
 from dataclasses import dataclass
 
+from coexec.hardware.hardware import Place
 from coexec.selection.prepared import Prepared
 from coexec.units import format_seconds
 
 
-def alone_s(prepared: Prepared, device: str) -> float:
-    """Seconds of all tasks, one after the other, on the first device with this name."""
+def alone_s(prepared: Prepared, place: Place) -> float:
+    """Seconds of all tasks, one after the other, on one device."""
     graph, cost = prepared.graph, prepared.cost
-    place = prepared.system.device[device].place
     wholes = ((task, graph.output_of(task).whole) for task in graph.tasks)
     return math.fsum(cost.piece_s(graph, task, whole, place) for task, whole in wholes)
 

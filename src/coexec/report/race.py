@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from coexec.arrays import Array
+from coexec.engines.registry import describe
 from coexec.errors import DeviceError
+from coexec.hardware.hardware import Place
 from coexec.model.values import bound_run
 from coexec.plan.schedule import Segment
 from coexec.report.alternatives import alone_s
@@ -132,7 +134,7 @@ def _alone(plan: Prepared) -> dict[str, float | None]:
     else the devices of the plan, if there are several."""
     if plan.work.settings.plan is not None:
         return dict.fromkeys(plan.work.device_names) if len(plan.work.device_names) > 1 else {}
-    planned = {str(place): place.device for place in plan.system.places}
+    planned = {str(place): place for place in plan.system.places}
     alone: dict[str, float | None] = {}
     for candidate in plan.candidates:
         if len(candidate.devices) == 1 and candidate.is_able and candidate.status != "left out":
@@ -141,8 +143,13 @@ def _alone(plan: Prepared) -> dict[str, float | None]:
             place = next((p for p in (name, f"{name}/onnxruntime") if p in planned), None)
             predicted_s = candidate.predicted_s
             alone[name] = predicted_s if place is None else alone_s(plan, planned[place])
-    known = plan.system.names if len(plan.system.names) > 1 else ()
-    return alone or {name: alone_s(plan, name) for name in known}
+    known = plan.system.places if len(plan.system.places) > 1 else ()
+    return alone or {_name(place): alone_s(plan, place) for place in known}
+
+
+def _name(place: Place) -> str:
+    """The shortest name that opens a device of this machine."""
+    return place.device if describe(place.device).place == place else str(place)
 
 
 def alone_rivals(
@@ -176,7 +183,7 @@ def plan_rival(
 
 def onnx_runtime_rival(work: PlanningContext, feeds: Mapping[str, Array]) -> RaceEntry:
     """ONNX Runtime, the base, with as many threads as the devices have cores."""
-    threads = max(1, sum(len(device.spec.cores) for device in work.devices))
+    threads = max(1, len({core for device in work.devices for core in device.spec.cores}))
     name = f"ONNX Runtime, {threads} thread{'s' if threads > 1 else ''}"
     Rest().until_idle()
     start_s = time.perf_counter()

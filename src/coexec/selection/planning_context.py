@@ -73,7 +73,8 @@ class PlanningContext:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(d.spec.name for d in self.devices)
+        """Names of the processors; devices that share one have one name."""
+        return self._described.names
 
     @property
     def device_names(self) -> tuple[str, ...]:

@@ -235,5 +235,6 @@ def options_for(devices: Sequence[str]) -> SessionOptions:
     """Options with as many threads as the CPU devices have cores."""
     options = SessionOptions()
     requests = [parse(name) for name in devices]
-    options.intra_op_num_threads = sum(len(cores_of(r)) for r in requests if r.kind == "cpu")
+    cores = {core for r in requests if r.kind == "cpu" for core in cores_of(r)}
+    options.intra_op_num_threads = len(cores)  # devices may share them
     return options
