@@ -1,7 +1,9 @@
 """Which backend answers a request, on which way, and what the session says of it."""
 
+import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from onnx import helper
 
 import coexec
 from coexec.cache import Cache
-from coexec.errors import DegradedWarning, ExecutionError, InputError
+from coexec.errors import DegradedWarning, ExecutionError, InfeasibleError, InputError
 from coexec.session.exporting import export
 from coexec.session.router import Router
 from coexec.settings import Settings
@@ -225,3 +227,26 @@ def test_a_session_has_no_attributes_but_those_of_a_subclass(tmp_path: Path) -> 
             assert vars(session).keys() == names
             with pytest.raises(AttributeError, match=f"'{kind.__name__}' object has no attribute"):
                 _ = session._nothing
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_task_that_no_named_device_runs(strict: bool, cache: Cache, gpu: str) -> None:
+    """The message names devices that run it."""
+    nodes = [helper.make_node("TopK", ["x", "k"], ["y", "i"])]
+    x, y = tensor_info("x", [1, 8]), tensor_info("y", [1, 3])
+    model = from_nodes(nodes, [x], [y], {"k": np.array([3], np.int64)})
+    make = partial(coexec.InferenceSession, model, planner="single", cache=cache)
+    if strict:
+        with pytest.raises(InfeasibleError, match="no kernel for TopK"):
+            make(devices=[gpu], strict=True)
+        return
+    with pytest.warns(DegradedWarning, match="no kernel for TopK.*--devices ") as caught:
+        session = make(devices=[gpu])
+    values = np.arange(8, dtype=np.float32)[None]
+    assert np.array_equal(session.run(["y"], {"x": values})[0], [[7, 6, 5]])
+    assert "no kernel for TopK" in session.degraded
+    session.close()
+    said = re.search(r"--devices (\S+)\. ", str(caught[0].message))
+    assert said is not None
+    with make(devices=said[1].split(","), strict=True) as session:
+        assert np.array_equal(session.run(["y"], {"x": values})[0], [[7, 6, 5]])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from coexec.cache import rest
 from coexec.engines.base import OpenEngine, OwnSession
-from coexec.engines.names import default_names
+from coexec.engines.names import default_names, whole_cpu
 from coexec.engines.opened import OpenDevice, engine_at
 from coexec.engines.registry import check_options, open_devices
 from coexec.errors import InfeasibleError, PlanError, StoreError
@@ -183,9 +183,11 @@ class PlanningContext:
         if refused:
             task, reason = next(iter(refused.items()))
             name = str(engine.place)
+            # ONNX Runtime on the same cores; a GPU has none.
+            further = engine.device.name if engine.device.cores else whole_cpu()
             raise InfeasibleError(
                 f"{name} does not run {len(refused)} of the {len(reasons)} tasks, such as "
-                f"{task!r}: {reason}; add a CPU device, for example --devices {name},cpu:0. "
+                f"{task!r}: {reason}; add a CPU device, for example --devices {name},{further}. "
                 f"coexec inspect MODEL --device {name} lists all"
             )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from coexec import arguments
 from coexec.engines.names import split_names
-from coexec.errors import DegradedWarning, DeviceError, ModelError, PlanError
+from coexec.errors import DegradedWarning, DeviceError, InfeasibleError, ModelError, PlanError
 from coexec.exports import is_export
 from coexec.ort import both
 from coexec.selection.plan_files import devices_of_plan
@@ -148,8 +148,14 @@ def start(router: Router) -> None:
         return  # planned when the shapes of requests are known
     if later:
         plans.selector.start_later(())
-    else:
+        return
+    try:
         plans.selector.start_now(())
+    except InfeasibleError as error:  # a task runs on none of the named devices
+        if settings.strict:
+            raise
+        router.plan_nothing(str(error))
+        warn_without_plan(str(error))
 
 
 def _plans_later(settings: Settings) -> bool:
