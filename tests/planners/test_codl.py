@@ -1,7 +1,7 @@
 """CoDL's planner: shares, chains, and what it costs to share."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -21,7 +21,11 @@ from coexec.model.load import load
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan
 from coexec.planners import PLANNERS
+from coexec.planners.methods.splitting.climb import tried_cuts
+from coexec.planners.methods.splitting.placed import Sharing
 from coexec.planners.methods.splitting.shares import Cut, parts, ratios
+from coexec.planners.methods.splitting.walk import Reached
+from coexec.problem.problem import Problem
 from coexec.timing.simulate import simulate
 from tests.helpers.onnx_models import direct, tensor
 from tests.helpers.small_models import branches
@@ -112,6 +116,18 @@ def test_sharing_that_costs_nothing_is_proportional(dimension: str) -> None:
             )
     whole_s = sum(graph.output_of(t).whole.size for t in graph.tasks) / 5e6
     assert plan.provenance.predicted_s == pytest.approx(whole_s, rel=0.08)
+
+
+def test_a_climb_gives_no_step_to_a_second_device_of_a_processor() -> None:
+    """Devices 0 and 1 are one processor; the fastest of it counts. The last device ends last."""
+    own = system(3).devices
+    where = System((replace(own[0], engine=replace(own[0].engine, name="b")), *own))
+    cost = Proportional(dict.fromkeys(where.names, 1e6))
+    problem = Problem(chain_model(1), cost, where)
+    state = Reached((0.0, 0.0, 0.0, 1.0), {}, {}, processors=problem.processors)
+    cuts = list(tried_cuts(Sharing(problem, 10, 1), 0, "H", state))
+    assert [cut.steps[3] for cut in cuts[:4]] == [3, 2, 1, 0]
+    assert not any(cut.steps[0] and cut.steps[1] for cut in cuts)
 
 
 def test_waiting_for_each_other_makes_chains() -> None:

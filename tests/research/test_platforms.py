@@ -3,14 +3,17 @@
 import math
 import re
 import statistics
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib import resources
 from itertools import product
 from typing import Any, NamedTuple
 
 import onnx.parser
 import pytest
 
+from coexec.codec import CodecError
 from coexec.errors import DeviceError, UsageError
 from coexec.graph.graph import Graph
 from coexec.graph.region import Region
@@ -20,6 +23,7 @@ from coexec.plan.derive import derive
 from coexec.plan.plan import verify_plan
 from coexec.planners import PLANNERS
 from coexec.problem.problem import Problem
+from coexec.research import platforms
 from coexec.research.platforms import NAMES, load
 from coexec.research.platforms.calibration import (
     Comparison,
@@ -87,6 +91,31 @@ def test_every_figure_has_a_source(name: str) -> None:
     assert set(sources(data)) == set(data["sources"])
     assert all(len(text.split()) > 5 for text in data["sources"].values())
     assert all("busy_from" in link for link in data["link"])
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "said"),
+    [
+        ('target = "gpu:0/image"', 'target = "gpu:0"', "link.target: 'gpu:0' is none of cpu:4-7/"),
+        ('source = "gpu:0/image"', 'source = "gpu:1"', "link.source: 'gpu:1' is none of cpu:4-7/"),
+        ("busy_w", "busy", "the field 'busy_w' is missing"),
+        ("[device.power]", '[device.power]\nw = { value = 1, from = "power" }', "'w' is unknown"),
+        ("value = 5.79,", "value = nan,", "busy_w: {'value': nan"),
+        ("value = 5.79,", "value = '1',", "busy_w: {'value': '1'"),
+        ("value = 5.79,", "value = true,", "busy_w: {'value': True"),
+        ("value = 5.79, from", "from", "busy_w: {'from': 'power'}"),
+        ("conv_macs_per_s", "macs_per_s", "the field 'conv_macs_per_s' is missing"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(
+    line: str, changed: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (resources.files(platforms) / "snapdragon_855.toml").read_text()
+    assert line in text
+    data = tomllib.loads(text.replace(line, changed, 1))
+    monkeypatch.setattr(platforms, "read", lambda name: data)
+    with pytest.raises(CodecError, match=re.escape(said)):
+        load("snapdragon_855")
 
 
 @every_profiled

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from coexec.pipeline.cluster.nodes import (
     make_token,
     own_name,
     split_address,
+    start,
     token_file,
 )
 from coexec.pipeline.cluster.settings import (
@@ -37,6 +39,7 @@ from coexec.pipeline.cluster.settings import (
 )
 from coexec.units import format_numbers
 from tests.helpers.small_models import branches, from_nodes, tensor_info
+from tests.helpers.user_processes import processes_of
 
 MADE_UP = ["--gflops", "2,1", "--mbit", "50"]
 
@@ -45,6 +48,8 @@ MADE_UP = ["--gflops", "2,1", "--mbit", "50"]
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who has no token."""
     monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -291,15 +296,32 @@ def test_what_is_no_address(address: str) -> None:
         split_address(address)
 
 
-def test_a_token_is_made_once_and_only_its_user_reads_it() -> None:
+def test_a_token_is_made_once_and_only_its_user_reads_it(tmp_path: Path) -> None:
     make_token()
+    file = token_file()
+    assert file == tmp_path / ".ray" / "auth_token"
     token = environment()["RAY_AUTH_TOKEN"]
     assert len(token) == 64
-    assert token_file().stat().st_mode & 0o777 == 0o600
-    token_file().chmod(0o644)
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o644)
     make_token()
     assert environment()["RAY_AUTH_TOKEN"] == token
-    assert token_file().stat().st_mode & 0o777 == 0o600
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("variable", ["RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"])
+def test_a_token_that_the_user_has_named_is_taken_and_none_is_made(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine"
+    path.write_text("a" * 64)
+    monkeypatch.setenv(variable, str(path) if variable.endswith("PATH") else "a" * 64)
+    make_token()
+    assert environment()["RAY_AUTH_TOKEN"] == "a" * 64
+    assert not (tmp_path / ".ray").exists()
+    other = tmp_path / "other"
+    other.write_text("b" * 64)
+    assert environment(other)["RAY_AUTH_TOKEN"] == "b" * 64
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"two words", b"two\nlines", b"a\0"])
@@ -323,9 +345,11 @@ def test_start_and_join_are_refused_in_a_line(
     make_token()
     assert "no head answers at 127.0.0.1:1" in refused(capfd, "join", "127.0.0.1:1")
     assert "no address of a head" in refused(capfd, "join", "nowhere")
-    assert "has no address '192.0.2.77'" in refused(capfd, "start", "--host", "192.0.2.77")
-    assert "has no address '0.0.0.0'" in refused(capfd, "start", "--host", "0.0.0.0")
+    for host in ("192.0.2.77", "0.0.0.0", "localhost", "a..b", "\x00"):
+        assert f"has no address {host!r}" in refused(capfd, "start", "--host", host)
     assert "--port" in refused(capfd, "start", "--port", "70000")
+    with pytest.raises(UsageError, match="70000 is no port; give one from 1 to 65535"):
+        start("a", port=70000)
     with socket.create_server(("", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert f"port {port} is in use" in refused(capfd, "start", "--port", port)
@@ -352,6 +376,9 @@ def test_another_coexec_and_a_name_that_is_taken_are_refused() -> None:
         check_welcome([node("a", build())], "h:1", "a")
     with pytest.raises(DeviceError, match="has a machine 'a' already"):
         check_welcome(here, "h:1", "a")
+    check_welcome(here, "h:1", "a", has_joined=True)
+    with pytest.raises(DeviceError, match="has a machine 'a' already"):
+        check_welcome([*here, node("a", build())], "h:1", "a", has_joined=True)
 
 
 def test_a_node_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,6 +388,66 @@ def test_a_node_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) ->
         nodes.add("a")
     nodes.stop()
     assert not nodes.folder.exists()
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Sets the shell script that runs in place of Ray, in this process without its variables.
+    Afterwards nothing runs that it has started."""
+    monkeypatch.setattr("coexec.pipeline.cluster.nodes.prepare", environment)
+    make_token()
+
+    def set_script(script: str) -> None:
+        command = ("sh", "-c", script, "ray")
+        monkeypatch.setattr("coexec.pipeline.cluster.nodes._RAY", command)
+
+    yield set_script
+    assert not processes_of(str(tmp_path))
+
+
+def test_a_head_without_an_address_is_refused(stand_in: Callable[[str], None]) -> None:
+    stand_in("sleep 1000 & echo To terminate the Ray runtime")
+    with pytest.raises(DeviceError, match="did not say at which address its head listens"):
+        start("a")
+
+
+def test_a_start_that_takes_too_long_leaves_nothing(
+    stand_in: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coexec.pipeline.cluster.nodes._START_S", 0.5)
+    stand_in("sleep 1000 & sleep 1000")
+    with pytest.raises(DeviceError, match="Ray did not start"):
+        start("a")
+
+
+@pytest.mark.alone
+def test_an_interrupted_start_leaves_nothing(stand_in: Callable[[str], None]) -> None:
+    stand_in("sleep 1000 & kill -INT $PPID; sleep 1000")
+    with pytest.raises(KeyboardInterrupt):
+        start("a")
+
+
+def test_a_machine_whose_name_another_has_taken_meanwhile_leaves(
+    stand_in: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in("sleep 1000 & echo To terminate the Ray runtime")
+    head = RayNode("id", "h", build(), "10.0.0.1", "host", True, True)
+    twin = head._replace(name="a", is_head=False)
+    coming = iter([[head], [head, twin, twin]])
+    monkeypatch.setattr("coexec.pipeline.cluster.nodes.nodes_of", lambda address: next(coming))
+    with pytest.raises(DeviceError, match="has a machine 'a' already"):
+        start("a", "h:1")
+
+
+def test_the_variables_of_a_driver_are_not_those_of_nodes(
+    stand_in: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
+    stand_in(
+        "echo \"ray start --address='${RAY_DISABLE_FAILURE_SIGNAL_HANDLER-unset}'\";"
+        "echo To terminate the Ray runtime"
+    )
+    assert start("a") == "unset"
 
 
 # Frames and figures

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,15 +12,16 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from coexec.errors import UsageError
-from coexec.graph.graph import Graph
+from coexec.graph.graph import Graph, Task
 from coexec.graph.region import Region
 from coexec.graph.stitch import missing
+from coexec.hardware.hardware import Place, System
 from coexec.model.load import load
 from coexec.model.model import Model
 from coexec.plan.derive import derive
 from coexec.plan.plan import Plan
 from coexec.planners import PLANNERS
-from coexec.planners.methods.splitting.branches import forks
+from coexec.planners.methods.splitting.branches import distributed, forks
 from coexec.planners.methods.splitting.placed import Sharing
 from coexec.planners.methods.splitting.shares import axis_of
 from coexec.planners.methods.splitting.strips import RegionsByTask, StripRegions, Strips
@@ -157,6 +159,23 @@ def test_forks_are_branches_that_do_not_read_each_other() -> None:
     problem = Problem(graph, costs(where.names, [1.0]), where)
     (found,) = forks(problem)[1]
     assert found.tasks == range(1, 7) and found.branches == ((1, 2), (3, 4), (5, 6))
+
+
+class _OneEngineEach(Proportional):
+    """Costs of a processor with two engines, which can run one branch each."""
+
+    def piece_s(self, graph: Graph, task: Task, region: Region, place: Place) -> float:
+        refused = {"a": "b0", "b": "b1"}[place.engine]
+        return math.inf if task.name.startswith(refused) else 1.0
+
+
+def test_branches_that_only_two_devices_of_one_processor_run_are_not_distributed() -> None:
+    [device] = system(1).devices
+    engines = [replace(device, engine=replace(device.engine, name=name)) for name in "ab"]
+    problem = Problem(parallel(2), _OneEngineEach({}), System(tuple(engines)))
+    (fork,) = forks(problem)[1]
+    state = Reached((0.0, 0.0), {}, {}, processors=problem.processors)
+    assert distributed(Sharing(problem, 10, 1), fork, state) is None
 
 
 @given(networks())

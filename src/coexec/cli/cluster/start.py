@@ -18,7 +18,7 @@ TRUST = (
 @prints(
     name="Of this machine in the cluster.",
     address="HOST:PORT of the head.",
-    token_file="File with the token.",
+    token_file="File with the token; null: RAY_AUTH_TOKEN holds it.",
 )
 def command(
     name: NameOpt = None,
@@ -37,14 +37,15 @@ def command(
     from coexec.pipeline.cluster.nodes import own_name, start, token_file
 
     name = own_name() if name is None else name
+    file = token_file()
     if block:
         err.print(f"coexec: {TRUST}", soft_wrap=True)
     address = start(name, port=port, host=host, block=block)
     err.print(f"coexec: {TRUST}", soft_wrap=True)
     if json:
-        print_json({"name": name, "address": address, "token_file": str(token_file())})
+        print_json({"name": name, "address": address, "token_file": file and str(file)})
         return
     out.print(f"machine {name} is the head of a cluster at {address}")
-    out.print(f"token      {token_file()}; copy it to the other machines")
+    out.print(f"token      {file or 'of RAY_AUTH_TOKEN'}; copy it to the other machines")
     out.print(f"join       coexec cluster join {address} --token-file TOKEN")
     out.print("end        ray stop, which ends all that runs by Ray on this machine")

@@ -15,6 +15,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,7 +62,8 @@ _SETTINGS = {
 }
 _OWN_SIGNALS = {"RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1"}
 """Variable of a process that enters a cluster: Ray's C++ code must not handle SIGTERM. Its handler
-would end the process in any of its threads, before the nodes that were started for it."""
+would end the process in any of its threads, before the nodes that were started for it. Nodes are
+started without it: their workers would write no stack when they crash."""
 _START_S, _STOP_S, _ANSWER_S = 60.0, 15.0, 5.0
 _MOST_STORE_BYTES = 1_000_000_000
 """Maximum size of Ray's shared memory, which holds messages in transit."""
@@ -110,25 +113,32 @@ def own_name() -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "-", platform.node())[:63].strip("-_.") or "machine"
 
 
-def token_file() -> Path:
-    """File in which Ray keeps the token of this user's clusters."""
-    return Path.home() / ".ray" / "auth_token"
+def token_file() -> Path | None:
+    """File with the token of this user's clusters, where Ray looks for it: the one that
+    RAY_AUTH_TOKEN_PATH names, or else Ray's own. None: RAY_AUTH_TOKEN holds the token."""
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return None
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
 
 
 def make_token() -> None:
-    """Write a token to `token_file` if there is none. Only the user can read it then.
+    """Write a token to Ray's own file if there is none. Only the user can read it then. Nothing is
+    written if the user has named a token by RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH.
 
     Raises:
         UsageError: it cannot be written.
     """
-    if not token_file().exists():
+    file = token_file()
+    if file is None or os.environ.get("RAY_AUTH_TOKEN_PATH"):
+        return
+    if not file.exists():
         command = [*_RAY, "get-auth-token", "--generate"]
         if subprocess.run(command, umask=0o077, capture_output=True, check=False).returncode:
             raise UsageError(
-                f"cannot write the token file {str(token_file())!r}; set HOME to a folder that can "
-                f"be written"
+                f"cannot write the token file {str(file)!r}; set HOME to a folder that can be "
+                f"written"
             )
-    token_file().chmod(0o600)  # Ray's own command lets others of this machine read it
+    file.chmod(0o600)  # Ray's own command lets others of this machine read it
 
 
 def environment(token: Path | None = None) -> dict[str, str]:
@@ -140,7 +150,9 @@ def environment(token: Path | None = None) -> dict[str, str]:
     Raises:
         UsageError: there is no token.
     """
-    return {**_SETTINGS, "RAY_AUTH_TOKEN": read_token(token or token_file(), _REMEDY)}
+    file = token or token_file()
+    text = os.environ["RAY_AUTH_TOKEN"] if file is None else read_token(file, _REMEDY)
+    return {**_SETTINGS, "RAY_AUTH_TOKEN": text}
 
 
 def prepare(token: Path | None = None) -> None:
@@ -250,8 +262,13 @@ def nodes_of(address: str) -> tuple[RayNode, ...]:
     )
 
 
-def check_welcome(nodes: Sequence[RayNode], address: str, name: str) -> None:
+def check_welcome(
+    nodes: Sequence[RayNode], address: str, name: str, has_joined: bool = False
+) -> None:
     """
+    Args:
+        has_joined: whether this machine is one of the nodes.
+
     Raises:
         DeviceError: the head runs another coexec than this machine, or another machine has the
             name.
@@ -263,7 +280,7 @@ def check_welcome(nodes: Sequence[RayNode], address: str, name: str) -> None:
             f"the head at {address} has coexec {head_build}, this machine {build()}; "
             f"install the same on both"
         )
-    if any(node.alive and node.name == name for node in nodes):
+    if sum(node.alive and node.name == name for node in nodes) > has_joined:
         raise DeviceError(
             f"the cluster at {address} has a machine {name!r} already; choose another name with "
             f"--name, or wait some seconds if it has just gone"
@@ -285,7 +302,8 @@ def start(
         address: HOST:PORT of the head of a cluster to join; None: the node is a head.
         port: at which a head listens; 0: a free one.
         host: address at which other machines reach this one; None: Ray chooses it.
-        block: replace this process by Ray's, which runs as long as the node.
+        block: replace this process by Ray's, which runs as long as the node. Then two machines
+            with one name that join at the same moment are not noticed.
 
     Returns:
         HOST:PORT of the head.
@@ -308,10 +326,16 @@ def start(
     words = ["--node-ip-address", host] if host else []
     if block:
         command = _start_command(name, address, port, [*words, "--block"])
-        os.execv(command[0], command)
+        os.execve(command[0], command, _node_environment())
     with tempfile.TemporaryDirectory() as folder:
         process, head = _run(_start_command(name, address, port, words), Path(folder) / "log")
+    try:
         process.wait()
+        if address is not None:  # another machine may have joined by this name meanwhile
+            check_welcome(nodes_of(address), address, name, has_joined=True)
+    except BaseException:
+        _end_group(process)
+        raise
     return address or head
 
 
@@ -389,13 +413,24 @@ def _start_command(
     ]
 
 
+def _node_environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key not in _OWN_SIGNALS}
+
+
+def _end_group(process: "subprocess.Popen[bytes]") -> None:
+    """End `ray start` and what it has started, also if it has ended itself."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 def _run(
     command: Sequence[str],
     log: Path,
     begun: Callable[["subprocess.Popen[bytes]"], None] = lambda process: None,
 ) -> "tuple[subprocess.Popen[bytes], str]":
-    """Run `ray start` until it reports the start. Returns its process, and the address that it
-    names for further nodes."""
+    """Run `ray start` until it reports the start. Returns its process, and the address that a head
+    names for further nodes. Whatever prevents the start, no process of it is left."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -403,42 +438,50 @@ def _run(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env=_node_environment(),
         )
-    begun(process)
-    end_s = time.monotonic() + _START_S
-    while "To terminate the Ray runtime" not in (text := log.read_text(errors="replace")):
-        if process.poll() is not None or time.monotonic() > end_s:
-            process.kill()
-            lines = [line.strip() for line in text.splitlines() if line.strip()]
-            errors = [line for line in lines if "Error" in line or "error" in line]
-            reason = (errors or lines or ["it said nothing"])[-1]
+    try:
+        begun(process)
+        end_s = time.monotonic() + _START_S
+        while "To terminate the Ray runtime" not in (text := log.read_text(errors="replace")):
+            if process.poll() is not None or time.monotonic() > end_s:
+                lines = [line.strip() for line in text.splitlines() if line.strip()]
+                errors = [line for line in lines if "Error" in line or "error" in line]
+                reason = first_line(Exception((errors or lines or ["it said nothing"])[-1]))
+                raise DeviceError(f"Ray did not start within {_START_S:.0f} s: {reason}")
+            time.sleep(0.1)
+        found = re.search(r"ray start --address='([^']+)'", text)
+        if found is None and "--head" in command:
             raise DeviceError(
-                f"Ray did not start within {_START_S:.0f} s: {first_line(Exception(reason))}; "
-                f"`ray stop` ends what is left"
+                f"Ray did not say at which address its head listens; install the version of ray "
+                f"that coexec needs: {install('cluster')}"
             )
-        time.sleep(0.1)
-    found = re.search(r"ray start --address='([^']+)'", text)
+    except BaseException:
+        _end_group(process)
+        raise
     return process, found[1] if found else ""
 
 
 def _check_free(host: str | None, port: int) -> None:
     """
     Raises:
-        UsageError: this machine has no such address.
+        UsageError: this machine has no such address, or there is no such port.
         DeviceError: the port is in use, or this user may not listen there.
     """
+    if not 0 <= port < 65536:
+        raise UsageError(f"{port} is no port; give one from 1 to 65535, or 0 for a free one")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host or "", port))
             if host and ipaddress.IPv4Address(host).is_unspecified:
-                raise OSError(host)
+                raise ValueError(host)
+            probe.bind((host or "", port))
         except PermissionError:
             raise DeviceError(
                 f"this user may not listen at port {port}; choose one from 1024 on with --port"
             ) from None
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
                 raise DeviceError(
                     f"port {port} is in use on this machine; end what uses it, or choose another "
                     f"with --port"

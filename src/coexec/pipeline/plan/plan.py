@@ -13,9 +13,6 @@ from coexec.graph.graph import Graph, Task
 from coexec.plan.plan import Provenance
 from coexec.plan.schedule import TaskRegion
 
-_FORMAT = 1
-"""Version of the format of plan files."""
-
 Exchange = Literal["leader", "neighbours"]
 """How the shares of a stage get their inputs. "leader": the leader gets all tensors of the
 boundary, cuts them, and sends each share its part. "neighbours": each share gets each part directly
@@ -78,7 +75,6 @@ class PipelinePlan:
     def to_json(self) -> str:
         """JSON text that a person can read."""
         head = {
-            "format": _FORMAT,
             "model": self.model,
             "provenance": asdict(self.provenance),
             "at_once": self.at_once,

@@ -9,10 +9,11 @@ operators, `benchmarks/fit_mace.py` to whole networks.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from coexec.codec import CodecError
 from coexec.errors import DeviceError
 from coexec.hardware.hardware import Device, EngineInfo, Link, Place, System
 from coexec.research.platforms.costs import PlatformCosts, Rates
@@ -65,6 +66,7 @@ def load(
         UsageError: there is no such platform.
         DeviceError: the platform has no such device, or the device has no such engine or no clock
             to change.
+        CodecError: a figure or an end of a link in the platform's file is invalid.
     """
     data = read(name)
     tables = {d["name"]: d for d in data["device"]}
@@ -81,9 +83,11 @@ def load(
         ratio = _clock_ratio(name, table, clocks_hz.get(device))
         rates[Place(device, engine)] = fitted[_key(table, engine)].at_clock(ratio)
         system_devices.append(_device(table, data["stack"], engine))
-    tables_of_links = [table for table in data["link"] if {*_ends(table)} <= rates.keys()]
-    setups_s = {_ends(x): figure(x, "setup_s") for x in tables_of_links if "setup_s" in x}
-    system = System(tuple(system_devices), tuple(map(_link, tables_of_links)))
+    places = {Place(device, engine) for device in tables for engine in engines(tables[device])}
+    links = [(_link(table, places), table) for table in data["link"]]
+    links = [(x, table) for x, table in links if {x.source, x.target} <= rates.keys()]
+    setups_s = {(x.source, x.target): figure(t, "setup_s") for x, t in links if "setup_s" in t}
+    system = System(tuple(system_devices), tuple([link for link, _ in links]))
     return Platform(name, data["title"], data["stack"], system, PlatformCosts(rates, setups_s))
 
 
@@ -108,11 +112,16 @@ def _engine(name: str, table: Mapping[str, Any], requested: str) -> str:
     return requested or next(iter(listed))
 
 
-def _ends(link: Mapping[str, Any]) -> tuple[Place, Place]:
-    """Source and target of a link. Where the file lists no engines of a processor, it has
-    `ENGINE`."""
-    source, target = (_asked(link[end]) for end in ("source", "target"))
-    return Place(source[0], source[1] or ENGINE), Place(target[0], target[1] or ENGINE)
+def _end(table: Mapping[str, Any], key: str, places: Set[Place]) -> Place:
+    """Source or target of a link. Where the file lists engines of a processor, it has to be one of
+    them, as links differ between layouts."""
+    device, engine = _asked(table[key])
+    place = Place(device, engine or ENGINE)
+    if place not in places:
+        raise CodecError(
+            f"{table[key]!r} is none of {', '.join(sorted(map(str, places)))}", f".link.{key}"
+        )
+    return place
 
 
 def _clock_ratio(name: str, table: Mapping[str, Any], wanted_hz: float | None) -> float:
@@ -142,12 +151,13 @@ def _device(table: Mapping[str, Any], stack: str, engine: str) -> Device:
     )
 
 
-def _link(table: Mapping[str, Any]) -> Link:
+def _link(table: Mapping[str, Any], places: Set[Place]) -> Link:
     def told(key: str, otherwise: float) -> float:
         return figure(table, key) if key in table else otherwise
 
     return Link(
-        *_ends(table),
+        _end(table, "source", places),
+        _end(table, "target", places),
         told("sync_latency_s", 0.0),
         told("bandwidth_bytes_per_s", math.inf),
         table["busy"],

@@ -1,10 +1,12 @@
 """Read platform files: TOML in which each figure names its source."""
 
+import math
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+from coexec.codec import CodecError, decode
 from coexec.errors import UsageError
 from coexec.hardware.hardware import Power
 from coexec.research.platforms.costs import Rates
@@ -33,8 +35,16 @@ def read(name: str) -> dict[str, Any]:
 
 
 def figure(table: Mapping[str, Any], key: str) -> float:
-    """The number of a figure ``{ value = 2.0e9, from = "source" }``."""
-    return float(table[key]["value"])
+    """The number of a figure ``{ value = 2.0e9, from = "source" }``.
+
+    Raises:
+        CodecError: there is no such figure, or its value is no finite number.
+    """
+    match table.get(key):
+        case {"value": value} if type(value) in (int, float) and math.isfinite(value):
+            return float(value)
+        case other:
+            raise CodecError(f'{other!r} is not {{ value = 2.0, from = "source" }}', f".{key}")
 
 
 def engines(device: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -45,14 +55,18 @@ def engines(device: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def fitted_rates(data: Mapping[str, Any]) -> dict[str, Rates]:
     """Rates at the clock at which they were measured, by device, or by "device/engine" where a
-    device lists engines. Figures of the file use the same keys."""
+    device lists engines. Figures of the file use the same keys.
+
+    Raises:
+        CodecError: a rate is missing or unknown, or no figure.
+    """
     tables = {
         device["name"] + ("" if table is device else f"/{engine}"): table
         for device in data["device"]
         for engine, table in engines(device).items()
     }
     listed_rates = {
-        name: Rates(**{key: figure(table["rates"], key) for key in table["rates"]})
+        name: decode(Rates, {key: figure(table["rates"], key) for key in table["rates"]})
         for name, table in tables.items()
         if "rates" in table
     }
@@ -60,6 +74,10 @@ def fitted_rates(data: Mapping[str, Any]) -> dict[str, Rates]:
 
 
 def power(device: Mapping[str, Any]) -> Power | None:
-    """Power draw of a device; None if its table has none."""
+    """Power draw of a device; None if its table has none.
+
+    Raises:
+        CodecError: ``busy_w`` or ``idle_w`` is missing or no figure, or there is another key.
+    """
     table = device.get("power")
-    return None if table is None else Power(**{key: figure(table, key) for key in table})
+    return None if table is None else decode(Power, {key: figure(table, key) for key in table})

@@ -78,7 +78,7 @@ def _grouped(branch_of: Mapping[int, int]) -> tuple[tuple[int, ...], ...]:
 
 def distributed(sharing: Sharing, fork: Branching, state: Reached) -> Strips | None:
     """The branches of a fork, distributed so that the last one ends as early as possible; None if
-    some branch runs on no device.
+    no distribution that is tried can run.
 
     If there are few distributions, all are tried that use at most one device of each processor.
     Otherwise each branch, the longest first, goes to the device on which it ends first.
@@ -90,8 +90,6 @@ def distributed(sharing: Sharing, fork: Branching, state: Reached) -> Strips | N
 
     devices = sharing.problem.devices
     alone = [[_alone(sharing, b, device, state) for device in devices] for b in fork.branches]
-    if any(all(one.compute_s == inf for one in row) for row in alone):
-        return None
     if len(devices) ** len(alone) <= _EXHAUSTIVE:
         every = product(devices, repeat=len(alone))
         placements: Iterable[Sequence[int]] = (each for each in every if apart(each))
@@ -101,7 +99,8 @@ def distributed(sharing: Sharing, fork: Branching, state: Reached) -> Strips | N
         _together(sharing, fork, [row[d] for row, d in zip(alone, chosen, strict=True)], state)
         for chosen in placements
     )
-    return min(candidates, key=lambda strips: strips.seconds)
+    best = min(candidates, key=lambda strips: strips.seconds)
+    return best if best.seconds < inf else None
 
 
 class _Alone(NamedTuple):

@@ -13,6 +13,7 @@ from itertools import pairwise
 from coexec.planners.methods.splitting.placed import Sharing
 from coexec.planners.methods.splitting.shares import Cut, Dimension
 from coexec.planners.methods.splitting.walk import Reached, score_s
+from coexec.problem.problem import Problem
 
 _LISTED = 100
 """Up to this number of cuts, all are tried."""
@@ -48,7 +49,7 @@ def _climbed(sharing: Sharing, number: int, dimension: Dimension, state: Reached
                 break
             best_s = score_s(free_s)
             yield cut
-            cut = _moved(cut, free_s, sharing.problem.latency_s[number])
+            cut = _moved(cut, free_s, sharing.problem, number)
 
 
 def _starts(sharing: Sharing, number: int, dimension: Dimension, state: Reached) -> Iterator[Cut]:
@@ -79,12 +80,14 @@ def _rounded(shares: Sequence[float], steps: int) -> tuple[int, ...]:
     return tuple([stop - start for start, stop in pairwise(taken)])
 
 
-def _moved(cut: Cut, free_s: Sequence[float], latency_s: Sequence[float]) -> Cut:
-    """``cut`` with one step moved from the device that ends last to the one that ends first."""
-    devices = range(len(free_s))
-    last = max([d for d in devices if cut.steps[d]], key=lambda device: free_s[device])
-    first = min([d for d in devices if latency_s[d] < math.inf], key=lambda d: free_s[d])
-    steps = list(cut.steps)
+def _moved(cut: Cut, free_s: Sequence[float], problem: Problem, number: int) -> Cut:
+    """``cut`` with one step moved from the device that ends last to the one that ends first, of
+    those that can run the task and whose processor no other device of the cut uses."""
+    devices, steps = problem.devices, list(cut.steps)
+    last = max([d for d in devices if steps[d]], key=lambda device: free_s[device])
     steps[last] -= 1
-    steps[first] += 1
+    user = {problem.processors[d]: d for d in devices if steps[d]}
+    able = [d for d in devices if problem.latency_s[number][d] < math.inf]
+    free = [d for d in able if user.get(problem.processors[d], d) == d]
+    steps[min(free, key=lambda device: free_s[device])] += 1
     return cut._replace(steps=tuple(steps))
