@@ -8,6 +8,7 @@ import pytest
 
 from coexec.selection.plan_states import (
     CacheSearched,
+    Cancel,
     EnoughRequests,
     Event,
     Failed,
@@ -93,7 +94,7 @@ def test_an_open_choice_goes_on_and_the_plan_in_use_stays_meanwhile() -> None:
         (Requested(), CacheSearched(None), PlanMade(None), PlanMade("why")),
         (Requested(), CacheSearched(A), Started(A, None, "why")),
         (Requested(), Unusable("why")),
-        (CacheSearched(A), Started(A, OF_A), Failed("why")),
+        (CacheSearched(A), Started(A, OF_A), Failed(OF_A, "why")),
     ],
 )
 def test_without_a_plan_the_reason_is_kept_and_nothing_more_is_tried(
@@ -137,6 +138,20 @@ def test_a_plan_waits_for_requests_also_while_its_choice_is_open() -> None:
 
 def test_a_failure_is_of_a_plan_that_answers() -> None:
     state = replace(PlanState(), task="look")
-    assert after(Failed("why"), state=state) == (state, [])
-    state, actions = after(CacheSearched(A, is_open=True), Started(A, OF_A), Failed("why"))
-    assert actions == [Switch(OF_A)] and state.task is None
+    assert after(Failed(OF_A, "why"), state=state) == (state, [])
+    state, actions = after(CacheSearched(A, is_open=True), Started(A, OF_A), Failed(OF_A, "why"))
+    assert actions == [Cancel(), Switch(OF_A)] and state.task is None
+    # The plan that fails was replaced meanwhile.
+    state, _ = after(CacheSearched(A), Started(A, OF_A), CacheSearched(B), Started(B, OF_B))
+    assert after(Failed(OF_A, "why"), state=state) == (state, [])
+
+
+@pytest.mark.parametrize(
+    "late",
+    [PlanMade(None), PlanMade("no memory"), CacheSearched(B, is_open=True), Unusable("late")],
+)
+def test_a_result_that_comes_after_a_failure_changes_nothing(late: Event) -> None:
+    opened = after(CacheSearched(A, is_open=True), Started(A, OF_A))[0]
+    failed, _ = after(Failed(OF_A, "why"), state=opened)
+    assert after(late, state=failed) == (failed, [])
+    assert after(Started(B, OF_B), state=failed) == (failed, [Switch(OF_B)])  # it is closed

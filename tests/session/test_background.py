@@ -10,6 +10,7 @@ import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -393,6 +394,40 @@ def test_no_thread_is_left_when_the_program_ends() -> None:
         other.start()
         other.join(ENOUGH_S)
         assert not other.is_alive()
+
+
+class Once:
+    """An attribute that another thread sets to None as soon as it was read."""
+
+    def __init__(self, value: object) -> None:
+        self._left = [value]
+
+    def __get__(self, *_: object) -> Any:
+        return self._left.pop() if self._left else None
+
+    def __set__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("reader", ["cancel", "stop"])
+def test_a_job_may_end_while_it_is_cancelled(reader: str) -> None:
+    ended: list[str] = []
+    process = SimpleNamespace(kill=partial(ended.append, "killed"))
+
+    class EndingJob(background.Job):
+        child = Once(process)  # type: ignore[assignment]
+
+    ending = EndingJob(lambda job: None)
+
+    class EndingWorker(background.Worker):
+        job = Once(ending)  # type: ignore[assignment]
+
+    worker = EndingWorker("plans")
+    if reader == "cancel":
+        worker.cancel(ending)
+    else:
+        worker.stop()
+    assert ending.cancelled.is_set() and ended == ["killed"]
 
 
 def test_the_process_is_told_of_everything(tmp_path: Path) -> None:

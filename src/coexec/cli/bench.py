@@ -99,20 +99,20 @@ def command(
         alone, left_out = alone_rivals(prepared, feeds, stack)
         rivals = [*alone, plan, onnx_runtime_rival(work, feeds)]
         announce(f"measuring {len(rivals)} rows in {repeats} rounds")
-        standings = race_rivals(rivals, repeats)
+        raced = race_rivals(rivals, repeats)
         recorder = RealRecorder(prepared.compiled, work.names)
         outputs = recorded_run(executor, feeds, recorder)
     checked = check_outputs(work, feeds, outputs) if check else None
-    bound = bound_of(prepared, standings.fastest_s) if config.plan is None else None
+    bound = bound_of(prepared, raced.fastest_s) if config.plan is None else None
     if trace is not None:
         write_trace(trace, prepared, feeds, recorder.trace().makespan_s)
     result = Bench(
         work.model.graph.name,
-        next(way.name for way in standings.ways if way.is_base),
-        standings.ways,
+        next(way.name for way in raced.ways if way.is_base),
+        raced.ways,
         None if bound is None else bound.seconds,
         None if bound is None else bound.devices,
-        standings.disturbed,
+        raced.disturbed,
         None if checked is None else max(checked.differences.values(), default=0.0),
         left_out,
     )
@@ -137,7 +137,7 @@ def command(
         if checked is not None and checked.error is None:
             yield f"check: {checked.verdict}"
         if checked is None or checked.error is None:
-            yield f"verdict: {gain_in_words(result.rows, standings.rounds_s)}"
+            yield f"verdict: {gain_in_words(result.rows, raced.rounds_s)}"
 
     return VerbOutput(result, text(), None if checked is None else checked.error)
 

@@ -165,9 +165,9 @@ class _Gathering:
                 alone, left_out = alone_rivals(prepared, feeds, stack)
                 different = [each for each in alone if not (is_session and each.is_same(plan))]
                 base = [] if is_session else [onnx_runtime_rival(work, feeds)]
-                standings = race_rivals([plan, *different, *base], rounds)
-                others = standings.others
-                self._add(rivals=tuple(standings.ways), left_out=left_out)
+                raced = race_rivals([plan, *different, *base], rounds)
+                others = raced.others
+                self._add(rivals=tuple(raced.ways), left_out=left_out)
                 self._add(doubt=doubt_by_load(others))
         load = f"{others:.0%} of the processors' time, by other programs"
         facts = {"load while racing": load, "rounds": str(rounds)}

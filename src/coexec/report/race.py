@@ -47,8 +47,8 @@ class RaceEntry:
 
 
 @dataclass(frozen=True)
-class Standings:
-    """The result of a race."""
+class RacedWays:
+    """Ways to run the model with the figures of their race."""
 
     ways: Sequence[Way]
     rounds_s: Mapping[str, Sequence[float]]
@@ -65,7 +65,7 @@ class Standings:
         return min(figure_s for figure_s in figures_s if figure_s is not None)
 
 
-def race_rivals(rivals: Sequence[RaceEntry], rounds: int) -> Standings:
+def race_rivals(rivals: Sequence[RaceEntry], rounds: int) -> RacedWays:
     """Race the rivals, each plan once; then measure energy and memory of each plan. One of them is
     the base of all ratios."""
     ran_for = {r.way.name: next(o for o in rivals if o is r or o.is_same(r)) for r in rivals}
@@ -109,7 +109,7 @@ def race_rivals(rivals: Sequence[RaceEntry], rounds: int) -> Standings:
             way = replace(way, is_base=own.is_base, is_plan=own.is_plan)
         ways.append(way)
     rounds_s = {name: outcome.rounds_s(each.way.name, "paced") for name, each in ran_for.items()}
-    return Standings(ways, rounds_s, outcome.disturbed, load.share)
+    return RacedWays(ways, rounds_s, outcome.disturbed, load.share)
 
 
 def recorded_run(

@@ -78,8 +78,9 @@ class Worker:
         if self._changed.acquire(blocking=False):
             self._changed.notify()
             self._changed.release()
-        if job.child is not None:
-            job.child.kill()
+        child = job.child  # its thread may forget it at any time
+        if child is not None:
+            child.kill()
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
@@ -112,9 +113,10 @@ class Worker:
         with self._changed:
             self._changed.notify()
             thread = self.thread
-        if self.job is not None:
-            self.cancel(self.job)
-            if (child := self.job.child) is not None:
+        job = self.job  # its thread may forget it at any time
+        if job is not None:
+            self.cancel(job)
+            if (child := job.child) is not None:
                 child.close()
         if thread is not None:
             thread.join(_END_S)

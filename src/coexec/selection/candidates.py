@@ -238,7 +238,6 @@ class Candidates:
             names = min(choices, key=lambda n: best_s if (s := expected[n]) is None else s)
             left.remove(names)
             most_devices = max(most_devices, len(names))
-            every.append(names)
             yield names
 
     def _expected_s(self, names: Configuration) -> float | None:

@@ -515,11 +515,11 @@ def _compared(row: Candidate, plans: Plans, reference: ReferenceAnswers) -> Cand
     try:
         result = compared(prepared_of(plans), reference=reference)
     except CoexecError as error:
-        return row.refused(str(error))
+        return row.excluded(str(error))
     finally:
         release(plans)
     row = replace(row, comparison=result.in_words)
-    return row if result.reason is None else row.refused(result.in_words)
+    return row if result.reason is None else row.excluded(result.in_words)
 
 
 def _builds_kernels(row: Candidate) -> bool:
@@ -544,7 +544,7 @@ def _nearest(
     ordered = sorted(timed, key=lambda pair: pair[0])
     near = [row for seconds, row in ordered if seconds <= rules.worth_trying * best_s or row.rounds]
     far = [
-        row.refused(
+        row.excluded(
             f"{number} plans have a better {basis}, and only {rules.shortlist} run"
             if number < len(near)
             else f"that is {seconds / best_s:.2f} times the best {basis}; above "

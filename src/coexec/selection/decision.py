@@ -153,7 +153,7 @@ class Candidate:
         """Whether it is ONNX Runtime's own session."""
         return self.own_session and self.engines == ("onnxruntime",)
 
-    def refused(self, reason: str, status: Status = "refused") -> "Candidate":
+    def excluded(self, reason: str, status: Status = "refused") -> "Candidate":
         """This candidate with the reason why it may not answer requests."""
         return replace(self, status=status, reason=reason)
 

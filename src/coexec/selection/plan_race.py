@@ -83,7 +83,7 @@ class PlanRace:
             try:
                 return self._start(row.key, feeds, stack)
             except CoexecError as error:
-                self.rows[row.key] = row.refused(str(error))
+                self.rows[row.key] = row.excluded(str(error))
         return None
 
     def _race_all(self, reference: "_Rival", feeds: Mapping[str, Array]) -> None:
@@ -117,10 +117,10 @@ class PlanRace:
         row, plans = self.rows[key], self.plans[key]
         if self.deadline.left_s(self.rules.racing_share) <= 0:
             reason = f"there was no time to start it within {self.deadline.seconds:.3g} s"
-            self.rows[key] = row.refused(reason, "untried")
+            self.rows[key] = row.excluded(reason, "untried")
             return
         if (too_large := self._too_large(plans, reference)) is not None:
-            self.rows[key] = row.refused(too_large, "left out")
+            self.rows[key] = row.excluded(too_large, "left out")
             return
         try:
             with ExitStack() as stack:
@@ -130,7 +130,7 @@ class PlanRace:
                 self.report(what, 1, 1)
                 outcome = self._outcome(rival, reference)
         except CoexecError as error:
-            self.rows[key] = row.refused(str(error))
+            self.rows[key] = row.excluded(str(error))
             return
         finally:
             if not any(a is b for a, _ in plans for b, _ in self.plans[reference.key]):
@@ -240,7 +240,7 @@ def with_figures(
     """``row`` with the figures of a race as rival ``which``. The rounds are added to those of
     earlier races. If it failed, it is refused with the error."""
     if (error := outcome.failed.get(which)) is not None:
-        return row.refused(str(error))
+        return row.excluded(str(error))
     rounds_s = row.rounds_s + _pairs(outcome, which, reference, objective.figure)
     guard_s = row.guard_s
     if objective.guard is not None:

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from coexec.engines.names import whole_cpu
@@ -25,6 +26,7 @@ from coexec.errors import (
     ModelError,
     PlanError,
 )
+from coexec.profiling.activity import TRAFFIC
 from coexec.runtime.process_fork import watch
 from coexec.selection import background
 from coexec.selection.background import Job
@@ -32,6 +34,7 @@ from coexec.selection.kept_requests import ENOUGH, KeptRequests
 from coexec.selection.plan_states import (
     Action,
     CacheSearched,
+    Cancel,
     EnoughRequests,
     Event,
     Failed,
@@ -224,9 +227,7 @@ class PlanSelector:
         """Stop a plan because a device has failed; the own session answers from now on."""
         slot = self._slots.get(shapes)
         if slot is not None and slot.state.running is running:
-            if slot.job is not None:  # it would start the plan again
-                background.cancel(slot.job)
-            self._send(slot, Failed(str(error)))
+            self._send(slot, Failed(running, str(error)))
             _warn(error)
 
     def replace(self, old: Running, prepared: "Prepared") -> None:
@@ -279,31 +280,38 @@ class PlanSelector:
     def _send(self, slot: _ShapesPlan, event: Event) -> None:
         """Let ``slot`` change by an event, and carry the actions out."""
         with self._lock:
-            if slot.is_dropped or self._closed:
-                actions: Sequence[Action] = ()
-                if isinstance(event, Started) and event.running is not None:
-                    event.running.runner.close()
-            else:
-                slot.state, actions = next_actions(slot.state, event, self.limits)
-                keeps = slot.state.keeps_requests
-                slot.requests = (slot.requests or KeptRequests()) if keeps else None
-                self.watches = any(s.requests is not None for s in list(self._slots.values()))
+            before = slot.state
+            after, actions = next_actions(before, event, self.limits)
+            slot.state = after
+            slot.requests = (slot.requests or KeptRequests()) if after.keeps_requests else None
+            self.watches = any(s.requests is not None for s in list(self._slots.values()))
+        if slot.is_dropped or self._closed:  # `_drop` takes no lock, and may have missed the state
+            self._drop(slot)
+            for running in (before.running, after.running):
+                if running is not None:
+                    running.runner.close()
+            return
         for action in actions:
             self._carry_out(slot, action)
 
     def _carry_out(self, slot: _ShapesPlan, action: Action) -> None:
         match action:
             case SearchCache():
-                slot.job = self._job(slot, self._look, after_s=action.after_s)
+                slot.job = self._job(slot, partial(self._look, slot), after_s=action.after_s)
                 background.LOADS.submit(slot.job)
             case MakePlan():
                 slot.began_s = time.monotonic() + action.after_s
-                slot.job = self._job(slot, self._plan, action.again, after_s=action.after_s)
+                plan = partial(self._plan, slot, action.again)
+                slot.job = self._job(slot, plan, PlanMade, action.after_s)
                 background.PLANS.submit(slot.job)
             case Start(in_background=True):
-                background.LOADS.submit(self._job(slot, self._compare, action.prepared))
+                start = action.prepared
+                background.LOADS.submit(self._job(slot, lambda job: self._start(slot, start)))
             case Start():
                 self._start(slot, action.prepared)
+            case Cancel():
+                if (job := slot.job) is not None:
+                    background.cancel(job)
             case Switch():
                 if action.old is not None:
                     action.old.runner.close()
@@ -312,16 +320,25 @@ class PlanSelector:
                 _log.log(action.level, "%s: %s", self._name(slot.shapes), action.text)
 
     def _job(
-        self, slot: _ShapesPlan, run: Callable[..., None], *arguments: Any, after_s: float = 0.0
+        self,
+        slot: _ShapesPlan,
+        run: Callable[[Job], None],
+        failed: Callable[[str], Event] = Unusable,
+        after_s: float = 0.0,
     ) -> Job:
-        """A job for these shapes. An error of a driver, or a warning that is raised, ends it."""
+        """A job for these shapes, which does nothing if they were dropped before it begins.
+
+        An error of a driver, or a warning that is raised, ends it with the event ``failed``.
+        """
 
         def guarded(job: Job) -> None:
+            if slot.is_dropped or self._closed:  # perhaps before `slot.job` was there to cancel
+                return
             try:
-                run(slot, job, *arguments)
+                run(job)
             except Exception as error:
                 _log.exception("planning in the background failed")
-                self._send(slot, Unusable(f"planning in the background failed: {error}"))
+                self._send(slot, failed(f"planning in the background failed: {error}"))
 
         return Job(guarded, after_s)
 
@@ -348,25 +365,23 @@ class PlanSelector:
             self._carry_out(slot, Log(text, logging.INFO))
         self._send(slot, event)
 
-    def _plan(self, slot: _ShapesPlan, job: Job, again: bool) -> None:
+    def _plan(self, slot: _ShapesPlan, again: bool, job: Job) -> None:
         """Make a plan in another process."""
         settings = self._of(slot.shapes)
         error = background.error_of_planning(job, self.source, settings, again)
         if not job.cancelled.is_set():
             self._send(slot, PlanMade(None if error is None else str(error)))
 
-    def _compare(self, slot: _ShapesPlan, job: Job, prepared: "Prepared") -> None:
-        """Start a plan that has waited for requests."""
-        if not slot.is_dropped:
-            self._start(slot, prepared)
-
     def _start(self, slot: _ShapesPlan, prepared: "Prepared") -> None:
         """Let a plan answer from now on, or record why it cannot."""
+        TRAFFIC.begin()  # another session's plans are not measured meanwhile
         try:
             started = self._started(slot, prepared)
         except CoexecError as error:
             self._send(slot, Unusable(str(error)))
             return
+        finally:
+            TRAFFIC.end()
         self._send(slot, started)
         # A plan with another answer is refused.
         self._carry_out(slot, Log(slot.state.reason or _in_words(prepared), logging.INFO))

@@ -89,6 +89,12 @@ class PlanState:
         again = self.task in ("plan again", "load again")
         return self.is_comparing or (self.task is not None and not again)
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the own session answers, and no result is expected: one that comes is late."""
+        is_expecting = self.task is not None or self.keeps_requests
+        return self.is_decided and self.running is None and not is_expecting
+
 
 # Events
 
@@ -140,8 +146,9 @@ class EnoughRequests(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A device of the plan that answers has failed."""
+    """A device of a plan has failed."""
 
+    running: Running
     error: str
 
 
@@ -173,6 +180,10 @@ class Start(NamedTuple):
     in_background: bool = False
 
 
+class Cancel(NamedTuple):
+    """End the task in the background, which may start a plan again."""
+
+
 class Switch(NamedTuple):
     """Close the plan that has answered, if there was one: another one, or none, answers now."""
 
@@ -186,7 +197,7 @@ class Log(NamedTuple):
     level: int = logging.WARNING
 
 
-Action = SearchCache | MakePlan | Start | Switch | Log
+Action = SearchCache | MakePlan | Start | Cancel | Switch | Log
 Next = tuple[PlanState, tuple[Action, ...]]
 
 
@@ -197,6 +208,10 @@ def next_actions(state: PlanState, event: Event, limits: Patience) -> Next:
             return _requested(state, limits)
         case TimeSpent():
             return _answered(state, event, limits)
+        case Started() if state.is_final:
+            return state, (Switch(event.running),)  # it is closed
+        case CacheSearched() | PlanMade() | Unusable() if state.is_final:
+            return state, ()
         case CacheSearched():
             return _looked(state, event, limits)
         case PlanMade(error=None):
@@ -215,9 +230,9 @@ def next_actions(state: PlanState, event: Event, limits: Patience) -> Next:
         case EnoughRequests() if state.pending is not None:
             start = Start(state.pending, in_background=True)
             return replace(state, pending=None, is_comparing=True), (start,)
-        case Failed() if state.running is not None:
+        case Failed() if state.running is event.running:
             failed = PlanState(reason=event.error, decision=state.decision, is_decided=True)
-            return failed, (Switch(state.running),)
+            return failed, (Cancel(), Switch(state.running))
     return state, ()
 
 

@@ -35,7 +35,7 @@ from coexec.selection.decision import FIGURES, Requests
 from coexec.selection.quiet_moment import REAL, Rest, Stopwatch
 from coexec.settings import Mode
 
-Key = TypeVar("Key", bound=Hashable)
+_K = TypeVar("_K", bound=Hashable)
 Run = Callable[[], Any]
 Compete = Callable[..., "Outcome[int]"]
 """Type of `compete`, with indices as keys. Tests pass a function that returns made-up figures."""
@@ -78,12 +78,12 @@ class Lap(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[Key]):
+class Outcome(Generic[_K]):
     """Result of a race."""
 
-    laps: Mapping[Key, Sequence[Lap]] = field(default_factory=dict)
+    laps: Mapping[_K, Sequence[Lap]] = field(default_factory=dict)
     """Laps of each rival, by round. A rival that left early has fewer, one that failed has none."""
-    failed: Mapping[Key, CoexecError] = field(default_factory=dict)
+    failed: Mapping[_K, CoexecError] = field(default_factory=dict)
     disturbed: int = 0
     """Turns that began while the processors were still busy, because the limit of a rest was
     reached."""
@@ -95,26 +95,26 @@ class Outcome(Generic[Key]):
     """Share of all processor time that other programs used meanwhile; whoever runs the race
     measures it."""
 
-    def rounds_s(self, key: Key, requests: Requests) -> list[float]:
+    def rounds_s(self, key: _K, requests: Requests) -> list[float]:
         """Median seconds in each round."""
         laps: list[tuple[float, ...]] = [getattr(lap, requests) for lap in self.laps.get(key, ())]
         return [statistics.median(seconds) for seconds in laps if seconds]
 
-    def samples_s(self, key: Key, requests: Requests) -> list[float]:
+    def samples_s(self, key: _K, requests: Requests) -> list[float]:
         """Seconds of all requests that count."""
         laps = self.laps.get(key, ())
         return [seconds for lap in laps for seconds in getattr(lap, requests)]
 
-    def median_s(self, key: Key, requests: Requests) -> float | None:
+    def median_s(self, key: _K, requests: Requests) -> float | None:
         """Median seconds over the rounds; None without rounds."""
         rounds_s = self.rounds_s(key, requests)
         return statistics.median(rounds_s) if rounds_s else None
 
-    def ratio(self, a: Key, b: Key, requests: Requests) -> float:
+    def ratio(self, a: _K, b: _K, requests: Requests) -> float:
         """Median over the rounds of the time of ``a`` divided by the time of ``b``."""
         return ratio(self.rounds_s(a, requests), self.rounds_s(b, requests))
 
-    def complete(self) -> "Outcome[Key]":
+    def complete(self) -> "Outcome[_K]":
         """This outcome.
 
         Raises:
@@ -126,14 +126,14 @@ class Outcome(Generic[Key]):
 
 
 def race(
-    rivals: Mapping[Key, Run],
+    rivals: Mapping[_K, Run],
     rounds: tuple[int, int],
     *,
     budget_s: float = math.inf,
     repeats: int = 0,
     pacing: Pacing = PACING,
     watch: Stopwatch = REAL,
-) -> Outcome[Key]:
+) -> Outcome[_K]:
     """Run a race of rivals in this process.
 
     Args:
@@ -148,14 +148,14 @@ def race(
 
 
 def compete(
-    turns: Mapping[Key, Callable[[], Lap]],
+    turns: Mapping[_K, Callable[[], Lap]],
     rounds: tuple[int, int],
     *,
     budget_s: float = math.inf,
-    is_decided: Callable[["Outcome[Key]", float], bool] = lambda outcome, took_s: False,
+    is_decided: Callable[["Outcome[_K]", float], bool] = lambda outcome, took_s: False,
     repeats: int = 0,
     watch: Stopwatch = REAL,
-) -> Outcome[Key]:
+) -> Outcome[_K]:
     """Run a race of rivals that may run in other processes: each calls `turn` and returns the lap.
 
     The arguments are those of `race`. ``watch.used_s`` has to count the other processes as well.
@@ -164,8 +164,8 @@ def compete(
         is_decided: called after each round with the rounds so far and the seconds since the start;
             if it returns True, the race ends.
     """
-    laps: dict[Key, list[Lap]] = {key: [] for key in turns}
-    failed: dict[Key, CoexecError] = {}
+    laps: dict[_K, list[Lap]] = {key: [] for key in turns}
+    failed: dict[_K, CoexecError] = {}
     runners, disturbed, pause = list(turns), 0, Rest(watch)
     repeated, spent = 0, ProcessorTime()
     start_s = watch.now_s()
@@ -291,7 +291,7 @@ def requests_per_s(runner: Runner, feeds: Mapping[str, Array], seconds: float) -
     return len(done) / max(done)
 
 
-def _rotated(runners: Sequence[Key], number: int) -> list[Key]:
+def _rotated(runners: Sequence[_K], number: int) -> list[_K]:
     shift = number % len(runners)
     return [*runners[shift:], *runners[:shift]]
 

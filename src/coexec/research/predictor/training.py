@@ -59,7 +59,7 @@ class TrainingSample:
 
 
 def trained_on(settings: Settings, count: int) -> dict[Place, TrainedUnits]:
-    """Train a predictor for each device with its first engine, and store it with the profiles.
+    """Train a predictor for each device with its engine, and store it with the profiles.
 
     Args:
         settings: only devices, engine options, cache and progress are used.
