@@ -69,12 +69,13 @@ class Weights:
         """Store the bytes of arrays that are not stored yet, and return their names; None if not
         all can be stored."""
         flats = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
-        contents = {name_of(flat): flat.data for flat in flats}
+        names = [name_of(flat) for flat in flats]
+        contents = dict(zip(names, flats, strict=True))
         new = [name for name in contents if not self._has(name)]
-        if self._disk.write({file_of(Path(), name): contents[name] for name in new}) is None:
+        if self._disk.write({file_of(Path(), name): contents[name].data for name in new}) is None:
             return None
-        self.used.update(contents)
-        return [name_of(flat) for flat in flats]
+        self.used.update(names)
+        return names
 
     def _has(self, name: str) -> bool:
         """Whether a weight is stored and undamaged; it counts as new then."""
