@@ -29,6 +29,7 @@ import onnx_ir as ir
 from common import show, two_cores
 
 from coexec import InferenceSession
+from coexec.cache import DRAFTS
 from coexec.errors import CacheWarning, CoexecError
 from coexec.research import zoo
 
@@ -152,7 +153,7 @@ def kills(torture: Torture, count: int) -> Counter[str]:
         child.send_signal(signal.SIGKILL)
         child.wait()
         outcomes[torture.outcome(cache)] += 1
-        outcomes["drafts left"] += len(list(cache.glob("drafts/*")))
+        outcomes["drafts left"] += len(list(cache.glob(f"{DRAFTS}/*")))
         shutil.rmtree(cache / "plans", ignore_errors=True)
     return outcomes
 

@@ -1,6 +1,7 @@
 """The cache is never an error: disks that refuse, processes that are killed."""
 
 import errno
+import fcntl
 import os
 import random
 import shutil
@@ -14,9 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from coexec.cache import Cache, Entry, private_folder
+from coexec.cache import Cache, Entry, files, private_folder
+from coexec.cache.files import sweep
 from coexec.errors import CacheWarning
 from tests.helpers.harmed import DEVICES, answer, same
 
@@ -53,7 +56,7 @@ def test_a_disk_that_is_too_small(
             warnings.simplefilter("ignore", CacheWarning)
             for _ in range(2):
                 assert same(answer(model, folder), expected)
-        assert not list(folder.glob("drafts-2/*"))
+        assert not list(folder.glob("drafts/*"))
 
 
 @pytest.mark.sampled(15)
@@ -96,7 +99,7 @@ def test_nothing_can_be_written_at_all(
 
 
 @pytest.mark.parametrize(
-    "kind", ["models", "lowered", "plans", "sources", "weights", "weights/*", "drafts-2"]
+    "kind", ["models", "lowered", "plans", "sources", "weights", "weights/*", "drafts"]
 )
 def test_a_file_in_the_place_of_a_folder(
     kind: str, model: Path, copy: Path, expected: list[Any]
@@ -143,23 +146,139 @@ def test_a_kill_leaves_nothing_behind(
     child.communicate()
     assert same(answer(model, cache), expected)
     Cache(cache)
-    assert not list(cache.glob("drafts-2/*"))
+    assert not list(cache.glob("drafts/*"))
 
 
-def test_drafts_go_with_their_process_and_those_of_other_hosts_by_age(tmp_path: Path) -> None:
-    Cache(tmp_path).add("plans", "a", Entry({"x": b"1"}))
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    with private_folder(tmp_path / "drafts-2") as own:
-        host = own.name.split("-")[1]
-        (own.parent / "notes").touch()
-        for name in (f"{host}-{ended.pid}-1", f"{host}-{os.getpid()}-2", "other-1-3", "other-1-4"):
-            (own.parent / f"coexec-{name}").mkdir()
-        os.utime(own.parent / "coexec-other-1-4", (0, 0))
-        Cache(tmp_path)
-        left = {path.name.rpartition("-")[2] for path in own.parent.iterdir()}
-        assert left == {"notes", "2", "3", own.name.rpartition("-")[2]}
-    assert not own.exists()
+HOLDER = """
+import os, sys
+from pathlib import Path
+from coexec.cache import process_folder
+folder = process_folder(Path(sys.argv[1]))
+if "forked" in sys.argv and os.fork():
+    sys.exit()
+print(folder, flush=True)
+sys.stdin.readline()
+if "killed" in sys.argv:
+    os.kill(os.getpid(), 9)
+"""
+
+
+def hold(place: Path, *how: str) -> "tuple[subprocess.Popen[str], Path]":
+    """A process that uses a folder in ``place`` until it reads a line, and the folder."""
+    words = [sys.executable, "-c", HOLDER, str(place), *how]
+    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    return child, Path(child.stdout.readline().strip())
+
+
+def age(*paths: Path) -> None:
+    for path in paths:
+        os.utime(path, (0, 0))
+
+
+@pytest.mark.parametrize("how", [(), ("killed",), ("forked",), ("forked", "killed")])
+def test_a_folder_in_use_stays_however_old_it_is(how: tuple[str, ...], tmp_path: Path) -> None:
+    """Also one that only a forked child still uses; neither processes nor hosts are compared."""
+    child, folder = hold(tmp_path, *how)
+    lock = folder.with_name(f"{folder.name}.lock")
+    age(folder, lock)
+    sweep(tmp_path)
+    assert folder.is_dir() and lock.is_file()
+    child.communicate("\n")
+    assert folder.exists() == ("killed" in how)
+    end_s = time.monotonic() + 10  # a forked child is not waited for
+    while list(tmp_path.iterdir()) and time.monotonic() < end_s:
+        sweep(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_what_is_swept(has_locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafts = Cache(tmp_path)._disk.drafts
+    drafts.mkdir()
+    here, there, past = files._prefix(), "coexec-01234567-", "01234567-"
+    for count, prefix in enumerate((here, there, past)):
+        for name in (f"{prefix}{count:032x}", f"{prefix}{count + 10:032x}"):
+            (drafts / name).mkdir()
+            (drafts / f"{name}.lock").touch()
+        age(drafts / f"{name}.lock")
+        (drafts / f"{prefix}{count + 20:032x}").touch()
+    others = "coexec-a-12-b", "notes", f"{there}1", f"{here}{5:032x}"
+    for name in others:
+        (drafts / name).mkdir()
+        age(drafts / name)
+    if not has_locks:
+        refused = OSError(errno.ENOLCK, "no locks here")
+        monkeypatch.setattr(files.fcntl, "flock", lambda *_: (_ for _ in ()).throw(refused))
+    Cache(tmp_path)
+    young = [
+        (there, 1),
+        (there, 21),
+        (past, 2),
+        (past, 22),
+        *([] if has_locks else [(here, 0), (here, 20)]),
+    ]
+    left = {path.name.removesuffix(".lock") for path in drafts.iterdir()}
+    assert left == {*others, *(f"{prefix}{count:032x}" for prefix, count in young)}
+    assert Cache(tmp_path).add("plans", "a", Entry({"x": b"1"}))
+    if not has_locks:
+        with pytest.raises(OSError, match="no locks here"), private_folder(drafts):
+            pass
+
+
+def test_a_draft_that_is_swept_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, swept = fcntl.flock, []
+
+    def late(handle: int, how: int) -> None:
+        if how == fcntl.LOCK_EX and not swept:
+            swept.append(sweep(tmp_path))
+        lock(handle, how)
+
+    monkeypatch.setattr(files.fcntl, "flock", late)
+    with private_folder(tmp_path) as folder:
+        assert folder.is_dir() and len(list(tmp_path.iterdir())) == 2 and swept
+    assert not list(tmp_path.iterdir())
+
+
+def test_helpers_write_where_this_process_keeps_what_the_disk_refused(tmp_path: Path) -> None:
+    """A full disk still makes folders and empty files."""
+    with mounted(tmp_path, "-t", "tmpfs", "-o", "size=64k", "tmpfs"):
+        cache = Cache(tmp_path)
+        with pytest.warns(CacheWarning, match="No space left"):
+            other = cache.written_root
+        assert other != tmp_path and not list(tmp_path.glob("drafts/*"))
+    assert cache.written_root == other  # although there is room now
+
+
+def test_weights_and_their_entry_are_in_one_folder(tmp_path: Path) -> None:
+    arrays = [np.full(size, 7, np.uint8) for size in (30_000, 40_000, 20_000)]
+    with mounted(tmp_path, "-t", "tmpfs", "-o", "size=64k", "tmpfs"):
+        cache = Cache(tmp_path)
+        with pytest.warns(CacheWarning, match="No space left"):
+            names = cache.weights.add(arrays)
+        assert names is not None and cache.add("plans", "a", Entry({"x": b"1"}, tuple(names)))
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert cache.add("plans", "b", Entry({"x": b"1"})) and list(tmp_path.glob("plans/*"))
+        assert [cache.weights.fetch(names)[name].nbytes for name in names] == [
+            30_000,
+            40_000,
+            20_000,
+        ]
+        assert cache.find("plans", "a") is not None
+
+
+def test_what_replaces_a_cache_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_SUBSTITUTE_BYTES", 10_000)
+    root = tmp_path / "c"
+    root.write_text("in the way")
+    cache = Cache(root)
+    with pytest.warns(CacheWarning):
+        added = [cache.add("plans", str(key), Entry({"x": bytes(3000)})) for key in range(5)]
+    assert added == [True, True, True, False, False]
+    assert cache.weights.add([np.ones(9000, np.uint8)]) is None
+    assert cache.find("plans", "2") and not cache.find("plans", "3")
 
 
 @pytest.mark.long
@@ -170,7 +289,7 @@ def test_several_processes_fill_one_cache(model: Path, tmp_path: Path, expected:
     assert [child.wait() for child in children] == [0, 0, 0]
     assert same(answer(model, cache), expected)
     Cache(cache)
-    assert not list(cache.glob("drafts-2/*"))
+    assert not list(cache.glob("drafts/*"))
 
 
 UNWRITABLE = """

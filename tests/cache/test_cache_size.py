@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import coexec
 from coexec.cache import Cache, Entry
+from coexec.cache.weights import file_of, name_of
 from coexec.costs.estimated import Work
 from coexec.errors import CacheWarning
 from coexec.profiling.store import Measurement, ProfileStore
@@ -130,9 +131,26 @@ def test_the_cache_keeps_its_limit(
         )
         size = sum(f.stat().st_size for k in ("plans", "weights") for f in files(root / k))
         assert size <= 10_000
-        for file in root.glob("plans/*"):
-            os.utime(file, (time_s, time_s))
+        for file in (*root.glob("plans/*"), *root.glob("weights/*/*")):
+            os.utime(file, (time_s, time_s))  # new weights stay for some minutes
         del cache
+
+
+def test_weights_whose_entry_is_to_come_stay(tmp_path: Path) -> None:
+    """Another process stores weights, or finds them, before it adds the entry."""
+    old, new, found = (array(seed, 2000) for seed in range(3))
+    other = Cache(tmp_path)
+    other.weights.add([old, new, found])
+    for file in tmp_path.glob("weights/*/*"):
+        os.utime(file, (0, 0))
+    names = other.weights.add([found]) or []
+    os.utime(file_of(tmp_path, name_of(new)))
+    del other
+    own = Cache(tmp_path, limit_bytes=5000)
+    own.add("plans", "own", Entry({"x": bytes(100)}))
+    for file in tmp_path.glob("weights/*/*"):
+        assert file.name in (name_of(new), *names)
+    assert len(list(tmp_path.glob("weights/*/*"))) == 2
 
 
 def test_what_was_used_last_stays(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from coexec.cache.files import (
     process_folder,
     substitute,
     warn_once,
-    write_new,
     write_whole,
 )
 from coexec.cache.folder import Cache, default_cache_folder
@@ -34,6 +33,5 @@ __all__ = [
     "rest",
     "substitute",
     "warn_once",
-    "write_new",
     "write_whole",
 ]

@@ -8,6 +8,7 @@ coexec did not write are counted and left alone, as ``--cache`` may name any fol
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,7 @@ def contents(root: Path) -> list[Content]:
             f"the cache {str(root)!r} cannot be read: {error.strerror or error}; "
             f"name its folder with --cache DIR"
         ) from None
-    by_kind = {kind: _of_kind(root, kind) for kind in (*KINDS, "weights", *CLEARABLE, "drafts")}
+    by_kind = {kind: _of_kind(root, kind) for kind in (*KINDS, "weights", *CLEARABLE, DRAFTS)}
     own_paths = {file.path for kind_files in by_kind.values() for file in kind_files}
     by_kind["other"] = [file for file in _below(root) if file.path not in own_paths]
     return [_content(kind, kind_files) for kind, kind_files in by_kind.items()]
@@ -81,17 +82,17 @@ def clear(cache: Cache, kind: str | None = None) -> list[Path]:
             else (f"there is no kind {kind!r}")
         )
         raise UsageError(f"{why}; clear one of {', '.join(CLEARABLE)}, or name none for all")
+    kinds = CLEARABLE if kind is None else (kind,)
+    paths = [file.path for each in kinds for file in _of_kind(cache.root, each)]
+    trim(cache.root, KINDS, sys.maxsize, set(), set(), unwanted=set(paths))
     left: list[Path] = []
-    for each in CLEARABLE if kind is None else (kind,):
-        for file in _of_kind(cache.root, each):
-            try:
-                file.path.unlink(missing_ok=True)
-            except OSError:
-                left.append(file.path)
-        for folder in _folders(cache.root, each):
-            shutil.rmtree(folder, ignore_errors=True)
-    everything = size_of(cache.root, KINDS)
-    trim(cache.root, KINDS, everything, set(), set(), room=1.0)
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:
+            left.append(path)
+    for folder in (folder for each in kinds for folder in _folders(cache.root, each)):
+        shutil.rmtree(folder, ignore_errors=True)
     return left
 
 
@@ -106,7 +107,7 @@ def _of_kind(root: Path, kind: str) -> list[CacheFile]:
         return list(files(root / "trials", _TRIAL))
     if kind in ("engines", EXPORTS):
         return [file for folder in _folders(root, kind) for file in _below(folder)]
-    return list(_below(root / (DRAFTS if kind == "drafts" else kind)))
+    return list(_below(root / kind))
 
 
 def _folders(root: Path, kind: str) -> list[Path]:

@@ -1,19 +1,26 @@
 """Files appear completely or not at all: they are written as drafts and renamed.
 
-A draft has the name ``coexec-<host>-<process>-<random>``. `sweep` removes those of processes that
-have ended, and those of other hosts after a week.
+A draft has the name ``coexec-<kernel>-<random>`` and is locked for as long as a process has it
+open; a folder has a locked file of its name and ``.lock`` beside it. The kernel releases a lock
+when the process, and the children that it has forked, have ended or closed it. `sweep` removes the
+drafts that nobody has locked. Some network disks keep locks within each machine, and some have
+none: drafts of other machines, and those that cannot be locked, are removed after a week.
 """
 
 import atexit
 import errno
+import fcntl
 import os
+import re
 import shutil
+import stat
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path, PurePath
 from typing import TypeVar
 
@@ -22,33 +29,24 @@ from coexec.keys import digest
 
 _T = TypeVar("_T")
 
-DRAFTS = "drafts-2"
-"""The folder of a cache for drafts. Older versions remove what they do not know from ``drafts``."""
+DRAFTS = "drafts"
+"""The folder of a cache for drafts."""
 MEMORY = Path("/dev/shm")
 """A folder whose files are in memory."""
 _MODE = 0o666
 """Mode before the umask, as for every file that a program makes."""
 _WEEK_S = 7 * 86400.0
+_LOCK = ".lock"
+_DRAFT = re.compile(rf"({DRAFTS}/|.*/coexec-)[0-9a-f]{{8}}-[0-9a-f]{{32}}({_LOCK})?")
+"""Folder and name of a draft; those of earlier versions have no "coexec-"."""
+_PROBE_BYTES = 1 << 20
+"""Some compiled kernels."""
+_SUBSTITUTE_BYTES = 2 << 30
+"""Limit of the folder that replaces a cache that cannot be written; it may lie in memory."""
 _lock = threading.Lock()
 _substitutes: dict[Path, Path | None] = {}
 """Replacement by cache folder; None: no disk of this machine can be written."""
 _warned: set[str] = set()
-
-
-def write_new(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Make a file with these contents.
-
-    Raises:
-        OSError: the file exists, or cannot be written; a part of it may be left.
-    """
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
-    try:
-        for part in parts:
-            data = memoryview(part).cast("B")
-            while data:
-                data = data[os.write(handle, data) :]
-    finally:
-        os.close(handle)
 
 
 def write_whole(
@@ -66,68 +64,132 @@ def write_whole(
     path.parent.mkdir(parents=True, exist_ok=True)
     if drafts is not None:
         drafts.mkdir(exist_ok=True)
-    draft = (drafts or path.parent) / (_prefix() + os.urandom(8).hex())
-    try:
-        write_new(draft, parts)
+    with _draft(drafts or path.parent) as (draft, handle):
+        _write_parts(handle, parts)
+        os.close(os.dup(handle))  # network disks report at a close that they are full
         os.replace(draft, path)
+
+
+def _write_parts(handle: int, parts: Iterable[bytes | memoryview]) -> None:
+    for part in parts:
+        data = memoryview(part).cast("B")
+        while data:
+            data = data[os.write(handle, data) :]
+
+
+@contextmanager
+def _draft(place: Path) -> Iterator[tuple[Path, int]]:
+    """A new file and its handle; removed at the end, unless it was renamed."""
+    draft, handle = _claimed(place)
+    try:
+        yield draft, handle
+    finally:
+        _remove(draft)
+        os.close(handle)
+
+
+def _claimed(place: Path, is_folder: bool = False) -> tuple[Path, int]:
+    """A new file in ``place``, and the handle that keeps it locked.
+
+    Args:
+        is_folder: the file is the lock of a new folder.
+
+    Raises:
+        OSError: they cannot be made, or the folder cannot be locked.
+    """
+    draft = place / (_prefix() + os.urandom(16).hex() + _LOCK * is_folder)
+    handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:
+            if is_folder:  # it may be in use for longer than a week
+                raise
+        is_there = os.fstat(handle).st_nlink > 0
+        if is_folder and is_there:
+            draft.with_suffix("").mkdir(0o700)
     except BaseException:
-        with suppress(OSError):
-            draft.unlink()
+        _remove(draft)
+        os.close(handle)
         raise
+    if is_there:
+        return draft, handle
+    os.close(handle)  # another process has removed it before it was locked
+    return _claimed(place, is_folder)
 
 
-def _prefix(pid: int | None = None) -> str:
-    """The begin of the names of the drafts of this process, or of another one of this host."""
-    space = ""
-    with suppress(OSError):  # containers that share a folder count their processes separately
-        space = os.readlink("/proc/self/ns/pid")
-    return f"coexec-{digest(os.uname().nodename, space, digits=8)}-{pid or os.getpid()}-"
+@cache
+def _prefix() -> str:
+    """The begin of the names of the drafts of this kernel, which knows all locks on them."""
+    kernel = os.uname().nodename
+    with suppress(OSError):
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text()
+    return f"coexec-{digest(kernel, digits=8)}-"
 
 
 def sweep(folder: Path) -> None:
-    """Remove the drafts in ``folder`` whose process has ended; nothing if it cannot be read."""
+    """Remove the drafts in ``folder`` that nobody uses; nothing if it cannot be read."""
     with suppress(OSError):
         for item in list(os.scandir(folder)):
-            with suppress(OSError, ValueError):
-                if item.stat(follow_symlinks=False).st_uid == os.getuid() and _is_left(item):
-                    _remove(item.path)
+            if _DRAFT.fullmatch(f"{folder.name}/{item.name}"):
+                _remove_unused(folder / item.name)
 
 
-def _is_left(item: "os.DirEntry[str]") -> bool:
-    """Whether a draft has no owner any more.
+def _remove_unused(draft: Path) -> None:
+    """Remove a draft of this user, unless a process has locked it."""
+    with suppress(OSError):
+        status = draft.lstat()
+        old = time.time() - status.st_mtime > _WEEK_S
+        own = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
+        if not own or not (old or draft.name.startswith(_prefix())):
+            return
+        handle = os.open(draft, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if _is_free(handle, unknown=old):
+                _remove(draft)
+        finally:
+            os.close(handle)
 
-    Raises:
-        OSError, ValueError: it is no draft, or its owner is alive.
-    """
-    kind, _, pid, _ = item.name.split("-")
-    if not item.name.startswith(_prefix(int(pid))):
-        return kind == "coexec" and time.time() - item.stat().st_mtime > _WEEK_S
-    with suppress(ProcessLookupError):
-        os.kill(int(pid), 0)
+
+def _is_free(handle: int, unknown: bool) -> bool:
+    """Whether nobody else has locked a file; ``unknown`` on a disk without locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
+    except OSError:
+        return unknown
     return True
 
 
-def _remove(path: str | Path, pid: int | None = None) -> None:
-    """Remove a file or folder; in the process ``pid`` only: a forked child leaves it alone."""
-    if pid is None or pid == os.getpid():
-        with suppress(OSError):
-            os.unlink(path)
-        shutil.rmtree(path, ignore_errors=True)
+def _remove(draft: Path) -> None:
+    """Remove a draft, and the folder whose lock it is. If the folder cannot be removed, its lock
+    stays for the next sweep."""
+    folder = draft.with_suffix("")
+    with suppress(OSError):
+        if draft.suffix == _LOCK and folder.is_dir():
+            shutil.rmtree(folder)
+        draft.unlink()
 
 
 def process_folder(*places: Path) -> Path:
     """A private folder, in the first of the places that can be written; removed when this process
-    ends.
+    and the children that it has forked have ended.
 
     Raises:
         OSError: none of them can be written.
     """
     for place in places:
         sweep(place)
-    folder = _new_folder(places)
-    atexit.register(_remove, folder, os.getpid())
-    return folder
+    lock, handle = _new_folder(places)
+    atexit.register(_leave, lock, handle)
+    return lock.with_suffix("")
+
+
+def _leave(lock: Path, handle: int) -> None:
+    """Remove a folder, unless a parent or child of this process still uses it."""
+    os.close(handle)
+    _remove_unused(lock)
 
 
 @contextmanager
@@ -138,18 +200,20 @@ def private_folder(*places: Path) -> Iterator[Path]:
     Raises:
         OSError: none of them can be written.
     """
-    folder = _new_folder(places or _temporary())
+    lock, handle = _new_folder(places or _temporary())
     try:
-        yield folder
+        yield lock.with_suffix("")
     finally:
-        _remove(folder)
+        _remove(lock)
+        os.close(handle)
 
 
-def _new_folder(places: Sequence[Path]) -> Path:
+def _new_folder(places: Sequence[Path]) -> tuple[Path, int]:
+    """The lock of a new folder, in the first of the places that can be written, and its handle."""
     for place in places[:-1]:
         with suppress(OSError):
-            return Path(tempfile.mkdtemp(prefix=_prefix(), dir=place))
-    return Path(tempfile.mkdtemp(prefix=_prefix(), dir=places[-1]))
+            return _claimed(place, is_folder=True)
+    return _claimed(places[-1], is_folder=True)
 
 
 def _temporary() -> list[Path]:
@@ -204,36 +268,46 @@ class Disk:
         return [self.root] if other is None else [self.root, other]
 
     def write(
-        self, place: PurePath, content: bytes | memoryview, *, quiet: bool = False
+        self,
+        files: Mapping[PurePath, bytes | memoryview],
+        *,
+        kept: bool = False,
+        quiet: bool = False,
     ) -> Path | None:
-        """Write the file ``place`` of the cache; return its path, or None if neither folder can be
-        written.
+        """Write files of the cache, all of them into one folder; return it, or None if neither
+        folder can be written.
 
         Args:
+            files: their contents, by their place in the folder.
+            kept: into the substitute.
             quiet: do not warn if the disk refuses.
         """
-        try:
-            path = _write(self.root, place, content)
-        except OSError as error:
-            if not quiet:
-                self.refused(error)
-            with suppress(OSError):
-                other = substitute(self.root)
-                return None if other is None else _write(other, place, content)
-            return None
-        self.added_bytes += len(content)
-        return path
+        if not kept:
+            try:
+                self.added_bytes += _write(self.root, files)
+                return self.root
+            except OSError as error:
+                if not quiet:
+                    self.refused(error)
+        other = substitute(self.root)
+        with suppress(OSError):
+            if other is not None and _has_room(other, files):
+                _write(other, files)
+                return other
+        return None
 
     @property
     def written_root(self) -> Path:
-        """The folder that this process writes."""
-        try:
-            self.drafts.mkdir(parents=True, exist_ok=True)
-            with private_folder(self.drafts):
-                return self.root
-        except OSError as error:
-            self.refused(error)
-            substitute(self.root)
+        """The folder that this process and its helpers write."""
+        if has_substitute(self.root) is None:
+            try:
+                self.drafts.mkdir(parents=True, exist_ok=True)
+                with _draft(self.drafts) as (_, handle):  # a full disk may still make empty files
+                    _write_parts(handle, [bytes(_PROBE_BYTES)])
+                    os.close(os.dup(handle))
+            except OSError as error:
+                self.refused(error)
+                substitute(self.root)
         return self.roots[-1]
 
     def refused(self, error: OSError) -> None:
@@ -241,12 +315,36 @@ class Disk:
         warn_once(self.root, f"it cannot be written: {error.strerror or error}")
 
 
-def _write(root: Path, place: PurePath, content: bytes | memoryview) -> Path:
-    path = root / place
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)  # not written by coexec; a file cannot replace a folder
-    write_whole(path, [content], root / DRAFTS)
-    return path
+def _write(root: Path, files: Mapping[PurePath, bytes | memoryview]) -> int:
+    """Write all of the files, and return their bytes.
+
+    Raises:
+        OSError: the disk refuses; none of them is left then.
+    """
+    written: list[Path] = []
+    try:
+        for place, content in files.items():
+            path = root / place
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)  # not written by coexec; a file cannot replace a folder
+            write_whole(path, [content], root / DRAFTS)
+            written.append(path)
+    except OSError:
+        for path in written:
+            with suppress(OSError):
+                path.unlink()
+        raise
+    return sum(map(len, files.values()))
+
+
+def _has_room(folder: Path, files: Mapping[PurePath, bytes | memoryview]) -> bool:
+    """Whether a substitute with these files stays below its limit."""
+    size_bytes = sum(map(len, files.values()))
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # helpers may rename it meanwhile
+                size_bytes += os.lstat(os.path.join(parent, name)).st_size
+    return size_bytes <= _SUBSTITUTE_BYTES
 
 
 def has_substitute(root: Path) -> Path | None:

@@ -12,9 +12,9 @@ import platformdirs
 
 from coexec.__about__ import __version__
 from coexec.cache.entries import Entry, decode, encode
-from coexec.cache.files import Disk, in_scratch, warn_once
+from coexec.cache.files import Disk, has_substitute, in_scratch, warn_once
 from coexec.cache.limit import size_of, trim
-from coexec.cache.weights import Weights
+from coexec.cache.weights import Weights, file_of
 from coexec.keys import digest
 
 _T = TypeVar("_T")
@@ -123,16 +123,18 @@ class Cache:
         """Store ``entry`` under ``key``, in place of an older one. Returns whether that was
         possible.
 
-        If the disk refuses it, the entry is kept until this process ends.
+        If the disk refuses it or its weights, the entry is kept until this process ends.
 
         Args:
             quiet: do not warn if the disk refuses.
         """
         place, name = place_of(kind, key)
-        path = self._disk.write(place, encode(entry, name), quiet=quiet)
-        if path is None:
+        other = has_substitute(self.root)
+        has_all = other is None or all(file_of(self.root, w).is_file() for w in entry.weights)
+        root = self._disk.write({place: encode(entry, name)}, kept=not has_all, quiet=quiet)
+        if root is None:
             return False
-        self._note(path)
+        self._note(root / place)
         self._keep_limit()
         return True
 

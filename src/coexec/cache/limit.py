@@ -2,8 +2,9 @@
 
 import os
 import re
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ _ENTRY = re.compile(r"[0-9a-f]{32}")
 _WEIGHT = re.compile(r"[0-9a-f]{32}-[0-9a-f]+")
 ROOM = 0.9
 """Share of the limit that remains used; otherwise each added entry would remove another."""
+_NEW_S = 600.0
+"""A process stores or finds weights before it adds the entry that refers to them: weights without
+an entry stay for this long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +72,23 @@ def trim(
     used: set[Path],
     kept: set[str],
     room: float = ROOM,
+    unwanted: Collection[Path] = (),
 ) -> int:
     """Remove entries, and weights that no entry refers to, until all fits; return the bytes left.
 
-    Other processes may use the cache meanwhile; they make missing entries again.
+    Other processes may use the cache meanwhile; they make missing entries again. Weights that no
+    entry has referred to yet stay for some minutes.
 
     Args:
         limit_bytes: entries and their weights stay, unless all together take more than the share
             ``room`` of this.
         used: entries that stay.
         kept: names of weights that stay.
+        unwanted: entries that go in any case.
     """
-    sizes = {file.path.name: file.size_bytes for file in weights(root)}
+    stored = weights(root)
+    sizes = {file.path.name: file.size_bytes for file in stored}
+    new_s = time.time() - _NEW_S
     oldest_first = sorted(entries(root, kinds), key=lambda file: file.used_s)
     refers: dict[Path, list[str]] = {}
     for entry in oldest_first:
@@ -90,10 +99,11 @@ def trim(
     count = Counter(name for names in refers.values() for name in set(names))
     count.update(kept)
     total = sum(sizes.values()) + sum(entry.size_bytes for entry in oldest_first)
-    total -= _remove_weights(root, sizes, [name for name in sizes if not count[name]])
+    old = [file.path.name for file in stored if file.used_s < new_s]
+    total -= _remove_weights(root, sizes, [name for name in old if not count[name]])
     for entry in oldest_first:
-        if total <= limit_bytes * room:
-            break
+        if total <= limit_bytes * room and entry.path not in unwanted:
+            continue
         if entry.path in used or not _removed(entry.path):
             continue
         total -= entry.size_bytes

@@ -68,23 +68,23 @@ class Weights:
     def add(self, arrays: Iterable[npt.NDArray[Any]]) -> list[str] | None:
         """Store the bytes of arrays that are not stored yet, and return their names; None if not
         all can be stored."""
-        names: list[str] = []
-        for array in arrays:
-            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            name = name_of(flat)
-            names.append(name)
-            place = file_of(Path(), name)
-            if not (self._has(name) or self._disk.write(place, flat.data)):
-                return None
+        flats = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
+        names = [name_of(flat) for flat in flats]
+        contents = dict(zip(names, flats, strict=True))
+        new = [name for name in contents if not self._has(name)]
+        if self._disk.write({file_of(Path(), name): contents[name].data for name in new}) is None:
+            return None
         self.used.update(names)
         return names
 
     def _has(self, name: str) -> bool:
-        """Whether a weight is stored and undamaged."""
+        """Whether a weight is stored and undamaged; it counts as new then."""
         try:
             self.fetch([name])
         except StoreError:
             return False
+        with suppress(OSError):
+            os.utime(self._file(name))
         return True
 
     def fetch(self, names: Iterable[str]) -> dict[str, Bytes]:
