@@ -197,6 +197,8 @@ def _text(shape: ir.Shape) -> str:
 
 
 def _is_static(value: ir.Value) -> bool:
-    """Whether it has a shape of numbers, and a type of whole bytes: Shape takes no others."""
-    is_tensor = isinstance(value.type, ir.TensorType) and value.type.dtype.bitwidth >= 8
-    return is_tensor and value.shape is not None and value.shape.is_static()
+    """Whether it has a shape of numbers, and a type that Shape takes: none of half a byte."""
+    if not isinstance(value.type, ir.TensorType) or value.shape is None:
+        return False
+    dtype = value.type.dtype
+    return value.shape.is_static() and (dtype == ir.DataType.STRING or dtype.bitwidth >= 8)
