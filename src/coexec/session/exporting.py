@@ -158,7 +158,8 @@ def _draft_beside(target: Path) -> Iterator[Path]:
             finally:
                 if old.exists() and not target.exists():
                     os.replace(old, target)
-            shutil.rmtree(old, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                os.replace(old, Path(hidden, "old"))  # which is removed with the draft
     except CoexecError:  # some of these are subclasses of OSError, too
         raise
     except OSError as error:
