@@ -16,12 +16,14 @@ from onnx import helper
 from coexec.cli import bench, checks, explain, plan, run, simulate
 from coexec.cli.decisions import candidate_lines
 from coexec.cli.exits import CHECK_FAILED
+from coexec.cli.options import SettingOptions
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import without_engine
 from coexec.errors import CheckError, CoexecError
 from coexec.report import energy, race
 from coexec.report.energy import EnergyCounter, measured_energy
 from coexec.rules import Rules, default_rules
+from coexec.selection import optimize
 from coexec.selection.decision import Candidate, Decision
 from tests.cli.conftest import CPU, TWO, CommandLine
 from tests.helpers.gpu_networks import small_network
@@ -126,6 +128,37 @@ def test_shapes_and_values_of_inputs(cli: CommandLine) -> None:
     fixed = ("--value", "p=0,0,0,3", "--check", "--output", result)
     cli("run", cli.save(pad, "pad.onnx"), *ON_CPU[1:], *fixed)
     assert np.load(result)["y"].shape == (1, 7)
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "value"),
+    [
+        ("values", "k=007", 7),
+        ("values", "k=1,0.5", [1, 0.5]),
+        ("values", "k=True", True),
+        ("values", "a=b=1", 1),
+        ("values", "text=None", "None"),
+        ("values", "text='a'", "'a'"),
+        ("planner_options", "k=1e-3", 0.001),
+        ("planner_options", "k=true", True),
+        ("planner_options", "k=None", None),
+        ("planner_options", "k=a,b", "a,b"),
+        ("planner_options", "k=a=b", "a=b"),
+    ],
+)
+def test_a_text_is_the_value_that_it_shows(setting: str, text: str, value: object) -> None:
+    ((name, found),) = getattr(SettingOptions({setting: [text]}).settings(), setting).items()
+    assert (found, type(found)) == (value, type(value))
+    assert name == ("a=b" if text == "a=b=1" else text.partition("=")[0])
+
+
+def test_a_crash_is_in_the_document_of_optimize(
+    shared: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict = optimize.Verdict(unfinished="race of 4 plans", crash="its process has crashed")
+    monkeypatch.setattr(optimize, "optimize", lambda *_: verdict)
+    found = shared.json("optimize", "MODEL")
+    assert (found["unfinished"], found["crash"]) == ("race of 4 plans", "its process has crashed")
 
 
 # --- Profiles

@@ -224,7 +224,8 @@ def test_a_device_that_is_not_here_is_one_message(sound: Path, tmp_path: Path) -
     files = {name: (folder / name).stat().st_size for name in Manifest.read(sound).files}
     sealed = {"files": files, "digest": content_digest(model, plan)}
     edited(folder, lambda manifest: manifest.update(sealed))
-    message = r"e/plan.json' computes on cpu:9999.*Or make a plan for this machine"
+    edited(folder, lambda manifest: manifest["machine"].update(processor="Z80"))
+    message = r"e' computes on cpu:9999.* processor Z80, here .*coexec export \S*m.onnx NEW_FOLDER"
     with pytest.raises(DeviceError, match=message):
         coexec.InferenceSession(folder, cache=tmp_path / "cache", strict=True)
     with pytest.warns(DegradedWarning, match=message) as caught:
@@ -280,6 +281,54 @@ def test_an_export_is_replaced_unless_it_has_files_of_others(
         export(sound, folder.with_name("other"), settings)
 
 
+def test_a_damaged_export_is_replaced(model: Path, settings: Settings, folder: Path) -> None:
+    (folder / "model" / "w.bin").unlink()
+    flip("plan.json")(folder)
+    export(model, folder, settings)
+    Manifest.read(folder).check_files(folder)
+
+
+@pytest.mark.parametrize("off", ["COEXEC", "planner"])
+def test_without_planning_the_model_is_enough(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, off: str
+) -> None:
+    monkeypatch.setenv("COEXEC", "off" if off == "COEXEC" else "")
+    shutil.rmtree(folder / "parts")
+    (folder / "plan.json").unlink()
+    words = {"planner": "none"} if off == "planner" else {}
+    with coexec.InferenceSession(folder, **words) as session:
+        assert session.run(["y"], {"x": X})[0].shape == (1, 48)
+    (folder / "model" / "w.bin").unlink()
+    with pytest.raises(StoreError, match=r"'model/w.bin': No such file"):
+        coexec.InferenceSession(folder, **words)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()]
+)
+@pytest.mark.parametrize("has_earlier", [True, False])
+def test_an_earlier_export_stays_until_the_new_one_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_earlier: bool, error: BaseException
+) -> None:
+    target, replace = tmp_path / "e", os.replace
+    if has_earlier:
+        target.mkdir()
+
+    def interrupted(source: Path, place: Path) -> None:
+        if source.name == "new":
+            raise error
+        replace(source, place)
+
+    monkeypatch.setattr(exporting.os, "replace", interrupted)
+    kind = UsageError if isinstance(error, OSError) else KeyboardInterrupt
+    with (
+        pytest.raises(kind, match="No space left" if kind is UsageError else None),
+        exporting._draft_beside(target),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == ([target] if has_earlier else [])
+
+
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()]
 )
@@ -310,11 +359,13 @@ def test_what_a_killed_process_has_left_is_removed(
     model: Path, settings: Settings, tmp_path: Path
 ) -> None:
     left, other = tmp_path / f"{exporting._DRAFT}0123", tmp_path / f"{exporting._DRAFT}4567"
-    left.mkdir()
-    os.utime(left, (0, 0))
+    earlier = tmp_path / f"{exporting._DRAFT}0123{exporting._EARLIER}"  # it may be wanted back
+    for folder in (left, earlier):
+        folder.mkdir()
+        os.utime(folder, (0, 0))
     other.mkdir()  # of another process, which is at work
     export(model, tmp_path / "e", settings)
-    assert other.is_dir() and not left.exists()
+    assert other.is_dir() and earlier.is_dir() and not left.exists()
 
 
 def test_a_plan_that_computes_something_else_is_not_exported(

@@ -1,5 +1,6 @@
 """`coexec serve` from outside: what it prints, answers, refuses, and how it ends."""
 
+import errno
 import http.client
 import importlib.util
 import json
@@ -118,6 +119,18 @@ def test_a_port_in_use_is_one_line(model: Path, capsys: pytest.CaptureFixture[st
     err = capsys.readouterr().err
     assert err.startswith(f"coexec: cannot listen at port {port} of '127.0.0.1': Address already")
     assert err.endswith("port 0 is any free one\n") and err.count("\n") == 1
+
+
+def test_a_port_of_the_administrator_is_one_line(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket, "create_server", refused)
+    assert main(["serve", str(model), "--port", "80"]) == 2
+    err = capsys.readouterr().err
+    assert "Permission denied" in err and "above 1023" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,9 @@ class OptimizeResult:
     doubt: str | None
     """Open questions, with which the next call goes on; null: none."""
     unfinished: str | None
-    """The step in which the time was over; null: none."""
+    """The step in which the time was over or the process crashed; null: none."""
+    crash: str | None
+    """How the process crashed; null: it did not."""
     peak_bytes: int | None
     """Largest memory of the process that chose and raced; null: not known."""
     plan: str | None
@@ -87,6 +89,7 @@ def command(
         requests=None if plan is None else plan.requests,
         devices=None if plan is None else plan.devices,
         others=max(verdict.others, 0.0 if decision is None else decision.others),
+        crash=verdict.crash,
         peak_bytes=verdict.peak_bytes,
         plan=None if kept is None else str(file),
         **{name: getattr(verdict, name) for name in same},

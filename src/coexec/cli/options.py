@@ -227,18 +227,24 @@ def device_names(text: str) -> list[str]:
     raise UsageError("--devices is empty; name at least one, for example cpu:0")
 
 
-def _pairs(flag: str, form: str, value_of: Callable[[str], Any]) -> Callable[[Sequence[str]], Any]:
-    """A parser of texts with a name and, behind the last "=", a value.
+def _pairs(
+    flag: str,
+    form: str,
+    value_of: Callable[[str], Any],
+    split: Callable[[str, str], tuple[str, str, str]] = str.rpartition,
+) -> Callable[[Sequence[str]], Any]:
+    """A parser of texts with a name, "=" and a value.
 
     Args:
         form: the form of a text, for the error.
         value_of: the value; raises ValueError for a text without a meaning.
+        split: at the last "=", which names of a model may have, too, or at the first one.
     """
 
     def parse(texts: Sequence[str]) -> dict[str, Any]:
         values = {}
         for text in texts:
-            name, equals, value = text.rpartition("=")
+            name, equals, value = split(text, "=")
             try:
                 if not (name and equals):
                     raise ValueError
@@ -275,22 +281,30 @@ def _sizes(text: str) -> tuple[int, ...] | int:
 
 def _value(text: str) -> Any:
     """ "1,2" is a list of numbers."""
-    items = [_literal(item.strip()) for item in text.split(",") if item.strip()]
+    items = [_number(item.strip()) for item in text.split(",") if item.strip()]
     if not items:
         raise ValueError
     return items if "," in text else items[0]
 
 
-def _literal(text: str) -> Any:
-    """A number, a truth value and the like, or else the text itself."""
+def _number(text: str) -> Any:
+    """A whole number, a float, a truth value, or the text itself."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    for parse in (ast.literal_eval, float):
+    for kind in (int, float):
         try:
-            return parse(text)
-        except (ValueError, SyntaxError, TypeError):
+            return kind(text)
+        except ValueError:
             continue
     return text
+
+
+def _literal(text: str) -> Any:
+    """A literal of Python, or else as `_number`."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError):
+        return _number(text)
 
 
 _PARSERS: Mapping[str, Callable[[Any], Any]] = {
@@ -299,7 +313,7 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "examples": _examples,
     "pins": _pairs("--pin", "NAME=VALUE", str),
     "plan": _plan,
-    "planner_options": _pairs("--option", "NAME=VALUE", _literal),
+    "planner_options": _pairs("--option", "NAME=VALUE", _literal, str.partition),
     "shapes": _pairs(
         "--shape", "INPUT=1,3,224,224, or NAME=1 for a dimension of that name", _sizes
     ),

@@ -12,7 +12,7 @@ from coexec.cache import write_whole
 from coexec.codec import encode, without_nan
 from coexec.errors import StoreError, UsageError
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the documents: it changes when a field is removed or changes its meaning."""
 
 

@@ -50,11 +50,10 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The manifest of an export, whose files are there with their sizes.
+        """The manifest of an export. `check_files` checks the files that it names.
 
         Raises:
-            StoreError: it is missing, damaged or of another format, or a file is missing or has
-                another size.
+            StoreError: it is missing, damaged or of another format.
         """
         try:
             with (folder / MANIFEST).open("rb") as file:
@@ -71,27 +70,32 @@ class Manifest:
             raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise damaged(folder, MANIFEST, f"{type(error).__name__}: {error}") from None
-        for name, size_bytes in manifest.files.items():
-            _check_file(folder, name, size_bytes)
+        for name in manifest.files:
+            if not is_below(name):
+                raise damaged(folder, name, "it is no path below the folder")
         for name in (manifest.model, PLAN):
             if name not in manifest.files:
                 raise damaged(folder, name, "it is none of the files in the manifest")
         return manifest
 
+    def check_files(self, folder: Path, beginning: str = "") -> None:
+        """Check that the files are there with their sizes.
 
-def _check_file(folder: Path, name: str, size_bytes: int) -> None:
-    """
-    Raises:
-        StoreError: it lies outside of the folder, is missing, or has another size.
-    """
-    if not is_below(name):
-        raise damaged(folder, name, "it is no path below the folder")
-    try:
-        size = (folder / name).stat().st_size
-    except OSError as error:
-        raise damaged(folder, name, error.strerror or str(error)) from None
-    if size != size_bytes:
-        raise damaged(folder, name, f"it has {size} bytes, and the manifest says {size_bytes}")
+        Args:
+            beginning: of the paths of the files that are checked.
+
+        Raises:
+            StoreError: a file is missing or has another size.
+        """
+        for name, wanted in self.files.items():
+            if not name.startswith(beginning):
+                continue
+            try:
+                size = (folder / name).stat().st_size
+            except OSError as error:
+                raise damaged(folder, name, error.strerror or str(error)) from None
+            if size != wanted:
+                raise damaged(folder, name, f"it has {size} bytes, and the manifest says {wanted}")
 
 
 def damaged(folder: Path, name: str, why: str) -> StoreError:

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from coexec.cache import Cache, warn_once
 from coexec.cache.parts import EXPORTS, keep_newest, place_parts
 from coexec.engines.registry import describe
-from coexec.errors import DegradedWarning, DeviceError, StoreError, UsageError
+from coexec.errors import DegradedWarning, DeviceError, ForkedError, StoreError, UsageError
 from coexec.exports import MANIFEST, is_export
 from coexec.exports.manifest import AGAIN, PARTS, PLAN, Manifest, content_digest, machine_facts
 from coexec.keys import digest
@@ -42,12 +43,14 @@ def resolve_export(source: Any, settings: Settings) -> tuple[Any, Settings]:
 
     Raises:
         StoreError: the export is damaged.
+        DeviceError: this machine lacks a device of its plan.
         UsageError: a setting is given that the export fixes.
     """
     if not is_export(source):
         return source, settings
     folder = Path(os.path.realpath(source))
     manifest = Manifest.read(folder)
+    manifest.check_files(folder)
     model = folder / manifest.model
     _refuse_beside(folder, model, settings)
     whole = opened_cache(settings.cache)
@@ -69,13 +72,15 @@ def resolve_export(source: Any, settings: Settings) -> tuple[Any, Settings]:
 
 
 def model_of(folder: Any) -> str:
-    """The path of the model of an export.
+    """The path of the model of an export. The plan and the compiled parts may be missing.
 
     Raises:
-        StoreError: the export is damaged.
+        StoreError: the manifest, or a file beside the model, is damaged.
     """
     real = Path(os.path.realpath(folder))
-    return str(real / Manifest.read(real).model)
+    manifest = Manifest.read(real)
+    manifest.check_files(real, manifest.model.rpartition("/")[0])
+    return str(real / manifest.model)
 
 
 def _refuse_beside(folder: Path, model: Path, settings: Settings) -> None:
@@ -90,25 +95,40 @@ def _refuse_beside(folder: Path, model: Path, settings: Settings) -> None:
 
 
 def _warn_unlike(folder: Path, model: Path, manifest: Manifest, plan: PlanFile) -> None:
-    """Warn if this machine differs from the one on which the export was made."""
+    """Warn if this machine differs from the one on which the export was made.
+
+    Raises:
+        DeviceError: this machine lacks a device of the plan.
+    """
+    remedy = f"coexec export {model} NEW_FOLDER exports the model for this machine"
     try:
         devices = [describe(name, manifest.engine_options) for name in plan.plan.requests]
-    except DeviceError:  # the start of the plan raises it again
+    except ForkedError:  # the start of the plan raises it again
         return
-    here = machine_facts(devices)
-    unlike = [
-        f"{fact} {value or 'unknown'}, here {here.get(fact) or 'unknown'}"
-        for fact, value in manifest.machine.items()
-        if value != here.get(fact)
-    ]
-    if unlike:
+    except DeviceError as error:
+        here = machine_facts(())
+        unlike = _unlike({fact: manifest.machine.get(fact, "") for fact in here}, here)
+        differs = f" It was made on another machine: {unlike}." if unlike else ""
+        raise DeviceError(
+            f"the export {str(folder)!r} computes on {', '.join(plan.plan.requests)}: {error}."
+            f"{differs} {remedy}"
+        ) from None
+    if unlike := _unlike(manifest.machine, machine_facts(devices)):
         warnings.warn(
-            f"the export {str(folder)!r} was made on another machine: {'; '.join(unlike)}. What "
-            f"does not fit this machine is compiled anew. Another plan may be faster here: coexec "
-            f"export {model} NEW_FOLDER exports the model for this machine",
+            f"the export {str(folder)!r} was made on another machine: {unlike}. What does not fit "
+            f"this machine is compiled anew. Another plan may be faster here: {remedy}",
             DegradedWarning,
             stacklevel=5,
         )
+
+
+def _unlike(there: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """The facts of the export's machine that differ here, with both values."""
+    return "; ".join(
+        f"{fact} {value or 'unknown'}, here {here.get(fact) or 'unknown'}"
+        for fact, value in there.items()
+        if value != here.get(fact)
+    )
 
 
 def _take_parts(folder: Path, manifest: Manifest, root: Path, whole: Cache) -> None:

@@ -35,8 +35,8 @@ def listen(host: str, port: int) -> socket.socket:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise UsageError(
             f"cannot listen at port {port} of {host!r}: {reason}; choose others with --host and "
-            f"--port: 127.0.0.1 answers this machine alone, 0.0.0.0 others, too, and port 0 is any "
-            f"free one"
+            f"--port: 127.0.0.1 answers this machine alone, 0.0.0.0 others, too, a port above "
+            f"1023 is open to every user, and port 0 is any free one"
         ) from None
     # Connections inherit this option. asyncio sets it only for a socket that names its protocol.
     # Without it, the body of a short answer waits 40 ms until the client confirms the header.

@@ -35,6 +35,8 @@ _MODEL = "model"
 """Folder of the model and its weights in an export."""
 _DRAFT = ".coexec-export-"
 """Beginning of the hidden folder beside an export that is being written."""
+_EARLIER = "-earlier"
+"""End of the name that an earlier export has until the new one is in its place."""
 _ABANDONED_S = 86400.0
 """Age at which such a folder is of a process that was killed."""
 
@@ -140,20 +142,24 @@ def _draft_beside(target: Path) -> Iterator[Path]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         for abandoned in target.parent.glob(f"{_DRAFT}*"):
+            if abandoned.name.endswith(_EARLIER):
+                continue  # a process was killed before it had replaced this export
             if time.time() - abandoned.stat().st_mtime > _ABANDONED_S:
                 shutil.rmtree(abandoned, ignore_errors=True)
         with TemporaryDirectory(prefix=_DRAFT, dir=target.parent) as hidden:
-            draft, old = Path(hidden, "new"), Path(hidden, "old")
+            draft, old = Path(hidden, "new"), Path(hidden + _EARLIER)
             draft.mkdir()
             yield draft
             check_target(target)
-            with suppress(FileNotFoundError):
-                os.replace(target, old)
             try:
+                with suppress(FileNotFoundError):
+                    os.replace(target, old)
                 os.replace(draft, target)
-            except OSError:
-                os.replace(old, target)
-                raise
+            finally:
+                if old.exists() and not target.exists():
+                    os.replace(old, target)
+            with suppress(FileNotFoundError):
+                os.replace(old, Path(hidden, "old"))  # which is removed with the draft
     except CoexecError:  # some of these are subclasses of OSError, too
         raise
     except OSError as error:

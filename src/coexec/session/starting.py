@@ -55,7 +55,13 @@ def model_and_settings(
         from coexec.exports.opening import model_of, resolve_export
 
         if unplanned is None:
-            return *resolve_export(source, replace(settings, values=values)), None
+            try:
+                return *resolve_export(source, replace(settings, values=values)), None
+            except DeviceError as error:
+                if settings.strict:
+                    raise
+                unplanned = str(error)
+                warn_without_plan(unplanned)
         source = model_of(source)
     if not values:
         return source, settings, unplanned
