@@ -91,7 +91,7 @@ def test_it_is_used_like_ours(install: Install, tmp_path: Path) -> None:
         assert session.degraded is None and session.devices == (CPU,)
     np.testing.assert_allclose(found[0], found[2], rtol=1e-5, atol=1e-5)
     with pytest.raises(InfeasibleError, match=r"slow does not run .*: there is no Conv here"):
-        coexec.InferenceSession(branches(), devices=[f"{CPU}/slow"], **words)
+        coexec.InferenceSession(branches(), devices=[f"{CPU}/slow"], strict=True, **words)
 
 
 def test_it_is_tried_once_for_all_cores(install: Install, tmp_path: Path) -> None:

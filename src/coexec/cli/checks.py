@@ -42,16 +42,6 @@ class OutputCheck:
     error: CheckError | None = None
     """The outputs differ by more than rounding, or these inputs do not decide."""
 
-    def require_right(self) -> str:
-        """The verdict.
-
-        Raises:
-            CheckError: the outputs differ, or these inputs do not decide.
-        """
-        if self.error is not None:
-            raise self.error
-        return self.verdict
-
 
 def check_outputs(
     work: PlanningContext, feeds: Mapping[str, Any], outputs: Mapping[str, Array]

@@ -12,7 +12,7 @@ from coexec.graph.graph import Graph
 from coexec.model.difference import HALF_TOLERANCE, TOLERANCE, is_narrow, worst_difference
 from coexec.model.nondeterministic import random_nodes
 from coexec.model.reference_session import plain_session
-from coexec.model.shapes import corrected_run
+from coexec.model.shapes import UncorrectedError, corrected_run
 from coexec.model.values import run_session
 from coexec.ort import OrtSession
 
@@ -74,12 +74,12 @@ def is_reshaped(model: ir.Model, graph: Graph, candidates: Iterable[Mapping[str,
     return whether any was wrong.
 
     Raises:
-        ModelError: a shape is wrong, and cannot be corrected.
+        UncorrectedError: a shape is wrong, and cannot be corrected.
     """
     for inputs in candidates:
         try:
             return corrected_run(model, graph, inputs)[1]
-        except (ModelError, MemoryError):
+        except (UncorrectedError, MemoryError):
             raise
         except Exception:  # the next inputs may suit the model
             continue

@@ -100,6 +100,10 @@ def _options(key: str, entry: str) -> ort.SessionOptions:
     return options
 
 
+class UncorrectedError(ModelError):
+    """ONNX Runtime infers a wrong shape, and no run corrects it."""
+
+
 def corrected_run(
     model: ir.Model, graph: Graph, feeds: Mapping[str, Any]
 ) -> tuple[dict[str, Any], bool]:
@@ -113,7 +117,7 @@ def corrected_run(
         The outputs by name; and whether shapes were wrong, so that the graph has to be made again.
 
     Raises:
-        ModelError: a shape is wrong, and cannot be corrected.
+        UncorrectedError: a shape is wrong, and cannot be corrected.
         Exception: any error of ONNX Runtime, for example since the inputs do not suit the model.
     """
     values = {v.name: v for node in model.graph for v in node.outputs if v.name}
@@ -124,7 +128,7 @@ def corrected_run(
     try:
         compute_shapes(model, feeds)
     except Exception as error:
-        raise ModelError(
+        raise UncorrectedError(
             f"ONNX Runtime infers a wrong shape, and the run that would correct it failed "
             f"({first_line(error)})"
         ) from error

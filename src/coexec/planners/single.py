@@ -28,19 +28,23 @@ def solve(problem: Problem, *, device: str | None = None) -> Solution:
     ]
     if not candidates:
         raise DeviceError(f"the system has no device {device!r}, only {', '.join(system.names)}")
+
+    def name(number: int) -> str:
+        place = system.places[number]
+        return str(place) if problem.shares_processors else place.device
+
     refused = {number: _refused(problem, number) for number in candidates}
     able = [number for number in candidates if refused[number] is None]
     if not able:
         reasons = "; ".join(
-            f"{system.places[number]} does not run {task}" for number, task in refused.items()
+            f"{name(number)} does not run {task}" for number, task in refused.items()
         )
         raise InfeasibleError(
             f"no single device runs all of {problem.graph.name!r}: {reasons}; use a planner that "
             f"combines devices, such as hope_greedy"
         )
     best = min(able, key=lambda number: alone_s(problem, number))
-    name = str(system.places[best]) if problem.shares_processors else system.devices[best].name
-    return Solution([best] * len(problem.tasks), problem.tasks, options={"device": name})
+    return Solution([best] * len(problem.tasks), problem.tasks, options={"device": name(best)})
 
 
 def _refused(problem: Problem, device: int) -> str | None:

@@ -20,10 +20,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -431,16 +432,17 @@ def _run(
 ) -> "tuple[subprocess.Popen[bytes], str]":
     """Run `ray start` until it reports the start. Returns its process, and the address that a head
     names for further nodes. Whatever prevents the start, no process of it is left."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=_node_environment(),
-        )
+    process = None
     try:
+        with log.open("wb") as output, _interrupts_later():
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=_node_environment(),
+            )
         begun(process)
         end_s = time.monotonic() + _START_S
         while "To terminate the Ray runtime" not in (text := log.read_text(errors="replace")):
@@ -457,9 +459,30 @@ def _run(
                 f"that coexec needs: {install('cluster')}"
             )
     except BaseException:
-        _end_group(process)
+        if process is not None:
+            _end_group(process)
         raise
     return process, found[1] if found else ""
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Signals to end this process count after the block: a process that it starts is known then."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 def _check_free(host: str | None, port: int) -> None:
