@@ -89,7 +89,7 @@ class ExecutionError(CoexecError, RuntimeError):
     """A device failed while it ran a segment."""
 
     facts: Mapping[str, Any] = {}
-    """What is known nevertheless, for programs."""
+    """The facts that are known nevertheless, for programs."""
 
 
 class BusyError(ExecutionError):

@@ -128,7 +128,7 @@ def _prefix() -> str:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the drafts in ``folder`` that nobody uses; nothing if it cannot be read."""
+    """Remove the drafts in ``folder`` that no process uses; nothing if it cannot be read."""
     with suppress(OSError):
         for item in list(os.scandir(folder)):
             if _DRAFT.fullmatch(f"{folder.name}/{item.name}"):
@@ -152,7 +152,7 @@ def _remove_unused(draft: Path) -> None:
 
 
 def _is_free(handle: int, unknown: bool) -> bool:
-    """Whether nobody else has locked a file; ``unknown`` on a disk without locks."""
+    """Whether no other process has locked a file; ``unknown`` on a disk without locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -258,7 +258,7 @@ class Disk:
         self.root = root
         self.drafts = root / DRAFTS
         self.added_bytes = 0
-        """Bytes that were written into the cache folder since somebody set this to 0."""
+        """Bytes that were written into the cache folder since this was set to 0."""
         sweep(self.drafts)
 
     @property

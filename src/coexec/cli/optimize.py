@@ -26,8 +26,8 @@ class OptimizeResult:
     is_faster: bool
     """Whether the plan is clearly faster than ONNX Runtime's own session."""
     ratio: float | None
-    """ONNX Runtime's time over the plan's, or over that of the fastest other candidate if no plan
-    is kept; null: none ran."""
+    """ONNX Runtime's time over the plan's, or over the time of the fastest other candidate
+    if no plan is kept; null: none ran."""
     onnx_runtime_s: float | None
     """Median seconds of a request, in the same rounds."""
     plan_s: float | None

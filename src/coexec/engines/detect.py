@@ -70,7 +70,7 @@ def clusters(root: Path = _SYSTEM, cores: Iterable[int] | None = None) -> tuple[
 
 
 def capacity(cores: Iterable[int], root: Path = _SYSTEM) -> float:
-    """The least speed of these cores over that of the machine's fastest core, as an ARM kernel
+    """The least speed of these cores over the speed of the machine's fastest core, as an ARM kernel
     reports it; 1 if it reports none."""
     reported = (float(_read(root / f"cpu{core}/cpu_capacity") or _FASTEST) for core in cores)
     return min(reported) / _FASTEST

@@ -53,7 +53,7 @@ def failure(attempt: str, *arguments: object, facts: Mapping[str, object], **env
 
     Args:
         attempt: the function that computes, as "module:function"; it returns the failure or "".
-        arguments: what it is called with.
+        arguments: its arguments.
         facts: the facts on which the verdict depends, in types that JSON has.
         env: further environment variables of the trial.
     """

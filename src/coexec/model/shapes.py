@@ -25,7 +25,7 @@ _MISINFERRED = "coexec.misinferred"
 """Key in the metadata of models for which ONNX Runtime infers another shape than it computes."""
 _SHAPE = "coexec.shape:"
 _SHAPE_VERSION = 21
-"""Of the standard operators, for models that have none."""
+"""Version of the standard operators for models that have none."""
 _BY_INFERENCE = "ConstantFolding;ShapeInputMerge"
 """ONNX Runtime's optimizers that replace Shape operators by what it infers."""
 

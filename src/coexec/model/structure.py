@@ -283,7 +283,7 @@ class _Check:
     def _made(
         self, nodes: "Sequence[onnx.NodeProto]", input_names: Container[str]
     ) -> Mapping[str, int]:
-        """For each value, the index of the node that computes it."""
+        """The index of the node that computes each value."""
         makers: dict[str, int] = {}
         for index, node in enumerate(nodes):
             for name in node.output:

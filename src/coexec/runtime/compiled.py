@@ -60,7 +60,7 @@ class _StoredPlan:
     plan: CompiledPlan
     """Without the arrays of its constants and weights."""
     weights: tuple[Mapping[str, tuple[str, tuple[int, ...]]], ...]
-    """For each module, the types and shapes of its weights, by name."""
+    """The types and shapes of the weights of each module, by name."""
     extra: dict[str, Any]
     format: Literal[10] = 10
 

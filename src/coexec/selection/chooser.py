@@ -178,7 +178,7 @@ class Chooser:
         settled.
 
         Args:
-            seconds: time limit of the pass; by default that of the rules.
+            seconds: time limit of the pass; by default the limit of the rules.
             alone: try only single devices, which need no profile. The others are untried then.
 
         Raises:
@@ -328,8 +328,9 @@ class Chooser:
     def _profile_all_cores(self) -> None:
         """Measure the tasks on all cores as one device, if expectations decide what is profiled.
 
-        The profile of the first clusters is then that of a second number of cores. One number does
-        not say what a task gains from threads, and all cores are in every comparison.
+        The profile of the first clusters is then the profile of a second number of cores.
+        One number does not say how much a task gains from threads, and all cores are in every
+        comparison.
         """
         if self._forecasts is None or self._objective.mode != "latency":
             return

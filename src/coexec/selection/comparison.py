@@ -325,8 +325,8 @@ def _compare(work: PlanningContext, runner: Runner, reference: ReferenceAnswers)
 
 
 class Judgement(NamedTuple):
-    """What the differences of a plan's outputs from ONNX Runtime's mean. They are rounding if both
-    texts are empty."""
+    """The meaning of the differences of a plan's outputs from ONNX Runtime's. They are rounding
+    if both texts are empty."""
 
     differs: str = ""
     """The first output that differs by more than ONNX Runtime's own rounding explains, and how."""

@@ -33,8 +33,8 @@ Key = tuple[tuple[str, ...], str]
 
 
 def share_of(rounds_s: Rounds) -> float | None:
-    """Time of a plan over that of the reference, None without rounds: the ratio of the medians, or
-    the median of the ratios by round if that is larger.
+    """Time of a plan over the time of the reference, None without rounds: the ratio of the medians,
+    or the median of the ratios by round if that is larger.
 
     A disturbance that lasts a round changes the first of them, one that lasts a part of a round the
     second.
@@ -206,7 +206,7 @@ class Decision:
 
     @property
     def doubt(self) -> str | None:
-        """What a further pass may change; None if nothing may win that is not settled."""
+        """The rows that a further pass may change; None if nothing may win that is not settled."""
         texts = [f"{c}: {c.reason}" for c in self.candidates if c.status == "in doubt"]
         if names := list(dict.fromkeys("+".join(c.devices) for c in self.untried)):
             texts.append(f"there was no time to try {', '.join(names)}")

@@ -1,12 +1,13 @@
 """The only model of time: when a launch may start, and which processors are busy until when.
 
 The simulator, the list schedulers and the searches drive the same `Clock`; only their launches
-differ. Everything is an index; that of a device is a *place*. A *node* is something that ends at a
-known time: a task, or a segment of one request. A *launch* starts one or several nodes as a unit.
+differ. Everything is an index; the index of a device is a *place*. A *node* is something that ends
+at a known time: a task, or a segment of one request. A *launch* starts one or several nodes as a
+unit.
 The rules:
 
 * Devices that share a processor share its one thread. A processor is free when the last launch on
-  any of its devices has ended and all copies that they make themselves are done.
+  any of its devices has ended and all copies that they make are done.
 * A launch starts after the nodes that it needs have ended. If one of them ran on another place, the
   sync latency of the link comes on top. Neither processor is busy during that latency.
 * Then the device copies, one after the other, the tensors that arrive over links that keep the

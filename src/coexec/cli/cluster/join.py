@@ -36,4 +36,4 @@ def command(
         print_json({"name": name, "address": address})
         return
     out.print(f"machine {name} has joined the cluster at {address}")
-    out.print("end        ray stop, which ends all that runs by Ray on this machine")
+    out.print("end        ray stop, which ends everything that runs by Ray on this machine")

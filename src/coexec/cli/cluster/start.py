@@ -48,4 +48,4 @@ def command(
     out.print(f"machine {name} is the head of a cluster at {address}")
     out.print(f"token      {file or 'of RAY_AUTH_TOKEN'}; copy it to the other machines")
     out.print(f"join       coexec cluster join {address} --token-file TOKEN")
-    out.print("end        ray stop, which ends all that runs by Ray on this machine")
+    out.print("end        ray stop, which ends everything that runs by Ray on this machine")

@@ -1,4 +1,4 @@
-"""Carries out on machines what `supervision` decides, and tells it what happens.
+"""Carries out on machines what `supervision` decides, and reports events to it.
 
 One event loop runs in a thread of its own. The door admits frames; machines send intermediate
 results directly to each other. The conductor receives answers and reports of failures.

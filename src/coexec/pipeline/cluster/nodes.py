@@ -4,7 +4,7 @@ checks.
 Ray makes the token (`ray get-auth-token`), starts and supervises its processes (`ray start`), knows
 the nodes of a cluster, and ends what runs on a machine (`ray stop`).
 
-Security, by Ray's documentation: anyone who has the token can run any program on all machines of
+Security, by Ray's documentation: with the token one can run any program on all machines of
 the cluster. The token is sent unencrypted, and Ray listens on all addresses of a machine. See
 https://docs.ray.io/en/latest/ray-security/token-auth.html.
 """

@@ -27,7 +27,7 @@ def tried_cuts(
 
     All cuts if there are few. Otherwise hill climbing from a few cuts: the device that ends last
     gives a step to the device that ends first, as long as the score of the state after the task
-    falls. Each score is less than the one before, so a climb ends.
+    falls. Each score is less than the score before it, so a climb ends.
     """
     devices = len(sharing.problem.devices)
     if math.comb(sharing.steps + devices - 1, devices - 1) <= _LISTED:
