@@ -12,15 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coexec.errors import InputError, UsageError, first_line, nearest
 from coexec.settings import check_path
 
 if TYPE_CHECKING:
     from coexec.graph.graph import Tensor
-
-_Array = npt.NDArray[Any]
 
 
 def check_keywords(

@@ -57,9 +57,8 @@ from coexec.selection.user_model import UserModel, opened_cache
 from coexec.settings import AUTO, Settings
 from coexec.units import format_seconds
 
-if (
-    TYPE_CHECKING
-):  # ONNX Runtime answers first: the modules that make and start plans are imported later
+# ONNX Runtime answers first: the modules that make and start plans are imported later.
+if TYPE_CHECKING:
     from coexec.selection.comparison import ReferenceAnswers
     from coexec.selection.prepare import PlanMaker
     from coexec.selection.prepared import Prepared

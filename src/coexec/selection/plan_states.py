@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from coexec.runtime.runner import Runner
 from coexec.selection.decision import Decision
 
-if (
-    TYPE_CHECKING
-):  # ONNX Runtime answers first: the modules that make and start plans are imported later
+# ONNX Runtime answers first: the modules that make and start plans are imported later.
+if TYPE_CHECKING:
     from coexec.selection.prepared import Prepared
 
 Task = Literal["look", "look, then plan", "plan", "load", "plan again", "load again"]
