@@ -12,9 +12,11 @@ OPERATORS = ("Conv", "Relu", "Compress", "BitShift", "BatchNormalization", "Adam
 def compared(cache: Cache, only: tuple[str, ...] | None) -> None:
     engines = engines_here()
     assert "onnxruntime" in engines
-    cells = {name: dict(zip(ENGINES, row, strict=True))
-             for name, *row in page_rows(PAGE.read_text(encoding="utf-8")) if len(row) == 3 and
-             name not in ENGINES}  # fmt: skip
+    cells = {
+        name: dict(zip(ENGINES, row, strict=True))
+        for name, *row in page_rows(PAGE.read_text(encoding="utf-8"))
+        if name not in ENGINES
+    }
     found = rows(engines, cache, only)
     assert found.keys() == (cells.keys() if only is None else set(only))
     differences = {

@@ -38,9 +38,9 @@ code.
 * "12": the engine takes all twelve tests of this operator. "5 of 12": it takes five of them, and
   the most frequent reason for the others follows. A test counts if the engine takes it with all
   inputs fed, or with all inputs but the first stored in the model, as weights are.
-* ONNX Runtime computes the tasks that another engine of a device does not take, in
-  the suite and in plans. A model that ONNX Runtime itself refuses is not loaded; its reason
-  is then in every column.
+* ONNX Runtime computes the tasks that another engine does not take: in the suite, and in plans that
+  have a device with ONNX Runtime. A model that ONNX Runtime itself refuses is not loaded; its
+  reason is then in every column.
 * Tests of a single operator count. An operator without such a test has no row.
 * The engine opencl is PoCL's here. GPUs with arithmetic of 16 bits may take more.
 

@@ -59,8 +59,10 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 
 
 def _kernel(kind: str) -> Kernel:
-    dropout, others = "training; a mask that is read", "alignment of axes other than numpy's"
-    refuses = dropout if kind == "Dropout" else others
+    refuses = {
+        "Dropout": "training; a mask that is read",
+        "Shrink": "float64: ONNX Runtime computes it in float32",
+    }.get(kind, "alignment of axes other than numpy's")
     types = FLOATS if kind in FLOAT_ONLY else ALL
     joins: Literal["scalars", "vectors"] = "vectors" if kind in VECTOR_SAFE else "scalars"
     return Kernel(launches, types, why_not, refuses, takes_epilogue=True, joins=joins)
