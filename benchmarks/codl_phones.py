@@ -25,6 +25,7 @@ from codl_tables import (
     perfect,
     ratios,
 )
+from common import energy_of
 from hope_phones import Plans
 from hope_tables import Row, Tables, graph_of, head, tried
 
@@ -33,7 +34,6 @@ from coexec.plan.derive import derive
 from coexec.planners import PLANNERS
 from coexec.planners.methods.splitting.shares import STEPS
 from coexec.research.platforms import Platform, load
-from coexec.timing.energy import energy_j
 from coexec.timing.simulate import simulate
 
 BLOCK = 4
@@ -90,7 +90,7 @@ def _run(plans: Plans, planner: str, graph: Graph, phone: Platform, **options: A
         "simulated_s": trace.makespan_s,
         "planning_s": took_s,
         "status": plan.provenance.status,
-        "energy_j": energy_j(trace, phone.system),
+        "energy_j": energy_of(trace, phone.system),
         "moved_bytes": moved_bytes(schedule),
         "held_bytes": held_bytes(schedule),
         "sharing_s": sharing_s(schedule, phone.cost, phone.system),

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,16 +14,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from coexec.engines.detect import usable_cores
+from coexec.hardware.hardware import System
 from coexec.profiling.processors import STOLEN
 from coexec.research.zoo import MODELS as ZOO
 from coexec.selection.decision import Requests
 from coexec.selection.race import PACING, REQUESTS, Outcome, race
+from coexec.timing.energy import device_energy_j
+from coexec.timing.trace import Trace
 
 __all__ = [
     "a_count",
     "a_model",
     "arguments",
     "by_figure",
+    "energy_of",
     "in_turns",
     "show",
     "some_of",
@@ -46,6 +51,12 @@ def arguments(about: str, models: Sequence[str], rounds: int = 30) -> argparse.N
     parser.add_argument("--fresh", action="store_true", help="profile and plan anew")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     return parser.parse_args()
+
+
+def energy_of(trace: Trace, system: System) -> float | None:
+    """Joules of all devices together; None if the watts of a device are unknown."""
+    joules = device_energy_j(trace, system)
+    return None if joules is None else math.fsum(joules.values())
 
 
 def source(name: str) -> str:

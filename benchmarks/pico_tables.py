@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from common import energy_of
 from pico_clusters import Cluster, alike, branched, cluster, of_zoo
 
 from coexec.errors import CoexecError
@@ -20,7 +21,6 @@ from coexec.pipeline.planners.methods.pieces import chain_of_blocks
 from coexec.pipeline.planners.methods.pipeline import fine_pieces
 from coexec.pipeline.planners.methods.problem import PipelineProblem
 from coexec.pipeline.simulate import PipelineRun, simulate_pipeline
-from coexec.timing.energy import energy_j
 
 __all__ = [
     "CASES",
@@ -198,7 +198,7 @@ def used(graph: Graph, plan: PipelinePlan, where: Cluster) -> Row:
     memory = machine_memory(graph, plan)
     busy = [loaded_run.utilisation(name) for name in names]
     memory_bytes = [memory[name].total_bytes if name in memory else 0 for name in names]
-    energy = energy_j(loaded_run.trace, where.system)
+    energy = energy_of(loaded_run.trace, where.system)
     frames = len(loaded_run.answered_s)
     return {
         "period, s": f"{loaded_run.period_s:.2f}",

@@ -1,6 +1,7 @@
 """Imports between modules: none in a circle, and none inside of a function without a reason."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -169,3 +170,34 @@ def test_no_default_path_imports_research() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
+
+
+def names_from(source: str) -> Iterator[tuple[str, str]]:
+    """The names that a program imports from modules: module and name."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+def is_there(module: str, name: str) -> bool:
+    """Whether a module has this name, or a package this module."""
+    if hasattr(importlib.import_module(module), name):
+        return True
+    try:
+        return bool(importlib.import_module(f"{module}.{name}"))
+    except ModuleNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", "docs", "native"])
+def test_programs_beside_the_package_import_what_is_there(folder: str) -> None:
+    """The type checker does not read them, and most of them run only when somebody measures."""
+    programs = sorted((ROOT / folder).rglob("*.py"))
+    assert programs
+    missing = [
+        f"{path.relative_to(ROOT)}: {module}.{name}"
+        for path in programs
+        for module, name in names_from(path.read_text())
+        if module.partition(".")[0] == "coexec" and not is_there(module, name)
+    ]
+    assert missing == []
