@@ -78,6 +78,21 @@ def test_one_machine_may_serve_two_stages() -> None:
     assert run.utilisation("A") == pytest.approx(1.0) and run.utilisation("B") == 0.0
 
 
+def test_a_machine_with_two_stages_computes_the_earliest_frame_first() -> None:
+    """Else all nine frames pass A's first stage before one leaves A, and B waits for them."""
+    graph = chain(4)
+    stages = tuple(
+        Stage((f"c{i}",), name, (Share(name, ((f"t{i + 1}", rows(0, 8)),)),))
+        for i, name in enumerate("AABB")
+    )
+    plan = PipelinePlan(graph.fingerprint, stages, Provenance("by hand"))
+    run = simulate_pipeline(plan, graph, *cluster((WORK, WORK), math.inf), frames=40, credits=9)
+    assert run.period_s == pytest.approx(2.0)
+    for machine in "AB":
+        spans = [span for span in run.trace.of("compute") if span.device == machine]
+        assert [span.request for span in spans] == [frame for frame in range(40) for _ in "xx"]
+
+
 @pytest.mark.parametrize("options", [{"frames": 0}, {"credits": 0}])
 def test_bad_numbers_are_refused(options: dict[str, object]) -> None:
     graph, plan = two_stages()

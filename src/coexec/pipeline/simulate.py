@@ -2,9 +2,12 @@
 
 The rules, besides those of `coexec.timing.clock`:
 
-* Each machine computes one share at a time, in the order in which shares can start. It receives and
-  sends at the same time: a message leaves in the background as soon as its data is ready, and
-  messages wait for the media of their link in that order. Cutting and stitching take no time.
+* Each machine computes one share at a time. Of those that are ready it takes one of the earliest
+  frame, as the machines of a cluster do (`cluster/machine.py`): in the order in which they became
+  ready, all frames inside would pass one stage before any passes the next one of the same machine.
+* It receives and sends at the same time: a message leaves in the background as soon as its data is
+  ready, and messages wait for the media of their link in that order. Cutting and stitching take no
+  time.
 * A frame is let in when fewer frames than there are credits are inside.
 """
 
@@ -112,6 +115,10 @@ def simulate_pipeline(
     return _PipelineClock(flow, cost, system, frames, min(limits, default=frames)).run()
 
 
+_READY, _LOOKS = 0, 1
+"""Kinds of events. At one time, all actions are ready before a machine chooses one."""
+
+
 class _PipelineClock:
     """`Clock` for the actions of a plan, frame after frame.
 
@@ -139,24 +146,32 @@ class _PipelineClock:
         # An action without predecessors has to wait until its frame is let in.
         self._waiting = [max(1, len(action.after)) for action in flow] * frames
         self._ready_s = [0.0] * (len(flow) * frames)
-        self._heap: list[tuple[float, int]] = []
+        self._heap: list[tuple[float, int, int]] = []
+        """Events by time: actions that are ready, and then machines that look for work."""
+        self._ready: list[list[int]] = [[] for _ in system.names]
+        """By machine, as heaps, its computations that are ready: those of the earliest frame come
+        first."""
         self._unanswered = [sum(not readers for readers in self._readers)] * frames
         self._let_in_s, self._answered_s = [0.0] * frames, [0.0] * frames
         self._spans: list[Span] = []
         self._sent: list[Sent] = []
 
     def run(self) -> PipelineRun:
-        """Run all frames; actions run in the order in which they can start."""
+        """Run all frames, event by event."""
         for frame in range(min(self._credits, self._frames)):
             self._let_in(frame, 0.0)
         while self._heap:
-            _, node = heapq.heappop(self._heap)
-            frame, index = divmod(node, len(self._flow))
-            end_s = self._happen(node, self._ready_s[node])
-            for reader in self._readers[index]:
-                self._free(node - index + reader, end_s)
-            if not self._readers[index]:
-                self._answer(frame, end_s)
+            at_s, kind, number = heapq.heappop(self._heap)
+            if kind == _LOOKS:
+                self._compute_next(number, at_s)
+                continue
+            what = self._flow[number % len(self._flow)].what
+            if isinstance(what, Message):
+                self._ended(number, self._sent_at(number, what, at_s))
+            else:
+                machine = self._machine[what.machine]
+                heapq.heappush(self._ready[machine], number)
+                heapq.heappush(self._heap, (at_s, _LOOKS, machine))
         spans = tuple(sorted(self._spans, key=lambda span: span.start_s))
         return PipelineRun(
             Trace(self._system.names, spans),
@@ -170,7 +185,7 @@ class _PipelineClock:
         self._ready_s[node] = max(self._ready_s[node], at_s)
         self._waiting[node] -= 1
         if self._waiting[node] == 0:
-            heapq.heappush(self._heap, (self._ready_s[node], node))
+            heapq.heappush(self._heap, (self._ready_s[node], _READY, node))
 
     def _let_in(self, frame: int, at_s: float) -> None:
         self._let_in_s[frame] = at_s
@@ -187,26 +202,39 @@ class _PipelineClock:
         if not self._unanswered[frame] and after < self._frames:
             self._let_in(after, self._answered_s[frame])
 
-    def _happen(self, node: int, ready_s: float) -> float:
-        """Run an action as early as possible from ``ready_s`` on, and return its end."""
+    def _compute_next(self, machine: int, at_s: float) -> None:
+        """Start the first computation that is ready on a machine, if the machine is free."""
+        place, ready = 2 * machine, self._ready[machine]
+        if not ready or self._clock.free_s[place] > at_s:
+            return
+        node = heapq.heappop(ready)
         frame, index = divmod(node, len(self._flow))
-        what, duration_s = self._flow[index].what, self._duration_s[index]
-        if isinstance(what, Computation):
-            place = 2 * self._machine[what.machine]
-            start_s = max(ready_s, self._clock.free_s[place])
-            end_s = self._clock.launch((node,), place, duration_s, not_before_s=ready_s)
-            name = f"stage {what.stage}"
-            self._spans.append(
-                Span(name, what.machine, start_s, end_s, segment=what.stage, request=frame)
-            )
-            return end_s
+        what = self._flow[index].what
+        end_s = self._clock.launch((node,), place, self._duration_s[index], not_before_s=at_s)
+        name, device = f"stage {what.stage}", self._system.names[machine]
+        self._spans.append(Span(name, device, at_s, end_s, segment=what.stage, request=frame))
+        heapq.heappush(self._heap, (end_s, _LOOKS, machine))
+        self._ended(node, end_s)
+
+    def _sent_at(self, node: int, what: Message, ready_s: float) -> float:
+        """Send a message as early as possible from ``ready_s`` on, and return when it has
+        arrived."""
+        frame, index = divmod(node, len(self._flow))
         source, target = (2 * self._machine[name] + 1 for name in (what.source, what.target))
         end_s = self._clock.launch((node,), source, 0.0, not_before_s=ready_s)
-        if duration_s:
+        if duration_s := self._duration_s[index]:
             self._clock.send(node, Move((node, 0), source, target, duration_s))
             end_s = self._clock.arrival_s.pop((node, 0))
         self._sent.append(Sent(what, frame, ready_s, end_s))
         return end_s
+
+    def _ended(self, node: int, end_s: float) -> None:
+        """Record that an action ends at ``end_s``."""
+        frame, index = divmod(node, len(self._flow))
+        for reader in self._readers[index]:
+            self._free(node - index + reader, end_s)
+        if not self._readers[index]:
+            self._answer(frame, end_s)
 
     def _seconds(self, action: Action, cost: CapacityCosts) -> float:
         what = action.what
