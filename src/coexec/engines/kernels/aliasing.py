@@ -2,8 +2,8 @@
 
 A Reshape in row-major layout changes nothing in memory, so its result uses the memory of its input.
 The outputs of Split and Slice stay in the memory of their input, and the inputs of Concat are
-computed in the memory of its output. Both are possible if the part is contiguous there and starts
-at a whole block of channels.
+computed in the memory of its output, which may be the beginning of a larger Concat's. All of these
+are possible if the part is contiguous there and starts at a whole block of channels.
 """
 
 import math
@@ -16,6 +16,8 @@ from coexec.engines.kernels.network import DeviceGraph
 from coexec.engines.kernels.slicing import AxisSlice, axis_slices
 from coexec.engines.kernels.transpose import permutation
 
+_VECTOR = 4
+"""Scalars in a vector of a GPU. Kernels read row-major tensors by vectors, which are aligned."""
 _VIEWS = frozenset(
     {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze", *BORDERS}
 )
@@ -53,6 +55,8 @@ class Aliases:
         if own.root in self._external or own.offset or own.root == target.root:
             return False
         if target.root in self._network.constants:
+            return False
+        if self._context.arch.family != "cpu" and (target.offset + offset) % _VECTOR:
             return False
         there = self._context.value(target.root)
         if there.ctype != self._context.value(own.root).ctype:
@@ -93,9 +97,12 @@ def alias(network: DeviceGraph, context: Context) -> tuple[Aliases, set[str]]:
         view = _parts if node.operator.op_type in ("Slice", "Split") else _view
         if not node.epilogue and view(node, aliases, context):
             done.add(node.output)
+    joined: list[Node] = []
     for node in reversed(network.nodes):  # a Concat before the Concats that it reads
         if node.operator.op_type == "Concat":
-            context.in_place[node.output] = _join(node, aliases, context)
+            begun = _begun(node, joined, aliases, context)
+            context.in_place[node.output] = begun or _join(node, aliases, context)
+            joined.append(node)
     return aliases, done
 
 
@@ -161,6 +168,25 @@ def _dense(value: Value) -> bool:
         return True
     n, c, h, w = value.shape
     return h * w == 1 and (n == 1 or c % value.block == 0)
+
+
+def _begun(
+    node: Node, joined: Iterable[Node], aliases: Aliases, context: Context
+) -> frozenset[int]:
+    """All inputs of a Concat, if it is the beginning of a later one, in whose memory they are
+    computed; else none. Dense networks join all results so far in front of each layer."""
+    op = node.operator
+    inputs = range(len(op.inputs))
+    for later in joined:
+        whole = later.operator
+        if (
+            whole.inputs[: len(inputs)] == op.inputs
+            and whole.int("axis", 1) == op.int("axis", 1)
+            and context.in_place[later.output].issuperset(inputs)
+            and aliases.move(node.output, later.output, 0)
+        ):
+            return frozenset(inputs)
+    return frozenset()
 
 
 def _join(node: Node, aliases: Aliases, context: Context) -> frozenset[int]:

@@ -36,6 +36,11 @@ class Architecture:
         """The OpenCL type of ``block`` channels."""
         return "float" if self.block == 1 else f"float{self.block}"
 
+    def in_vectors(self, row: int) -> bool:
+        """Whether a kernel may access rows of ``row`` scalars by aligned vectors. On CPU cores the
+        host's arrays may begin anywhere."""
+        return self.family != "cpu" and row % self.block == 0
+
 
 def blocks_on_cores(vector: int, width: BlockWidth = "auto") -> tuple[int, int]:
     """The ``block`` and ``registers`` of CPU cores whose vector registers hold ``vector`` floats.

@@ -22,6 +22,7 @@ from coexec.graph.graph import Operator, Tensor
 
 __all__ = [
     "CTYPES",
+    "OPENCL_PRELUDE",
     "Argument",
     "Chooser",
     "Context",
@@ -39,6 +40,10 @@ __all__ = [
     "row_major",
     "usual_block",
 ]
+
+OPENCL_PRELUDE = "#define SELECT(mask, a, b) ((mask) ? (a) : (b))\n"
+"""The text in front of each source for a compiler of OpenCL C. ``SELECT`` chooses lane by lane
+where the mask is a vector, for which C++ has no operator."""
 
 Grid = tuple[int, int, int]
 

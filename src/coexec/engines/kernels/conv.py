@@ -18,6 +18,7 @@ from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value
 from coexec.engines.kernels.conv_shape import ConvShape, computed_weights
 from coexec.engines.kernels.epilogue import Output
+from coexec.engines.kernels.tiles import TileShape
 from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.engines.kernels.value import at
 from coexec.engines.kernels.window_loops import grid, output_coordinates, over_taps
@@ -80,10 +81,10 @@ def _on_gpu(node: Node, context: Context, shape: ConvShape) -> Variants:
     return variants
 
 
-def ranked_on_gpu(shape: ConvShape, arch: Architecture) -> list[conv_tiled.TileShape | None]:
+def ranked_on_gpu(shape: ConvShape, arch: Architecture) -> list[TileShape | None]:
     """The variants for a convolution on a GPU, the most promising one first: sizes of tiles, and
     None for the direct variant."""
-    tiled = conv_tiled.tile_shapes(shape, arch)
+    tiled = conv_tiled.tiles_for(shape, arch)
     return [*tiled, None] if arch.family == "nvidia" else [None, *tiled]
 
 

@@ -116,8 +116,8 @@ def _sum(c: ConvShape, x: Value) -> list[str]:
         lines.append(f"      if (in{p}) i{p} = LOAD_x(VEC_x(n, s, iy, x{p}));")
         if remainder:  # lanes past the last channel may be infinite, and 0 times that is not 0
             lanes = "yzw"[remainder - 1 :]
-            zeros = f"(float{len(lanes)})(0.0f)" if len(lanes) > 1 else "0.0f"
-            lines.append(f"      if (s == {x.slices - 1}) i{p}.{lanes} = {zeros};")
+            cleared = " = ".join(f"i{p}.{lane}" for lane in lanes)
+            lines.append(f"      if (s == {x.slices - 1}) {cleared} = 0.0f;")
     for lane, axis in enumerate("xyzw"):
         for o in range(_BLOCKS):
             lines.append(f"      {{ const float4 f = LOAD_w(wi + {lane * _BLOCKS + o});")

@@ -74,7 +74,7 @@ def _sums(shape: ConvShape, x: Value, pixels: int, vector: str) -> list[str]:
     """Lines that add the products of all taps. Lanes past the last channel count as zeros."""
     remainder = shape.in_channels % x.block
     lanes = ", ".join("-1" if lane < remainder else "0" for lane in range(x.block))
-    full = f"s < {x.slices - 1} ? v : (int{x.block})({lanes}) ? v : ({vector})(0.0f)"
+    full = f"s < {x.slices - 1} ? v : SELECT((int{x.block})({lanes}), v, ({vector})(0.0f))"
     columns = [
         f"min(first + {p}, {shape.out_w - 1}) * {shape.stride_w} + kx * {shape.dilation_w}"
         for p in range(pixels)

@@ -215,7 +215,8 @@ class Operand:
             source.define(row_major(argument, value.shape))
         if run and self._value is not None and math.prod(value.shape[-1:]) > 1:
             half = value.half if array is None else (in_half(context.arch, value.dtype, array.size))
-            source.define(neighbours(argument, half, context.arch.block))
+            aligned = context.arch.in_vectors(value.shape[-1])
+            source.define(neighbours(argument, half, context.arch.block, aligned))
 
     def ctype(self) -> str:
         scalar = self._out is None and not self._run

@@ -1,8 +1,8 @@
 """Element-wise ONNX operators as OpenCL C expressions, and the patterns that become their text.
 
 The same text works on scalars and on vectors of floats: comparisons of vectors give masks, and
-``mask ? a : b`` selects lane by lane. Limits are comparisons and not fmin and fmax: NaN stays NaN,
-as in ONNX, and PoCL needs fewer instructions for them.
+``SELECT(mask, a, b)`` selects lane by lane. Limits are comparisons and not fmin and fmax: NaN stays
+NaN, as in ONNX, and PoCL needs fewer instructions for them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -79,8 +79,8 @@ def filled(pattern: str, constants: Mapping[str, float] | None = None, **default
 def limited(value: str, low: str, high: str) -> str:
     """``value`` between two limits; NaN stays. If ``low`` is above ``high``, the result is
     ``high``. Both may be absent."""
-    raised = f"({value} < {low} ? {low} : {value})" if low else value
-    return f"({raised} > {high} ? {high} : {raised})" if high else raised
+    raised = f"SELECT({value} < {low}, {low}, {value})" if low else value
+    return f"SELECT({raised} > {high}, {high}, {raised})" if high else raised
 
 
 def _clip(call: Call) -> str:
@@ -120,7 +120,7 @@ def _unless_tiny(function: str, series: str) -> str:
     PoCL's functions of vectors return the value for 0.0078 for smaller angles, if these are
     denormal or in a vector with an infinity or a very large number.
     """
-    return f"(fabs({{a}}) < 0.015625f ? {series} : {function}({{a}}))"
+    return f"SELECT(fabs({{a}}) < 0.015625f, {series}, {function}({{a}}))"
 
 
 def _pow(call: Call) -> str:
@@ -133,16 +133,16 @@ def _pow(call: Call) -> str:
 _UNIT = {"zero": 0.0, "one": 1.0}
 
 FLOAT_ONLY: Mapping[str, Text] = {
-    "LeakyRelu": filled("({a} >= 0.0f ? {a} : {alpha} * {a})", alpha=0.01),
-    "Elu": filled("({a} >= 0.0f ? {a} : {alpha} * (exp({a}) - 1.0f))", alpha=1.0),
-    "Celu": filled("({a} > 0.0f ? {a} : {alpha} * (exp({a} / {alpha}) - 1.0f))", alpha=1.0),
+    "LeakyRelu": filled("SELECT({a} >= 0.0f, {a}, {alpha} * {a})", alpha=0.01),
+    "Elu": filled("SELECT({a} >= 0.0f, {a}, {alpha} * (exp({a}) - 1.0f))", alpha=1.0),
+    "Celu": filled("SELECT({a} > 0.0f, {a}, {alpha} * (exp({a} / {alpha}) - 1.0f))", alpha=1.0),
     "Selu": filled(
-        "({gamma} * ({a} > 0.0f ? {a} : {alpha} * (exp({a}) - 1.0f)))",
+        "({gamma} * SELECT({a} > 0.0f, {a}, {alpha} * (exp({a}) - 1.0f)))",
         alpha=1.67326319217681884765625, gamma=1.05070102214813232421875,
     ),
-    "ThresholdedRelu": filled("({a} > {alpha} ? {a} : {zero})", {"zero": 0.0}, alpha=1.0),
+    "ThresholdedRelu": filled("SELECT({a} > {alpha}, {a}, {zero})", {"zero": 0.0}, alpha=1.0),
     "Shrink": filled(
-        "({a} < -{lambd} ? {a} + {bias} : {a} > {lambd} ? {a} - {bias} : {zero})",
+        "SELECT({a} < -{lambd}, {a} + {bias}, SELECT({a} > {lambd}, {a} - {bias}, {zero}))",
         {"zero": 0.0}, lambd=0.5, bias=0.0,
     ),
     "Sigmoid": unary("(1.0f / (1.0f + exp(-{a})))"),
@@ -151,7 +151,7 @@ FLOAT_ONLY: Mapping[str, Text] = {
     "Swish": filled("({a} / (1.0f + exp(-{alpha} * {a})))", alpha=1.0),
     "Mish": unary("({a} * tanh(log1p(exp({a}))))"),
     "Gelu": _gelu,
-    "Softplus": unary("(({a} < {zero} ? {zero} : {a}) + log1p(exp(-fabs({a}))))"),
+    "Softplus": unary("(SELECT({a} < {zero}, {zero}, {a}) + log1p(exp(-fabs({a}))))"),
     "Softsign": unary("({a} / (1.0f + fabs({a})))"),
     "Tanh": unary("tanh({a})"), "Erf": unary("erf({a})"),
     "Exp": unary("exp({a})"), "Log": unary("log({a})"), "Sqrt": unary("sqrt({a})"),
@@ -179,19 +179,20 @@ def _cast(call: Call) -> str:
 
 OPERATORS: Mapping[str, Text] = {
     **FLOAT_ONLY,
-    "Relu": unary("({a} < {zero} ? {zero} : {a})"),
+    "Relu": unary("SELECT({a} < {zero}, {zero}, {a})"),
     "Clip": _clip,
-    "PRelu": binary("({a} < 0 ? {a} * {b} : {a})"),
+    "PRelu": binary("SELECT({a} < 0, {a} * {b}, {a})"),
     "Add": binary("({a} + {b})"), "Sub": binary("({a} - {b})"),
     "Mul": binary("({a} * {b})"), "Sum": folded("({a} + {b})"),
-    "Max": folded("((({a} > {b}) | ({a} != {a})) ? {a} : {b})"),  # {a} != {a}: NaN
-    "Min": folded("((({a} < {b}) | ({a} != {a})) ? {a} : {b})"),
+    "Max": folded("SELECT(({a} > {b}) | ({a} != {a}), {a}, {b})"),  # {a} != {a}: NaN
+    "Min": folded("SELECT(({a} < {b}) | ({a} != {a}), {a}, {b})"),
     "Neg": unary("(-{a})"),
-    "Abs": lambda call: ("fabs({a})" if is_float(call.dtype) else "({a} < 0 ? -{a} : {a})").format(
-        a=call.arguments[0]
-    ),
+    "Abs": lambda call: (
+        "fabs({a})" if is_float(call.dtype) else "SELECT({a} < 0, -{a}, {a})"
+    ).format(a=call.arguments[0]),
     "Sign": lambda call: (
-        "({a} > {zero} ? {one} : {a} < {zero} ? {minus} : {a} == {zero} ? {zero} : {a})".format(
+        "SELECT({a} > {zero}, {one}, SELECT({a} < {zero}, {minus}, "
+        "SELECT({a} == {zero}, {zero}, {a})))".format(
             a=call.arguments[0], zero=call.number(0), one=call.number(1),
             minus=f"(-{call.number(1)})",
         )
@@ -201,7 +202,7 @@ OPERATORS: Mapping[str, Text] = {
     "LessOrEqual": binary("({a} <= {b})"),
     "And": binary("({a} && {b})"), "Or": binary("({a} || {b})"),
     "Xor": binary("(({a} != 0) != ({b} != 0))"), "Not": unary("(!{a})"),
-    "Where": lambda call: "({} != 0 ? {} : {})".format(*call.arguments),
+    "Where": lambda call: "SELECT({} != 0, {}, {})".format(*call.arguments),
     "Cast": _cast, "Identity": unary("{a}"), "Dropout": unary("{a}"),
 }  # fmt: skip
 """All element-wise operators."""

@@ -37,7 +37,7 @@ def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One kernel that iterates over each row for its statistics, then for the results."""
     op = node.operator
-    source = Source("norm", context.arch)
+    source = Source("normalized", context.arch)
     x = source.read("x", context.operand(op.inputs[0]))
     rows = _rows(op, source, x, context)
     parameters = _parameters(op, source, context, rows)
@@ -100,7 +100,8 @@ def _per_element(
     source.read(argument, context.operand(name))
     size = math.prod(context.tensors[name].shape)
     half = in_half(context.arch, "float32", size)
-    source.define(neighbours(argument, half, rows.layout.block))
+    aligned = context.arch.in_vectors(rows.layout.length)
+    source.define(neighbours(argument, half, rows.layout.block, aligned))
 
     def text(access: Access) -> str:
         if access.vector:

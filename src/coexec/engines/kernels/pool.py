@@ -61,7 +61,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     else:
         kind, load = CTYPES[x.dtype], f"GET_x({at('x', [n, c, *spatial])})"
     # PoCL calls a function for max and for fmax.
-    start, step, result = "-INFINITY", "acc = acc > v ? acc : v;", "acc"
+    start, step, result = "-INFINITY", "acc = SELECT(acc > v, acc, v);", "acc"
     if op.op_type == "AveragePool":
         count = _count(op, slides, dilations, source.size)
         start, step, result = "0.0f", "acc += v;", f"acc * (1.0f / ({count}))"

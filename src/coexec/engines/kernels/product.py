@@ -69,10 +69,12 @@ class Operands:
         y = self._context.value(self._node.output)
         self._source.write("y", y)
         if self.runs:
-            self._source.define(neighbours("y", y.half, self._context.arch.block))
+            arch = self._context.arch
+            aligned = arch.in_vectors(self._product.n)
+            self._source.define(neighbours("y", y.half, arch.block, aligned))
             if self._bias and self._bias_shape[-1:] == (self._product.n,):
                 half = in_half(self._context.arch, "float32", math.prod(self._bias_shape))
-                self._source.define(neighbours("c", half, self._context.arch.block))
+                self._source.define(neighbours("c", half, arch.block, aligned))
 
     @property
     def runs(self) -> bool:
@@ -104,6 +106,10 @@ class Operands:
             else ((column, k) if self._product.across_b else (k, column))
         )
         return self._element("b", self._node.operator.inputs[1], matrix)
+
+    def left_at(self, row: str, k: str) -> str:
+        """Position of an element of the left side; for two axes or more, not transposed."""
+        return at("a", [*self._outer(self._node.operator.inputs[0], 2), row, k])
 
     def right_at(self, k: str, column: str) -> str:
         """Position of an element of the right side; for two axes or more, not transposed."""

@@ -13,7 +13,7 @@ from coexec.engines.kernels.unsupported import FLOAT32, FLOATS, computed
 from coexec.engines.kernels.value import at, neighbours
 from coexec.graph.graph import Operator, Tensor
 
-_NAN_OR = "((({{a}} {better} {{b}}) | ({{a}} != {{a}})) ? {{a}} : {{b}})"
+_NAN_OR = "SELECT(({{a}} {better} {{b}}) | ({{a}} != {{a}}), {{a}}, {{b}})"
 
 _FOLDS: Mapping[str, tuple[Fold, str]] = {
     "Sum": (total("v"), "{a}"),
@@ -78,7 +78,7 @@ def _reduction(
     if kind == "LogSumExp":
         lines += fold(rows, "top", MAXIMUM)
         zero = f"({rows.ctype})(0.0f)"  # infinity - infinity would be NaN
-        lines.append(f"top = fabs(top) == ({rows.ctype})(INFINITY) ? {zero} : top;")
+        lines.append(f"top = SELECT(fabs(top) == ({rows.ctype})(INFINITY), {zero}, top);")
     lines += fold(rows, "all", operation)
     result = finish.format(a="all", count=f"{length}.0f")
     store = _store(rows, output, result, keep, len(x.shape), x.shape[1] if side_by_side else 1)

@@ -13,6 +13,12 @@ from coexec.engines.kernels.epilogue import Output
 from coexec.engines.kernels.rows import Access, RowLayout, RowPart
 from coexec.engines.kernels.value import neighbours, split
 
+_WARP = 32
+"""Work items that a GPU runs together, at least."""
+_LEAST = 8
+"""Steps of a row that lies in one piece from which on a warp shares it, even if items are idle: the
+items of a warp that have a row each would read far apart."""
+
 
 class RowKernel:
     """A kernel over the rows of the tensor that ``source`` declares as ``x``.
@@ -34,7 +40,8 @@ class RowKernel:
         on_cores = source.arch.family == "cpu"
         self.layout = RowLayout(source.arch, x, along, vectors, columns and on_cores)
         if self.layout.kind in ("contiguous", "columns"):
-            source.define(neighbours("x", x.half, self.layout.block))
+            aligned = source.arch.in_vectors(self.layout.length)
+            source.define(neighbours("x", x.half, self.layout.block, aligned))
         self.ctype = source.arch.vector if self.layout.side_by_side else CTYPES[x.dtype]
         """Type of the result of a row."""
         self._steps = self.layout.vectors().count + self.layout.rest().count
@@ -46,9 +53,11 @@ class RowKernel:
         or contiguous."""
         arch, layout = self._source.arch, self.layout
         few = layout.count < 64 * arch.compute_units or layout.kind == "contiguous"
-        if arch.family == "cpu" or not few or self._steps < 32:
+        least = _LEAST if layout.kind == "contiguous" else _WARP
+        if arch.family == "cpu" or not few or self._steps < least:
             return 1
-        return 1 << (min(self._steps, 256, arch.max_group).bit_length() - 1)
+        most = 1 << (min(self._steps, 256, arch.max_group).bit_length() - 1)
+        return max(min(_WARP, arch.max_group), most)
 
     def loop(
         self, part: RowPart, body: Callable[[Access], Sequence[str]], first: int = 0
@@ -69,7 +78,8 @@ class RowKernel:
         """Lines that store the expression ``make`` of ``v``, in a tensor of equal layout."""
         layout = self.layout
         if layout.kind in ("contiguous", "columns") and not output.has_epilogue:
-            self._source.define(neighbours("y", output.value.half, layout.block))
+            aligned = self._source.arch.in_vectors(layout.length)
+            self._source.define(neighbours("y", output.value.half, layout.block, aligned))
             lines = []
             for part in (layout.vectors(), layout.rest()):
                 lines += self.loop(part, lambda access: [f"PUTS_y({access.at}, {make(access)});"])
@@ -171,7 +181,7 @@ def _vectors(rows: RowKernel, name: str, operation: Fold) -> list[str]:
 def _chosen(operation: Fold, part: RowPart, width: int) -> str:
     """The term in the lanes that count, and the neutral element in the other lanes."""
     lanes = ", ".join("-1" if lane in (part.lanes or ()) else "0" for lane in range(width))
-    return f"((int{width})({lanes}) ? ({operation.term}) : (float{width})({operation.start}))"
+    return f"SELECT((int{width})({lanes}), {operation.term}, (float{width})({operation.start}))"
 
 
 def across_lanes(name: str, vector: str, operation: Fold, width: int) -> list[str]:

@@ -126,17 +126,22 @@ def step(sizes: Sequence[int], axes: Sequence[int]) -> int | None:
     return math.prod(sizes[longer[-1] + 1 :])
 
 
-def neighbours(name: str, half: bool, width: int) -> str:
+def neighbours(name: str, half: bool, width: int, aligned: bool = False) -> str:
     """Macros for ``width`` neighbouring scalars from any position on: NEAR_x(i), PUTS_x(i, v).
 
-    They call functions that take a pointer, because the compiler combines scalars behind a pointer
-    into one unaligned access. PoCL 3.0 does not combine scalars behind a position, and it calls
-    functions for vload and vstore.
+    ``aligned``: positions are multiples of ``width``. Else the macros call functions that take a
+    pointer, because the compiler combines scalars behind a pointer into one unaligned access. PoCL
+    3.0 does not combine scalars behind a position, and it calls functions for vload and vstore.
     """
     if half:
         return (
             f"#define NEAR_{name}(i) vload_half{width}(0, {name} + (i))\n"
             f"#define PUTS_{name}(i, v) vstore_half{width}(v, 0, {name} + (i))"
+        )
+    if aligned:
+        return (
+            f"#define NEAR_{name}(i) ((__global const float{width}*){name})[(i) / {width}]\n"
+            f"#define PUTS_{name}(i, v) ((__global float{width}*){name})[(i) / {width}] = (v)"
         )
     gets = ", ".join(f"p[{lane}]" for lane in range(width))
     puts = " ".join(f"p[{lane}] = v.s{lane:x};" for lane in range(width))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from coexec.cache import Cache, Entry
+from coexec.engines.kernels.base import OPENCL_PRELUDE
 from coexec.engines.opencl.platforms import DeviceHandle
 from coexec.keys import digest
 
@@ -81,7 +82,7 @@ class Binaries:
 
         self.device.check_room()
         with _quiet():
-            return pyopencl.Program(self._context, source).build(options)
+            return pyopencl.Program(self._context, OPENCL_PRELUDE + source).build(options)
 
     def _key(self, source: str, options: str) -> str:
         return digest(source, options, self.device.name, self.device.compiles_for)

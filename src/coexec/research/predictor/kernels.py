@@ -81,7 +81,7 @@ def _on_gpu(arch: Architecture, shape: ConvShape) -> tuple[str, dict[str, float]
     tile = conv.ranked_on_gpu(shape, arch)[0]
     if tile is None:
         return "direct", conv_direct.steps(arch, shape)
-    kind = f"tiles of {tile.pixels} x {tile.channels}, {tile.parts} parts"
+    kind = f"tiles of {tile.height} x {tile.width}, {tile.parts} parts"
     return kind, conv_tiled.steps(arch, shape, tile)
 
 

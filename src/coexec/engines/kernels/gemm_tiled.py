@@ -1,0 +1,195 @@
+"""Gemm and MatMul on GPUs with fast local memory: products of matrices in tiles (`tiles`).
+
+Operands may have any layout. Where neighbours in a row lie side by side, a work item loads four of
+them at once. A constant right side is packed into whole tiles. Matrices that all meet the same
+right side are one matrix with more rows.
+"""
+
+import math
+
+from coexec.arrays import Array, aligned_zeros
+from coexec.engines.kernels.base import (
+    Context,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    ceil_div,
+    indented,
+)
+from coexec.engines.kernels.product import Operands, Product
+from coexec.engines.kernels.tiles import Sizes, Tiled, TileShape, tile_shapes
+
+
+def tile_of(node: Node, context: Context, product: Product) -> TileShape | None:
+    """The tile for a product; None if no group of work items fits this processor."""
+    found = tile_shapes(_sizes(node, context, product), context.arch)
+    return found[0] if found else None
+
+
+def _sizes(node: Node, context: Context, product: Product) -> Sizes:
+    inner, matrices = ceil_div(product.k, 4) * 4, math.prod(product.batch)
+    if _one_matrix(node, context, product):
+        return Sizes(matrices * product.m, product.n, inner)
+    return Sizes(product.m, product.n, inner, matrices)
+
+
+def _one_matrix(node: Node, context: Context, product: Product) -> bool:
+    """Whether the rows of all matrices on the left lie one behind the other and meet one matrix."""
+    left, right = node.operator.inputs[:2]
+    alone = len(context.tensors[right].shape) == 2 and bool(product.batch)
+    return alone and product.k % 4 == 0 and _in_rows(context, left, product.across_a)
+
+
+def launches(
+    node: Node, context: Context, product: Product, tile_shape: TileShape
+) -> list[KernelLaunch]:
+    """One kernel. If groups share the inner axis, a second kernel adds their sums."""
+    source = Source("gemm_tiled", context.arch)
+    operands = Operands(source, context, node, product)
+    tile = _TiledProduct(node, context, product, operands, tile_shape)
+    if tile.packed:
+        source.constant("b", _packed(node, context, product, tile))
+    else:
+        operands.declare_right()
+    start = []
+    if not tile.is_one:
+        start = operands.batch_lines(f"get_group_id(2) / {tile_shape.splits}")
+    if tile_shape.splits == 1:
+        operands.declare_result(runs=product.n % 4 == 0)
+        row = "row" if tile.is_one else "m"
+        source.add(tile.text(_stores(operands, product, row), start))
+        return [source.finish(tile.grid, tile.group)]
+    sizes = tile.sizes
+    partial = context.temporary((tile_shape.splits, sizes.matrices, sizes.rows, 4 * tile.vectors))
+    source.write("p", partial)
+    matrix = f"(split * {sizes.matrices} + get_group_id(2) / {tile_shape.splits})"
+    at = f"({matrix} * {sizes.rows} + m) * {tile.vectors} + block"
+    source.add(tile.text([f"((__global float4*)p)[{at}] = total;"], start))
+    first = source.finish(tile.grid, tile.group)
+    return [first, _sum(node, context, product, partial, tile)]
+
+
+def _sum(
+    node: Node, context: Context, product: Product, partial: Value, tile: "_TiledProduct"
+) -> KernelLaunch:
+    """The kernel that adds the sums of the splits."""
+    source = Source("gemm_sum", context.arch)
+    source.read("p", partial)
+    operands = Operands(source, context, node, product)
+    operands.declare_result(runs=product.n % 4 == 0)
+    rows = math.prod(product.batch) * product.m
+    lines = [
+        "const int block = get_global_id(0), row = get_global_id(1);",
+        f"const int m = row % {product.m};",
+        *operands.batch_lines(f"row / {product.m}"),
+        "float4 total = (float4)(0.0f);",
+        f"for (int i = 0; i < {tile.tile_shape.splits}; i++)",
+        f"  total += ((__global const float4*)p)[(i * {rows} + row) * {tile.vectors} + block];",
+        *_stores(operands, product, "m"),
+    ]
+    source.lines(lines)
+    return source.finish((tile.vectors, rows))
+
+
+def _stores(operands: Operands, product: Product, row: str) -> list[str]:
+    """Lines that store ``total``, four neighbours of ``row``, as far as the matrix has them."""
+    if operands.runs:
+        return operands.store("total", row, "(block * 4)")
+    lines = []
+    for lane in range(4):
+        column = f"(block * 4 + {lane})"
+        lines += [
+            f"if ({column} < {product.n}) {{",
+            *indented(operands.store(f"total.s{lane}", row, column, f"_{lane}")),
+            "}",
+        ]
+    return lines
+
+
+def _packed(node: Node, context: Context, product: Product, tile: "_TiledProduct") -> Array:
+    """The right side as [inner axis][column], filled up to whole tiles with zeros."""
+    right = context.constants[node.operator.inputs[1]]
+    full = aligned_zeros((tile.all_inner, tile.columns))
+    full[: product.k, : product.n] = right.T if product.across_b else right
+    return full
+
+
+class _TiledProduct(Tiled):
+    """The text of the kernel for one product."""
+
+    in_rows = True
+
+    def __init__(
+        self,
+        node: Node,
+        context: Context,
+        product: Product,
+        operands: Operands,
+        tile_shape: TileShape,
+    ) -> None:
+        super().__init__(_sizes(node, context, product), tile_shape)
+        self.is_one = _one_matrix(node, context, product)
+        """Whether a row ``m`` is one of all matrices."""
+        self._product = product
+        self._operands = operands
+        left, right = node.operator.inputs[:2]
+        constant = context.constant(right)
+        self.packed = constant is not None and constant.ndim == 2
+        """Whether ``b`` is the packed right side, the same for all matrices."""
+        self._left_rows = product.k % 4 == 0 and _in_rows(context, left, product.across_a)
+        self._right_rows = product.n % 4 == 0 and _in_rows(context, right, product.across_b)
+
+    def row_lines(self, number: int) -> list[str]:
+        return []
+
+    def load_row(self, number: int) -> list[str]:
+        i, product = number, self._product
+        row = f"m{i}"
+        if self._left_rows:
+            at = self._operands.left_at(row, "q * 4")
+            if self.is_one:
+                at = f"{row} * {product.k} + q * 4"
+            return [
+                f"fx{i} = (float4)(0.0f);",
+                f"if (q < {product.k // 4} && {row} < {self.sizes.rows})",
+                f"  fx{i} = ((__global const float4*)a)[({at}) / 4];",
+            ]
+        lanes = (
+            (f"q * 4 + {lane}", f"{row} < {product.m} && q * 4 + {lane} < {product.k}")
+            for lane in range(4)
+        )
+        loads = [f"{inside} ? {self._operands.left(row, k)} : 0.0f" for k, inside in lanes]
+        return [f"fx{i} = (float4)({', '.join(loads)});"]
+
+    def load_columns(self, number: int) -> str:
+        target, product = f"fw{number}", self._product
+        if self.packed:
+            return f"{target} = LOAD_b((k * {self.columns} + right) / 4);"
+        if self._right_rows:
+            at = self._operands.right_at("k", "right")
+            inside = f"k < {product.k} && right < {product.n}"
+            zero = "(float4)(0.0f)"
+            return f"{target} = {inside} ? ((__global const float4*)b)[({at}) / 4] : {zero};"
+        loads = [
+            f"k < {product.k} && right + {lane} < {product.n}"
+            f" ? {self._operands.right('k', f'(right + {lane})')} : 0.0f"
+            for lane in range(4)
+        ]
+        return f"{target} = (float4)({', '.join(loads)});"
+
+    def place_lines(self) -> str:
+        if not self.is_one:
+            return ""
+        rows = self._product.m
+        batch = self._operands.batch_lines(f"m / {rows}")
+        return " ".join([f"const int row = m % {rows};", *batch])
+
+
+def _in_rows(context: Context, name: str, across: bool) -> bool:
+    """Whether four neighbours in a row of an operand are a vector of floats in memory."""
+    if context.arch.half:
+        return False
+    if context.constant(name) is None and context.value(name).block:
+        return False
+    return not across and len(context.tensors[name].shape) > 1

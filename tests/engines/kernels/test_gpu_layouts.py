@@ -1,0 +1,145 @@
+"""Layouts inside of programs for GPUs, parts of tensors that need no copy, and sizes of tiles."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import helper
+
+from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.base import Value
+from coexec.engines.kernels.building import Build, build
+from coexec.engines.kernels.tiles import Sizes, expected_us, tile_shapes
+from coexec.model.load import load
+from tests.helpers.gpu_networks import module_of
+from tests.helpers.small_models import from_nodes, tensor_info
+
+GPU = Architecture("nvidia", 4, compute_units=132, max_group=1024, local_bytes=49152)
+node = helper.make_node
+
+
+def built(
+    nodes: list[object],
+    inputs: dict[str, list[int]],
+    outputs: dict[str, list[int]],
+    weights: dict[str, np.ndarray] | None = None,
+) -> Build:
+    infos = ([tensor_info(name, shape) for name, shape in of.items()] for of in (inputs, outputs))
+    return build(module_of(load(from_nodes(nodes, *infos, weights or {}))), GPU)
+
+
+def names(found: Build) -> list[str]:
+    return [launch.name for launch in found.launches]
+
+
+def blocks(found: Build) -> set[int]:
+    """The widths of the blocks of all tensors."""
+    arguments = (value for launch in found.launches for value in launch.arguments)
+    return {value.block for value in arguments if isinstance(value, Value)}
+
+
+def test_tensors_of_attention_are_row_major_and_heads_are_split_without_a_kernel() -> None:
+    """Blocks of heads would have to be made and undone around each product."""
+    found = built(
+        [
+            node("Reshape", ["x", "heads"], ["h"]),
+            node("Transpose", ["h"], ["q"], perm=[0, 2, 1, 3]),
+            node("Transpose", ["h"], ["k"], perm=[0, 2, 3, 1]),
+            node("MatMul", ["q", "k"], ["s"]),
+            node("Softmax", ["s"], ["p"], axis=-1),
+            node("MatMul", ["p", "q"], ["o"]),
+            node("Transpose", ["o"], ["t"], perm=[0, 2, 1, 3]),
+            node("Reshape", ["t", "whole"], ["y"]),
+        ],
+        {"x": [1, 16, 96]},
+        {"y": [1, 16, 96]},
+        {"heads": np.array([1, 16, 12, 8]), "whole": np.array([1, 16, 96])},
+    )
+    assert "reshape" not in names(found)
+    blocks = {
+        value.block for one in found.launches for value in one.arguments if hasattr(value, "block")
+    }
+    assert blocks == {0}
+
+
+def test_what_is_connected_with_a_convolution_has_blocks() -> None:
+    found = built(
+        [
+            node("Conv", ["x", "w"], ["c"]),
+            node("Sigmoid", ["c"], ["s"]),
+            node("Mul", ["s", "c"], ["m"]),
+            node("Softmax", ["m"], ["y"], axis=3),
+        ],
+        {"x": [1, 8, 4, 4]},
+        {"y": [1, 8, 4, 4]},
+        {"w": np.ones((8, 8, 1, 1), np.float32)},
+    )
+    tensors = [
+        value for one in found.launches for value in one.arguments if hasattr(value, "block")
+    ]
+    assert {value.block for value in tensors} == {4}
+
+
+def test_concats_that_begin_a_larger_one_need_no_kernel() -> None:
+    """Each layer of a dense network reads all results so far."""
+    weights = {"x0.w": np.ones((8, 8, 1, 1), np.float32)}
+    nodes = [node("Conv", ["x", "x0.w"], ["x0"])]
+    for layer in range(4):
+        parts = [f"x{number}" for number in range(layer + 1)]
+        weights[f"w{layer}"] = np.ones((8, 8 * len(parts), 1, 1), np.float32)
+        nodes += [
+            node("Concat", parts, [f"c{layer}"], axis=1),
+            node("Conv", [f"c{layer}", f"w{layer}"], [f"x{layer + 1}"]),
+        ]
+    nodes += [
+        node("Concat", [f"x{n}" for n in range(5)], ["all"], axis=1),
+        node("Conv", ["all", "last"], ["y"]),
+    ]
+    weights["last"] = np.ones((8, 40, 1, 1), np.float32)
+    found = built(nodes, {"x": [1, 8, 5, 5]}, {"y": [1, 8, 5, 5]}, weights)
+    assert "concat" not in names(found)
+    assert len(found.launches) == 6
+
+
+@given(
+    st.builds(
+        Sizes,
+        rows=st.integers(1, 100_000),
+        columns=st.integers(1, 5000),
+        inner=st.integers(1, 2000).map(lambda n: 4 * n),
+        matrices=st.integers(1, 64),
+    ),
+    st.integers(1, 200),
+    st.sampled_from([64, 128, 256, 1024]),
+    st.sampled_from([8192, 16384, 49152]),
+)
+def test_tiles_fit_the_processor_and_the_first_is_expected_to_be_fastest(
+    sizes: Sizes, units: int, group: int, local: int
+) -> None:
+    arch = Architecture("nvidia", 4, compute_units=units, max_group=group, local_bytes=local)
+    found = tile_shapes(sizes, arch)
+    assert all(t.items * t.parts <= group and t.local_bytes <= local for t in found)
+    expected = [expected_us(tile, sizes, arch) for tile in found]
+    assert expected == sorted(expected)
+    assert len(set(found)) == len(found)
+
+
+def test_a_product_with_one_right_side_is_one_matrix() -> None:
+    """Fourteen products of 14 rows would fill a quarter of each tile."""
+    found = built(
+        [node("Transpose", ["x"], ["t"], perm=[0, 2, 3, 1]), node("MatMul", ["t", "w"], ["y"])],
+        {"x": [1, 384, 14, 14]},
+        {"y": [1, 14, 14, 1536]},
+        {"w": np.ones((384, 1536), np.float32)},
+    )
+    assert found.launches[1].grid[2] <= 8  # parts of the inner axis, and no matrices
+
+
+@pytest.mark.parametrize("columns", [96, 97])
+def test_rows_are_read_by_vectors_where_they_are_whole_vectors(columns: int) -> None:
+    found = built(
+        [node("Softmax", ["x"], ["y"], axis=-1)], {"x": [40, columns]}, {"y": [40, columns]}
+    )
+    assert ("float near_x" in found.launches[0].source.replace("4 near", " near")) == (
+        columns == 97
+    )
