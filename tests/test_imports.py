@@ -16,6 +16,8 @@ START = "a verb or session that does not need it starts sooner"
 """The reason of imports that would make every start slower."""
 LAZY = {
     "coexec.cli": "help and completion import no verb, and each verb only what it runs",
+    "coexec.engines.cuda.compilers": "pyopencl is optional",
+    "coexec.engines.cuda.engine": "cuda-bindings is optional, and most machines have no such GPU",
     "coexec.engines.onnxruntime.device": f"onnx: {START}",
     "coexec.engines.onnxruntime.engine": f"onnxruntime: {START}",
     "coexec.engines.opencl.tried": "pyopencl is optional",

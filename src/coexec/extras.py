@@ -9,6 +9,7 @@ _OPENCL = ("pyopencl",)
 _SERVER = ("orjson", "prometheus-client", "starlette", "uvicorn")
 EXTRAS = {
     "gpu": _OPENCL,
+    "cuda": ("cuda-bindings", "nvidia-cuda-nvrtc"),
     "pocl": (*_OPENCL, "pocl-binary-distribution"),
     "intel-opencl": (*_OPENCL, "intel-opencl-rt", "intel-cmplr-lib-rt"),
     "openvino": ("openvino",),
@@ -19,6 +20,7 @@ EXTRAS = {
 """The packages of each extra, as in pyproject.toml."""
 BRINGS = {
     "gpu": "GPUs that have an OpenCL driver",
+    "cuda": "NVIDIA's GPUs through CUDA",
     "pocl": "CPU cores as OpenCL devices",
     "intel-opencl": "CPU cores as OpenCL devices, with Intel's runtime",
     "openvino": "CPU cores of all makers, Intel's GPUs and NPUs",

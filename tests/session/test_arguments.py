@@ -85,7 +85,10 @@ class Bytes:
             {"engine_options": {"opencl": {"speed": "1"}}},
             "opencl has no option 'speed'",
         ),
-        ({"engine_options": {"directx": {}}}, "the engine 'directx', which is none of null, onnx"),
+        (
+            {"engine_options": {"directx": {}}},
+            "the engine 'directx', which is none of cuda, null, onnx",
+        ),
         ({"engine_options": {5: {}}}, "engine_options={5: {}}; give a dict by name"),
         ({"pins": [("a", CPU)]}, "pins=.*give a dict by name"),
         ({"pins": {"a": 5}}, r"pins\['a'\] is 5; give a text"),

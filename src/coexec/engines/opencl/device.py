@@ -27,7 +27,7 @@ from coexec.engines.opencl.options import Options
 from coexec.engines.opencl.platforms import DeviceHandle
 from coexec.engines.opencl.program import OpenClProgram
 from coexec.engines.opencl.tensors import DeviceMemory, DeviceTensor
-from coexec.engines.opencl.tuning_cache import Choices
+from coexec.engines.tuning_cache import Choices
 from coexec.errors import DeviceError, ExecutionError, first_line
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.region import Region

@@ -11,7 +11,7 @@ from coexec.engines.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.kernels.tuner import candidates, rounded, rule
 from coexec.engines.opencl.binaries import kernel_of
 from coexec.engines.opencl.device_queue import DeviceQueue
-from coexec.engines.opencl.tuning_cache import Choices
+from coexec.engines.tuning_cache import Choices
 
 _RUNS = 5
 

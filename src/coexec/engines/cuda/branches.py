@@ -1,0 +1,72 @@
+"""Whether the launches of a program run side by side or one after the other: measured once.
+
+Branches that run side by side fill a GPU that one branch leaves idle. They can also take caches and
+memory bandwidth from each other, and they need more memory.
+"""
+
+import statistics
+
+import numpy as np
+
+from coexec.engines.cuda.program import CudaProgram
+from coexec.engines.cuda.tensors import GpuMemory, GpuTensor
+from coexec.engines.cuda.timing import seconds_of
+from coexec.engines.kernels.base import Value
+from coexec.engines.kernels.building import Build
+from coexec.engines.kernels.dependencies import Dependencies, uses_of
+from coexec.engines.tuning_cache import Choices
+from coexec.keys import digest
+
+_ROUNDS = 9
+_GAIN = 0.98
+"""A program runs its branches side by side if that takes less than this part of the time."""
+
+
+def faster_order(name: str, build: Build, memory: GpuMemory, choices: Choices) -> Dependencies:
+    """The order of launches that takes less time on this GPU.
+
+    Args:
+        name: the device, for messages.
+        build: with `program.resident` constants.
+        choices: has the results of earlier measurements, and gets the new one.
+    """
+    side_by_side = Dependencies.of(build)
+    chain = Dependencies.chain(len(build.launches))
+    if side_by_side == chain:
+        return chain
+    launches = build.launches
+    key = digest("branches", [(one.source, one.grid) for one in launches], side_by_side.waits)
+    choice = choices.get(key)
+    if choice not in ("all", "none"):
+        choice = "all" if _gain(name, build, memory, side_by_side, chain) < _GAIN else "none"
+        choices.set(key, choice)
+    return side_by_side if choice == "all" else chain
+
+
+def _gain(
+    name: str, build: Build, memory: GpuMemory, side_by_side: Dependencies, chain: Dependencies
+) -> float:
+    """The time side by side over the time one after the other, measured in turns with zeros as
+    input."""
+    tensors = _outside(build, memory)
+    programs = [CudaProgram(name, build, memory, order) for order in (side_by_side, chain)]
+    graphs = [memory.context.graph(program.nodes(tensors)) for program in programs]
+    rounds = [[seconds_of(memory.context, graph) for graph in graphs] for _ in range(_ROUNDS)]
+    first_s, second_s = (statistics.median(times) for times in zip(*rounds[2:], strict=True))
+    return float(first_s / second_s)
+
+
+def _outside(build: Build, memory: GpuMemory) -> dict[str, GpuTensor]:
+    """Tensors of zeros in place of those that enter and leave a program. Their shapes do not count:
+    they are as large as its launches need."""
+    inside = {one.name for one in build.scratch}
+    needed: dict[str, int] = {}
+    for launch in build.launches:
+        for use in uses_of(launch, build.aliases):
+            if use.root not in inside:
+                needed[use.root] = max(needed.get(use.root, 0), use.stop)
+    widest = np.dtype(np.float64).itemsize
+    return {
+        root: GpuTensor(Value(root, (items,)), memory.constant(np.zeros(items * widest, np.uint8)))
+        for root, items in needed.items()
+    }

@@ -1,0 +1,386 @@
+"""CUDA's driver, as far as the engine needs it: memory, kernels, graphs and events of one GPU.
+
+The only file that calls NVIDIA's bindings (`cuda.bindings.driver`). Each call is checked. Objects
+own what they have taken from the driver and give it back when they are destroyed, but not in a
+forked child, where CUDA does not work.
+
+A process shares one context for each GPU, the primary context, with all libraries that use CUDA.
+
+Source: NVIDIA, CUDA Driver API, "Graph Management" and "Primary Context Management".
+"""
+
+import ctypes
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from coexec.arrays import Array
+from coexec.engines.kernels.base import Grid
+from coexec.errors import ForkedError
+
+_MAPPED = 0x02 | 0x01  # CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE
+_OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+_started_by: int | None = None
+"""Id of the process that has started CUDA; a forked child inherits the number."""
+
+
+class CudaError(Exception):
+    """A call of CUDA's driver has failed."""
+
+    def __init__(self, name: str, text: str) -> None:
+        """``name``: the name of CUDA's error code; ``text``: what CUDA says about it."""
+        super().__init__(f"{name}: {text}")
+        self.is_out_of_memory = name == _OUT_OF_MEMORY
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An argument of a kernel: an address in the memory of the GPU, or in mapped host memory."""
+
+    address: int
+
+
+Argument = Pointer | int
+"""An argument of a kernel: a pointer, or a 32-bit integer."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """A launch of a kernel in a graph."""
+
+    function: Any
+    """The kernel, as `CudaContext.kernel` returns it."""
+    groups: Grid
+    """Number of groups on each axis."""
+    group: Grid
+    """Number of work items of a group on each axis."""
+    arguments: tuple[Argument, ...]
+    waits: tuple[int, ...] = ()
+    """Numbers of the nodes of the graph that end before it starts; they are lower than its own."""
+
+
+def _driver() -> Any:
+    from cuda.bindings import driver
+
+    return driver
+
+
+def checked(result: tuple[Any, ...]) -> Any:
+    """The values that a call of the driver has returned behind its error code: none, the value, or
+    a tuple.
+
+    Raises:
+        CudaError: the call has failed.
+    """
+    code, *values = result
+    if int(code) != 0:
+        driver = _driver()
+        _, name = driver.cuGetErrorName(code)
+        _, text = driver.cuGetErrorString(code)
+        raise CudaError((name or b"unknown").decode(), (text or b"unknown error").decode())
+    return values[0] if len(values) == 1 else tuple(values) or None
+
+
+@cache
+def gpus() -> tuple["Gpu", ...]:
+    """The GPUs that CUDA finds; none without NVIDIA's driver or bindings."""
+    global _started_by
+    _started_by = os.getpid()
+    try:
+        driver = _driver()
+        checked(driver.cuInit(0))
+        count = checked(driver.cuDeviceGetCount())
+        return tuple(Gpu(checked(driver.cuDeviceGet(number))) for number in range(count))
+    except (ImportError, RuntimeError, CudaError):
+        return ()
+
+
+def refuse_forked() -> None:
+    """
+    Raises:
+        ForkedError: this process was forked from one that had started CUDA.
+    """
+    if _started_by not in (None, os.getpid()):
+        raise ForkedError(
+            f"CUDA was started in process {_started_by} and does not work in its forked child "
+            f"{os.getpid()}; start the child with multiprocessing's method 'spawn', or use CUDA in "
+            f"children only and not in the process that forks them"
+        )
+
+
+class Gpu:
+    """A GPU, not opened."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    @cached_property
+    def name(self) -> str:
+        text: bytes = checked(_driver().cuDeviceGetName(256, self.handle))
+        return text.split(b"\0")[0].decode()
+
+    @cached_property
+    def identity(self) -> str:
+        """Its UUID in hexadecimal digits, as OpenCL reports it, too."""
+        return bytes(checked(_driver().cuDeviceGetUuid(self.handle)).bytes).hex()
+
+    @cached_property
+    def version(self) -> str:
+        """The version of CUDA that the driver supports, such as "13.0"."""
+        number: int = checked(_driver().cuDriverGetVersion())
+        return f"{number // 1000}.{number % 1000 // 10}"
+
+    @cached_property
+    def memory_bytes(self) -> int:
+        return int(checked(_driver().cuDeviceTotalMem(self.handle)))
+
+    @cached_property
+    def compute_units(self) -> int:
+        return self._attribute("MULTIPROCESSOR_COUNT")
+
+    @cached_property
+    def max_group(self) -> int:
+        return self._attribute("MAX_THREADS_PER_BLOCK")
+
+    @cached_property
+    def local_bytes(self) -> int:
+        return self._attribute("MAX_SHARED_MEMORY_PER_BLOCK")
+
+    @cached_property
+    def capability(self) -> tuple[int, int]:
+        """Major and minor number of the compute capability: (9, 0) is an H200."""
+        names = ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR")
+        major, minor = (self._attribute(name) for name in names)
+        return major, minor
+
+    def _attribute(self, name: str) -> int:
+        driver = _driver()
+        key = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(checked(driver.cuDeviceGetAttribute(key, self.handle)))
+
+
+class CudaContext:
+    """An open GPU, with one stream for all work of one engine. All threads may use it."""
+
+    def __init__(self, gpu: Gpu, sleeps: bool = False) -> None:
+        """``sleeps``: a thread that waits for the GPU does not poll."""
+        driver = _driver()
+        self.gpu = gpu
+        self.sleeps = sleeps
+        self._process = os.getpid()
+        self._handle = checked(driver.cuDevicePrimaryCtxRetain(gpu.handle))
+        self._enter()
+        flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+        self.stream = checked(driver.cuStreamCreate(flags))
+
+    def _enter(self) -> Any:
+        """Make this the context of the calling thread. Returns the driver."""
+        driver = _driver()
+        checked(driver.cuCtxSetCurrent(self._handle))
+        return driver
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a function of the driver in this context.
+
+        Raises:
+            CudaError: it has failed.
+        """
+        return checked(getattr(self._enter(), name)(*arguments))
+
+    def release(self, name: str, handle: Any) -> None:
+        """Give something back to the driver. Never raises an error; does nothing in a forked
+        child."""
+        if os.getpid() == self._process:
+            with suppress(Exception):  # the driver may be gone at the end of a process
+                self.call(name, handle)
+
+    def kernel(self, image: bytes, name: str) -> "LoadedKernel":
+        """A kernel of a compiled module."""
+        module = self.call("cuModuleLoadData", image)
+        return LoadedKernel(self, module, self.call("cuModuleGetFunction", module, name.encode()))
+
+    def memory(self, size_bytes: int) -> "CudaMemory":
+        """Uninitialised memory of the GPU."""
+        return CudaMemory(self, int(self.call("cuMemAlloc", max(size_bytes, 1))))
+
+    def host_memory(self, size_bytes: int) -> "HostMemory":
+        """Page-locked memory of the host, which kernels can read and write."""
+        size = max(size_bytes, 1)
+        return HostMemory(self, int(self.call("cuMemHostAlloc", size, _MAPPED)), size)
+
+    def write(self, memory: "CudaMemory", array: Array) -> None:
+        """Copy an array to the start of a memory. Returns when it has been copied."""
+        if array.nbytes:
+            flat = np.ascontiguousarray(array)
+            address = flat.__array_interface__["data"][0]
+            self.call("cuMemcpyHtoD", memory.address, address, flat.nbytes)
+
+    def graph(self, nodes: Sequence[GraphNode], timed: bool = False) -> "CudaGraph":
+        """A graph of kernels that can be launched.
+
+        Args:
+            timed: record when each kernel starts and ends.
+        """
+        return CudaGraph(self, nodes, timed)
+
+    def mark(self, timed: bool = False) -> "Mark":
+        """A mark behind all work that the stream has got; it has a time if it is ``timed``."""
+        return Mark(self, timed)
+
+    def finish(self) -> None:
+        """Wait until all work of the stream has ended."""
+        self.call("cuStreamSynchronize", self.stream)
+
+    def __del__(self) -> None:
+        if "stream" in self.__dict__:
+            self.release("cuStreamDestroy", self.stream)
+
+
+@dataclass(eq=False)
+class LoadedKernel:
+    """A kernel of a loaded module."""
+
+    context: CudaContext
+    module: Any
+    handle: Any
+
+    def __del__(self) -> None:
+        self.context.release("cuModuleUnload", self.module)
+
+
+@dataclass(eq=False)
+class CudaMemory:
+    """Memory of the GPU, freed with this object."""
+
+    context: CudaContext
+    address: int
+
+    def __del__(self) -> None:
+        self.context.release("cuMemFree", self.address)
+
+
+class HostMemory:
+    """Page-locked memory of the host at one address for host and GPU, freed with this object.
+
+    `bytes` must not be used any more then."""
+
+    def __init__(self, context: CudaContext, address: int, size_bytes: int) -> None:
+        self.context = context
+        self.address = address
+        self.bytes: Array = np.ctypeslib.as_array(
+            (ctypes.c_ubyte * size_bytes).from_address(address)
+        )
+
+    def __del__(self) -> None:
+        self.context.release("cuMemFreeHost", self.address)
+
+
+class Mark:
+    """A place in the stream: work that was launched before, and whether it has ended."""
+
+    def __init__(self, context: CudaContext, timed: bool = False) -> None:
+        flags = _driver().CUevent_flags
+        self._context = context
+        bits = 0 if timed else int(flags.CU_EVENT_DISABLE_TIMING)
+        bits |= int(flags.CU_EVENT_BLOCKING_SYNC) if context.sleeps else 0
+        self.handle = context.call("cuEventCreate", bits)
+        context.call("cuEventRecord", self.handle, context.stream)
+
+    @property
+    def ended(self) -> bool:
+        """
+        Raises:
+            CudaError: the GPU has failed.
+        """
+        driver = self._context._enter()
+        (code,) = driver.cuEventQuery(self.handle)
+        if code == driver.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        checked((code,))
+        return True
+
+    def wait(self) -> None:
+        """
+        Raises:
+            CudaError: the GPU has failed.
+        """
+        self._context.call("cuEventSynchronize", self.handle)
+
+    def seconds_since(self, earlier: "Mark") -> float:
+        """Seconds of the GPU's clock from one mark, both timed and ended, to this one."""
+        elapsed_ms: float = self._context.call("cuEventElapsedTime", earlier.handle, self.handle)
+        return 1e-3 * elapsed_ms
+
+    def __del__(self) -> None:
+        if "handle" in self.__dict__:
+            self._context.release("cuEventDestroy", self.handle)
+
+
+class CudaGraph:
+    """Kernels that are launched together, each as soon as those that it waits for have ended."""
+
+    def __init__(
+        self, context: CudaContext, nodes: Sequence[GraphNode], timed: bool = False
+    ) -> None:
+        self._context = context
+        self._kernels = [node.function for node in nodes]  # a graph does not keep them
+        self.times: list[tuple[Mark, Mark]] = []
+        """Marks of the start and the end of each kernel; none if the graph is not timed."""
+        self._graph = context.call("cuGraphCreate", 0)
+        self._nodes: list[Any] = []
+        ends: list[Any] = []
+        for node in nodes:
+            waits = [ends[number] for number in node.waits]
+            marks = (context.mark(timed=True), context.mark(timed=True)) if timed else None
+            if marks:
+                waits = [self._add("EventRecordNode", waits, marks[0].handle)]
+                self.times.append(marks)
+            parameters, kept = self._parameters(node)
+            end = self._add("KernelNode", waits, parameters)
+            del kept
+            self._nodes.append(end)
+            ends.append(self._add("EventRecordNode", [end], marks[1].handle) if marks else end)
+        self.handle = context.call("cuGraphInstantiate", self._graph, 0)
+
+    def _add(self, kind: str, waits: Sequence[Any], what: Any) -> Any:
+        name = f"cuGraphAdd{kind}"
+        return self._context.call(name, self._graph, list(waits) or None, len(waits), what)
+
+    def _parameters(self, node: GraphNode) -> tuple[Any, Any]:
+        """CUDA's description of a node, and what has to live until CUDA has read it."""
+        values = [
+            ctypes.c_uint64(argument.address)
+            if isinstance(argument, Pointer)
+            else ctypes.c_int32(argument)
+            for argument in node.arguments
+        ]
+        addresses = (ctypes.c_void_p * max(len(values), 1))(*map(ctypes.addressof, values))
+        parameters = _driver().CUDA_KERNEL_NODE_PARAMS()
+        parameters.func = node.function.handle
+        parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = node.groups
+        parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = node.group
+        parameters.sharedMemBytes = 0
+        parameters.kernelParams = ctypes.addressof(addresses)
+        return parameters, (values, addresses)
+
+    def change(self, number: int, node: GraphNode) -> None:
+        """Launch a node with other arguments from now on. Launches that have begun keep theirs."""
+        parameters, kept = self._parameters(node)
+        name = "cuGraphExecKernelNodeSetParams"
+        self._context.call(name, self.handle, self._nodes[number], parameters)
+        del kept
+
+    def launch(self) -> None:
+        """Start the graph behind all earlier work of the stream."""
+        self._context.call("cuGraphLaunch", self.handle, self._context.stream)
+
+    def __del__(self) -> None:
+        if "handle" in self.__dict__:
+            self._context.release("cuGraphExecDestroy", self.handle)
+        if "_graph" in self.__dict__:
+            self._context.release("cuGraphDestroy", self._graph)

@@ -1,0 +1,31 @@
+"""Converts errors of CUDA into errors that name a remedy."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from coexec.engines.cuda.driver import CudaError
+from coexec.errors import CoexecError, DeviceError
+
+
+@contextmanager
+def translated(device: str, doing: str, kind: type[CoexecError] = DeviceError) -> Iterator[None]:
+    """Convert errors of CUDA in the ``with`` block into an error of coexec.
+
+    Args:
+        device: name of the device.
+        doing: completes "the device failed while ...".
+        kind: type of the error that is raised.
+    """
+    try:
+        yield
+    except CudaError as error:
+        if error.is_out_of_memory:
+            raise kind(
+                f"{device} ran out of memory while {doing} ({error}); use smaller shapes, end "
+                f"other programs on this GPU (nvidia-smi lists them), or let another device do a "
+                f"part"
+            ) from error
+        raise kind(
+            f"{device} failed while {doing} ({error}); if it fails again in a new process, leave "
+            f"the device out or update its driver: coexec devices shows which it is"
+        ) from error

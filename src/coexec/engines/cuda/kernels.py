@@ -1,0 +1,60 @@
+"""Loaded kernels of one GPU, and launches as nodes of a graph."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from coexec.engines.cuda.compilers import Images
+from coexec.engines.cuda.driver import Argument, CudaContext, GraphNode, Pointer
+from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.base import Grid, KernelLaunch, Value
+from coexec.engines.kernels.tuner import rounded, rule
+
+
+class LoadedKernels:
+    """The kernels that were loaded, by their text and name."""
+
+    def __init__(self, context: CudaContext, images: Images, arch: Architecture) -> None:
+        self._context = context
+        self._images = images
+        self._arch = arch
+        self._loaded: dict[tuple[str, str], Any] = {}
+
+    def of(self, launches: Sequence[KernelLaunch]) -> list[Any]:
+        """The kernel of each launch; compiled and loaded if it is new.
+
+        Raises:
+            CompileError: a text does not compile.
+        """
+        keys = [(launch.source, launch.name) for launch in launches]
+        new = list(dict.fromkeys(key for key in keys if key not in self._loaded))
+        images = self._images.of([source for source, _ in new])
+        for source, name in new:
+            self._loaded[source, name] = self._context.kernel(images[source], name)
+        return [self._loaded[key] for key in keys]
+
+    def node(
+        self,
+        launch: KernelLaunch,
+        kernel: Any,
+        place_of: Callable[[Value], tuple[int, int]],
+        waits: Sequence[int] = (),
+    ) -> GraphNode:
+        """A launch as a node.
+
+        Args:
+            launch: its constants are in the memory of the GPU, see `program.resident`.
+            place_of: the address of a tensor's memory, and the tensor's offset in scalars there.
+        """
+        arguments: list[Argument] = []
+        for argument in launch.arguments:
+            if isinstance(argument, Value):
+                address, offset = place_of(argument)
+                arguments += [Pointer(address), offset]
+            elif isinstance(argument, int):
+                arguments.append(argument)
+            else:
+                arguments.append(Pointer(argument.address))  # type: ignore[attr-defined]
+        group = rule(launch, self._arch)
+        items = rounded(launch.grid, group)
+        groups: Grid = tuple(n // g for n, g in zip(items, group, strict=True))  # type: ignore[assignment]
+        return GraphNode(kernel, groups, group, tuple(arguments), tuple(waits))

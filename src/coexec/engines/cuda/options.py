@@ -1,0 +1,21 @@
+"""Options of the CUDA engine."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Compiler = Literal["auto", "nvrtc", "opencl"]
+Branches = Literal["auto", "all", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class CudaOptions:
+    """Options of the engine."""
+
+    branches: Branches = "auto"
+    """Whether launches that do not depend on each other may run side by side ("all"), or one after
+    the other ("none"); "auto" measures both once and takes the faster."""
+    compiler: Compiler = "auto"
+    """The compiler of the kernels: NVIDIA's library for compilation at run time ("nvrtc"), the one
+    in NVIDIA's OpenCL driver ("opencl"), or the first of them that is there ("auto")."""
+    waiting: Literal["active", "passive"] = "active"
+    """A thread that waits for the GPU polls ("active") or sleeps ("passive")."""

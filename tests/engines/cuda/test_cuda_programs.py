@@ -1,0 +1,187 @@
+"""Programs as CUDA graphs, on a GPU that is computed by OpenCL (`tests/helpers/fake_cuda.py`)."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coexec.engines.cuda import compilers, driver
+from coexec.engines.cuda.compilers import CompileError
+from coexec.engines.cuda.device import CudaDevice
+from coexec.engines.cuda.driver import CudaError
+from coexec.errors import DeviceError, ExecutionError, ForkedError
+from coexec.graph.region import Region
+from coexec.model.load import load
+from coexec.model.reference_session import plain_session
+from tests.helpers.fake_cuda import FakeContext, fake_cuda
+from tests.helpers.gpu_networks import mixed_network, module_of, run_on, small_network
+from tests.helpers.small_models import branches
+
+Array = np.ndarray[Any, Any]
+
+
+def feeds_of(proto: onnx.ModelProto, seed: int = 0) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {
+        i.name: rng.standard_normal([d.dim_value for d in i.type.tensor_type.shape.dim], np.float32)
+        for i in proto.graph.input
+    }
+
+
+def expected(proto: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
+    session = plain_session(proto)
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def assert_close(made: dict[str, Array], wanted: dict[str, Array]) -> None:
+    assert made.keys() == wanted.keys()
+    for name, array in wanted.items():
+        largest = np.abs(array).max()
+        assert np.abs(made[name] - array).max() <= 1e-5 * largest, name
+
+
+@pytest.mark.parametrize("order", ["all", "none", "auto"])
+@pytest.mark.parametrize("make", [mixed_network, branches])
+def test_a_network_is_computed_as_by_onnx_runtime(make: Any, order: str) -> None:
+    proto = make()
+    feeds = feeds_of(proto)
+    with fake_cuda(branches=order) as engine:
+        assert_close(run_on(engine, load(proto), feeds), expected(proto, feeds))
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 2**32))
+def test_every_sequence_that_the_graph_allows_gives_the_same_numbers(seed: int) -> None:
+    proto = branches(width=4, channels=8, size=8)
+    feeds = feeds_of(proto)
+    with fake_cuda(seed, branches="all") as engine:
+        made = run_on(engine, load(proto), feeds)
+    with fake_cuda(branches="none") as engine:
+        chain = run_on(engine, load(proto), feeds)
+    for name, array in chain.items():
+        np.testing.assert_array_equal(made[name], array)
+
+
+def bound_network(engine: CudaDevice, proto: onnx.ModelProto, leaving: bool = True) -> Any:
+    """A bound program with its inputs and outputs."""
+    module = module_of(load(proto))
+    outputs = {t.name: engine.allocate(t, leaving) for t in module.outputs}
+    inputs = {t.name: engine.allocate(t) for t in module.inputs}
+    return engine.compile(module).bind(inputs, outputs), inputs, outputs
+
+
+@pytest.mark.parametrize("leaving", [True, False])
+def test_a_program_answers_one_request_after_the_other(leaving: bool) -> None:
+    proto = small_network("concat", as_model=True)
+    with fake_cuda() as engine:
+        bound, inputs, outputs = bound_network(engine, proto, leaving)
+        for seed in range(3):
+            feeds = feeds_of(proto, seed)
+            engine.upload(feeds["x"], inputs["x"])
+            bound.run()
+            made = {name: engine.download(tensor).copy() for name, tensor in outputs.items()}
+            assert_close(made, expected(proto, feeds))
+
+
+def test_a_tensor_from_another_program_is_not_fetched_again() -> None:
+    proto = small_network("swish", as_model=True)
+    with fake_cuda(branches="none") as engine:
+        bound, inputs, _ = bound_network(engine, proto)
+        context = engine._context
+        assert isinstance(context, FakeContext)
+        engine.upload(feeds_of(proto)["x"], inputs["x"])
+        bound.run()
+        bound.run()  # the input is on the device now
+        with_fetch, without = context.launched[-2:]
+        assert with_fetch == without + 1
+
+
+def test_other_tensors_are_read_and_written_from_the_next_run_on() -> None:
+    proto = small_network("pad", as_model=True)
+    feeds, others = feeds_of(proto), feeds_of(proto, 1)
+    with fake_cuda() as engine:
+        bound, inputs, outputs = bound_network(engine, proto)
+        engine.upload(feeds["x"], inputs["x"])
+        bound.run()
+        (output,) = module_of(load(proto)).outputs
+        target = engine.allocate(output, True)
+        bound.set_input("x", engine.upload(others["x"]))
+        bound.set_output("y", target)
+        bound.run()
+        assert_close({"y": engine.download(target)}, expected(proto, others))
+        assert_close({"y": engine.download(outputs["y"])}, expected(proto, feeds))
+
+
+def test_a_tensor_is_put_together_from_boxes() -> None:
+    with fake_cuda() as engine:
+        proto = small_network("swish", as_model=True)
+        _, inputs, _ = bound_network(engine, proto)
+        array = feeds_of(proto)["x"]
+        halves = [Region((0, 0, 0, 0), (1, 8, 4, 7)), Region((0, 0, 4, 0), (1, 8, 9, 7))]
+        engine.fill(inputs["x"], [(array[half.slices], half) for half in halves])
+        np.testing.assert_array_equal(engine.download(inputs["x"]), array)
+
+
+def test_the_clock_has_every_kernel_with_its_result() -> None:
+    proto = small_network("concat", as_model=True)
+    with fake_cuda() as engine:
+        bound, inputs, _ = bound_network(engine, proto)
+        engine.upload(feeds_of(proto)["x"], inputs["x"])
+        engine.start_timing()
+        run = bound.launch()
+        run.wait()
+        start_s, end_s = run.span_s()
+        details = engine.stop_timing()
+    assert start_s <= end_s
+    assert [(d.name, d.result) for d in details] == [
+        ("reorder", "x"),
+        ("conv_tiled", "left"),
+        ("conv_tiled", "right"),
+        ("reorder", "y"),
+    ]
+    assert {d.device for d in details} == {"gpu:0"}
+
+
+def test_a_kernel_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> Any:
+        def compile_(source: str) -> bytes:
+            raise CompileError("line 3: error: no such thing")
+
+        return compile_, "broken"
+
+    with fake_cuda() as engine:
+        monkeypatch.setattr(compilers, "_chosen", fails)
+        engine.images._compile = fails()[0]
+        with pytest.raises(DeviceError, match="cannot compile what makes y: line 3: error"):
+            engine.compile(small_network("swish"))
+
+
+@pytest.mark.parametrize(
+    "name, text", [("CUDA_ERROR_OUT_OF_MEMORY", "ran out of memory"), ("CUDA_ERROR_X", "failed")]
+)
+def test_an_error_of_the_driver_names_the_tasks_and_the_remedy(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise CudaError(name, "what CUDA says")
+
+    proto = small_network("swish", as_model=True)
+    with fake_cuda() as engine:
+        bound, inputs, _ = bound_network(engine, proto)
+        engine.upload(feeds_of(proto)["x"], inputs["x"])
+        monkeypatch.setattr(FakeContext, "mark", fails)
+        with pytest.raises(ExecutionError, match=f"gpu:0 {text} while running 'c' to 'c'"):
+            bound.run()
+        monkeypatch.setattr(FakeContext, "memory", fails)
+        with pytest.raises(DeviceError, match=f"gpu:0 {text} while taking"):
+            engine.compile(small_network("concat"))
+
+
+def test_a_forked_child_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_started_by", 1)
+    with pytest.raises(ForkedError, match=r"started in process 1 .* method 'spawn'"), fake_cuda():
+        pass

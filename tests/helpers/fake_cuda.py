@@ -1,0 +1,142 @@
+"""A GPU with CUDA's graphs, computed by OpenCL on a CPU core.
+
+It has the interface of `coexec.engines.cuda.driver.CudaContext`. The nodes of a graph run one after
+the other, in a random one of the sequences that the graph allows: a dependency that is missing, or
+memory that two tensors share wrongly, gives wrong numbers sooner or later.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coexec.engines.cuda import compilers, device
+from coexec.engines.cuda.device import CudaDevice
+from coexec.engines.cuda.driver import GraphNode, Pointer
+from coexec.engines.cuda.options import CudaOptions
+from coexec.engines.kernels.base import OPENCL_PRELUDE
+from coexec.hardware.hardware import Device, EngineInfo
+from tests.helpers.needs_opencl import opencl_found
+
+NAME = "gpu:0"
+
+
+@dataclass
+class FakeGpu:
+    """The properties of a GPU."""
+
+    name: str = "Fake"
+    identity: str = "00"
+    version: str = "13.0"
+    memory_bytes: int = 1 << 30
+    compute_units: int = 16
+    max_group: int = 256
+    local_bytes: int = 32768
+    capability: tuple[int, int] = (9, 0)
+
+
+class _Memory:
+    def __init__(self, size_bytes: int) -> None:
+        whole = np.full(size_bytes + 256, 0xFF, np.uint8)  # NaN: nothing may read it
+        self.bytes = whole[-whole.ctypes.data % 256 :][:size_bytes]
+        self.address = self.bytes.ctypes.data
+
+
+class _Mark:
+    ended = True
+
+    def wait(self) -> None:
+        """Everything has ended."""
+
+    def seconds_since(self, earlier: "_Mark") -> float:
+        return 1.0
+
+
+class FakeContext:
+    """An open GPU."""
+
+    def __init__(self, gpu: FakeGpu, sleeps: bool = False, seed: int = 0) -> None:
+        import pyopencl as cl
+
+        self.gpu = gpu
+        self.random = random.Random(seed)
+        self.memories: dict[int, _Memory] = {}
+        self.opencl = opencl_found().context()
+        self.queue = cl.CommandQueue(self.opencl)
+        self.launched: list[int] = []
+        """Number of nodes of each graph that was launched."""
+
+    def kernel(self, image: bytes, name: str) -> Any:
+        import pyopencl as cl
+
+        program = cl.Program(self.opencl, OPENCL_PRELUDE + image.decode())
+        return cl.Kernel(program.build("-cl-std=CL1.2 -cl-opt-disable"), name)
+
+    def memory(self, size_bytes: int) -> _Memory:
+        memory = _Memory(max(size_bytes, 4))
+        self.memories[memory.address] = memory
+        return memory
+
+    host_memory = memory
+
+    def write(self, memory: _Memory, array: "np.ndarray[Any, Any]") -> None:
+        memory.bytes[: array.nbytes] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+
+    def graph(self, nodes: Sequence[GraphNode], timed: bool = False) -> "_Graph":
+        return _Graph(self, nodes, timed)
+
+    def mark(self, timed: bool = False) -> _Mark:
+        return _Mark()
+
+    def finish(self) -> None:
+        """Everything has ended."""
+
+    def release(self, name: str, handle: Any) -> None:
+        """Nothing has to be given back."""
+
+
+class _Graph:
+    def __init__(self, context: FakeContext, nodes: Sequence[GraphNode], timed: bool) -> None:
+        assert all(other < n for n, node in enumerate(nodes) for other in node.waits)
+        self._context = context
+        self._nodes = list(nodes)
+        self.times = [(_Mark(), _Mark()) for _ in nodes] if timed else []
+
+    def change(self, number: int, node: GraphNode) -> None:
+        self._nodes[number] = node
+
+    def launch(self) -> None:
+        context, left = self._context, dict(enumerate(self._nodes))
+        context.launched.append(len(left))
+        while left:
+            ready = [n for n, node in left.items() if not set(node.waits) & left.keys()]
+            self._run(left.pop(context.random.choice(ready)))
+
+    def _run(self, node: GraphNode) -> None:
+        import pyopencl as cl
+
+        arguments = []
+        for argument in node.arguments:
+            if isinstance(argument, Pointer):
+                host = self._context.memories[argument.address].bytes
+                flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+                arguments.append(cl.Buffer(self._context.opencl, flags, hostbuf=host))
+            else:
+                arguments.append(np.int32(argument))
+        grid = tuple(g * n for g, n in zip(node.groups, node.group, strict=True))
+        node.function(self._context.queue, grid, node.group, *arguments)
+        self._context.queue.finish()
+
+
+@contextmanager
+def fake_cuda(seed: int = 0, **options: Any) -> Iterator[CudaDevice]:
+    """The CUDA engine on such a GPU. Skips the test if no OpenCL runtime works."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "CudaContext", lambda gpu, sleeps: FakeContext(gpu, sleeps, seed))
+        patch.setattr(compilers, "_chosen", lambda *_: (str.encode, "fake"))
+        spec = Device(NAME, "gpu", EngineInfo("cuda", "1", f"cuda on {NAME}"))
+        yield CudaDevice(spec, spec.engine, FakeGpu(), CudaOptions(**options), None)
