@@ -322,6 +322,12 @@ def test_transfers_of_the_caller_are_spans(tensor_caching: bool, kept: Cache) ->
     check_rows(trace)
 
 
+def test_most_virtual_traces_have_waits_and_transfers() -> None:
+    """Else the traces below could not differ in them."""
+    traces = [Planned.of(seed, tensor_caching=True, busy=None).simulated for seed in range(8)]
+    assert sum(bool(trace.of("wait") and trace.of("transfer")) for trace in traces) > 4
+
+
 @examples
 @given(seed=st.integers(0, 10**6))
 def test_virtual_traces_agree_to_the_last_digit(kept: Cache, seed: int) -> None:
@@ -334,7 +340,6 @@ def test_virtual_traces_agree_to_the_last_digit(kept: Cache, seed: int) -> None:
         executor.run(FEEDS, recorder)
     simulated = planned.simulated
     assert recorder.trace() == simulated
-    assert simulated.of("wait") and simulated.of("transfer")
     assert all(span.awaited >= 0 and span.name != HAND_OVER for span in simulated.of("wait"))
     check_rows(simulated)
 

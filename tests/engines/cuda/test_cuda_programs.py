@@ -185,3 +185,9 @@ def test_a_forked_child_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_started_by", 1)
     with pytest.raises(ForkedError, match=r"started in process 1 .* method 'spawn'"), fake_cuda():
         pass
+
+
+def test_more_groups_than_cuda_allows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coexec.engines.cuda.kernels._MOST_GROUPS", 0)
+    with fake_cuda() as engine, pytest.raises(DeviceError, match=r"y: \w+ has \d+ x \d+ x \d+ gro"):
+        engine.compile(small_network("swish"))

@@ -143,3 +143,12 @@ def test_rows_are_read_by_vectors_where_they_are_whole_vectors(columns: int) -> 
     assert ("float near_x" in found.launches[0].source.replace("4 near", " near")) == (
         columns == 97
     )
+
+
+def test_rows_without_end_are_on_two_axes() -> None:
+    """CUDA allows 65,535 groups on the second axis."""
+    found = built(
+        [node("Softmax", ["x"], ["y"], axis=-1)], {"x": [100_000, 64]}, {"y": [100_000, 64]}
+    )
+    _, y, z = found.launches[0].grid
+    assert y * z >= 100_000 and max(y, z) < 65_536

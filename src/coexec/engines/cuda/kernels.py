@@ -3,11 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coexec.engines.cuda.compilers import Images
+from coexec.engines.cuda.compilers import CompileError, Images
 from coexec.engines.cuda.driver import Argument, CudaContext, GraphNode, Pointer
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.kernels.tuner import rounded, rule
+
+_MOST_GROUPS = 65535
+"""Of a launch, on all axes but the first."""
 
 
 class LoadedKernels:
@@ -23,8 +26,10 @@ class LoadedKernels:
         """The kernel of each launch; compiled and loaded if it is new.
 
         Raises:
-            CompileError: a text does not compile.
+            CompileError: a text does not compile, or a launch has too many groups.
         """
+        for launch in launches:
+            self._grid(launch)
         keys = [(launch.source, launch.name) for launch in launches]
         new = list(dict.fromkeys(key for key in keys if key not in self._loaded))
         images = self._images.of([source for source, _ in new])
@@ -54,7 +59,16 @@ class LoadedKernels:
                 arguments.append(argument)
             else:
                 arguments.append(Pointer(argument.address))  # type: ignore[attr-defined]
+        return GraphNode(kernel, *self._grid(launch), tuple(arguments), tuple(waits))
+
+    def _grid(self, launch: KernelLaunch) -> tuple[Grid, Grid]:
+        """Number of groups of a launch, and of work items in a group.
+
+        Raises:
+            CompileError: there are more groups than CUDA allows.
+        """
         group = rule(launch, self._arch)
-        items = rounded(launch.grid, group)
-        groups: Grid = tuple(n // g for n, g in zip(items, group, strict=True))  # type: ignore[assignment]
-        return GraphNode(kernel, groups, group, tuple(arguments), tuple(waits))
+        x, y, z = (n // g for n, g in zip(rounded(launch.grid, group), group, strict=True))
+        if max(y, z) > _MOST_GROUPS:
+            raise CompileError(f"{launch.name} has {x} x {y} x {z} groups of work items")
+        return (x, y, z), group

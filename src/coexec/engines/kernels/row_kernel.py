@@ -13,6 +13,8 @@ from coexec.engines.kernels.epilogue import Output
 from coexec.engines.kernels.rows import Access, RowLayout, RowPart
 from coexec.engines.kernels.value import neighbours, split
 
+_ROWS = 32768
+"""Most groups on one axis: CUDA allows 65,535 on all axes but the first."""
 _WARP = 32
 """Work items that a GPU runs together, at least."""
 _LEAST = 8
@@ -91,7 +93,9 @@ class RowKernel:
         """The launch of the kernel with these lines."""
         self._source.lines((*self._start(), *lines))
         if self.sharing > 1:
-            return self._source.finish((self.sharing, self.layout.count), (self.sharing, 1, 1))
+            count = self.layout.count
+            grid = self.sharing, min(count, _ROWS), ceil_div(count, _ROWS)
+            return self._source.finish(grid, (self.sharing, 1, 1))
         return self._source.finish(self._grid())
 
     def _start(self) -> list[str]:
@@ -99,7 +103,10 @@ class RowKernel:
         width, _ = self._grid()
         layout = self.layout
         if self.sharing > 1:
-            lines = ["const int item = get_local_id(0), row = get_global_id(1);"]
+            lines = ["const int item = get_local_id(0);"]
+            lines += [f"const int row = get_global_id(2) * {_ROWS} + get_global_id(1);"]
+            if layout.count > _ROWS:
+                lines += [f"if (row >= {layout.count}) return;"]
         else:
             lines = [f"const int row = get_global_id(1) * {width} + get_global_id(0);"]
             lines += [f"if (row >= {layout.count}) return;"] if layout.count % width else []
