@@ -167,7 +167,7 @@ def page(found: Mapping[str, Mapping[str, OperatorRow]]) -> str:
         whole = sum(row.taken == row.tests for row in own)
         none = sum(row.taken == 0 for row in own)
         lines.append(f"| {name} | {whole} operators | {len(own) - whole - none} | {none} |")
-    lines += ["", f"| operator | {' | '.join(ENGINES)} |", "|---|---|---|---|"]
+    lines += ["", f"| operator | {' | '.join(ENGINES)} |", "|---" * (len(ENGINES) + 1) + "|"]
     for operator, by_engine in found.items():
         lines.append(f"| {operator} | {' | '.join(str(by_engine[name]) for name in ENGINES)} |")
     return _HEAD + "\n".join(lines) + "\n"
