@@ -349,6 +349,23 @@ def test_bench_leaves_out_what_cannot_be_open_beside_the_rest(
     assert all(any(w in reason for w in why) for reason in found["left_out"].values())
 
 
+@pytest.mark.usefixtures("gpu", "no_memory")
+def test_bench_leaves_out_a_device_that_lacks_an_operator(tmp_path: Path, cli: CommandLine) -> None:
+    """Such a device shares its cores with ONNX Runtime, as the error about it advises."""
+    nodes = [
+        helper.make_node("CumSum", ["x", "axis"], ["c"]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    infos = ([tensor_info(name, [2, 8])] for name in "xy")
+    model = tmp_path / "cumsum.onnx"
+    onnx.save(from_nodes(nodes, *infos, {"axis": np.array(1, np.int64)}), model)
+    name, cores = opencl_name(), opencl_name().partition("/")[0]
+    words = ("--devices", f"{name},{cores}", "--planner", "heft", "--repeats", "1")
+    found = cli.json("bench", str(model), *words)
+    assert f"{cores} alone" in {row["name"] for row in found["rows"]}
+    assert "does not run 1 of the 2 tasks" in found["left_out"][name]
+
+
 # --- Odd models
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from coexec.arrays import Array
 from coexec.engines.registry import describe
-from coexec.errors import DeviceError
+from coexec.errors import DeviceError, InfeasibleError
 from coexec.hardware.hardware import Place
 from coexec.model.values import bound_run
 from coexec.plan.schedule import Segment
@@ -155,7 +155,8 @@ def _name(place: Place) -> str:
 def alone_rivals(
     plan: Prepared, feeds: Mapping[str, Array], stack: ExitStack
 ) -> tuple[list[RaceEntry], dict[str, str]]:
-    """The single devices, and why one is left out: it cannot be open beside the others."""
+    """The single devices, and why one is left out: it cannot be open beside the others, or does not
+    run the whole model."""
     work, rivals, left_out = plan.work, [], {}
     for name, predicted_s in _alone(plan).items():
         try:
@@ -164,7 +165,8 @@ def alone_rivals(
             )
             way = Way(name=f"{name} alone", predicted_s=predicted_s)
             rivals.append(plan_rival(alone.prepared_by("single", {}), way, feeds, stack)[0])
-        except DeviceError as error:  # some engines can use only one set of cores at a time
+        except (DeviceError, InfeasibleError) as error:
+            # Some engines use one set of cores at a time, and some lack an operator of the model.
             left_out[name] = str(error)
     return rivals, left_out
 
