@@ -56,6 +56,13 @@ class _Mark:
         return 1.0
 
 
+@dataclass(eq=False)
+class FakeKernel:
+    """A loaded kernel."""
+
+    kernel: Any
+
+
 class FakeContext:
     """An open GPU."""
 
@@ -63,6 +70,7 @@ class FakeContext:
         import pyopencl as cl
 
         self.gpu = gpu
+        self.is_forked = False
         self.random = random.Random(seed)
         self.memories: dict[int, _Memory] = {}
         self.opencl = opencl_found().context()
@@ -74,7 +82,8 @@ class FakeContext:
         import pyopencl as cl
 
         program = cl.Program(self.opencl, OPENCL_PRELUDE + image.decode())
-        return cl.Kernel(program.build("-cl-std=CL1.2 -cl-opt-disable"), name)
+        kernel = cl.Kernel(program.build("-cl-std=CL1.2 -cl-opt-disable"), name)
+        return FakeKernel(kernel)
 
     def memory(self, size_bytes: int) -> _Memory:
         memory = _Memory(max(size_bytes, 4))
@@ -102,6 +111,7 @@ class FakeContext:
 class _Graph:
     def __init__(self, context: FakeContext, nodes: Sequence[GraphNode], timed: bool) -> None:
         assert all(other < n for n, node in enumerate(nodes) for other in node.waits)
+        assert all(max(node.groups[1:]) <= 65535 for node in nodes)  # as CUDA requires
         self._context = context
         self._nodes = list(nodes)
         self.times = [(_Mark(), _Mark()) for _ in nodes] if timed else []
@@ -128,7 +138,7 @@ class _Graph:
             else:
                 arguments.append(np.int32(argument))
         grid = tuple(g * n for g, n in zip(node.groups, node.group, strict=True))
-        node.function(self._context.queue, grid, node.group, *arguments)
+        node.function.kernel(self._context.queue, grid, node.group, *arguments)
         self._context.queue.finish()
 
 

@@ -1,5 +1,6 @@
 """Programs as CUDA graphs, on a GPU that is computed by OpenCL (`tests/helpers/fake_cuda.py`)."""
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coexec.engines.cuda import compilers, driver
-from coexec.engines.cuda.compilers import CompileError
 from coexec.engines.cuda.device import CudaDevice
 from coexec.engines.cuda.driver import CudaError
+from coexec.engines.cuda.failures import CompileError
+from coexec.engines.kernels.dependencies import Dependencies
 from coexec.errors import DeviceError, ExecutionError, ForkedError
 from coexec.graph.region import Region
 from coexec.model.load import load
@@ -156,7 +158,7 @@ def test_a_kernel_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPatch
     with fake_cuda() as engine:
         monkeypatch.setattr(compilers, "_chosen", fails)
         engine.images._compile = fails()[0]
-        with pytest.raises(DeviceError, match="cannot compile what makes y: line 3: error"):
+        with pytest.raises(DeviceError, match=r"failed while compiling what makes y \(line 3: error"):
             engine.compile(small_network("swish"))
 
 
@@ -177,7 +179,7 @@ def test_an_error_of_the_driver_names_the_tasks_and_the_remedy(
         with pytest.raises(ExecutionError, match=f"gpu:0 {text} while running 'c' to 'c'"):
             bound.run()
         monkeypatch.setattr(FakeContext, "memory", fails)
-        with pytest.raises(DeviceError, match=f"gpu:0 {text} while taking"):
+        with pytest.raises(DeviceError, match=f"gpu:0 {text} while compiling"):
             engine.compile(small_network("concat"))
 
 
@@ -189,5 +191,47 @@ def test_a_forked_child_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_more_groups_than_cuda_allows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coexec.engines.cuda.kernels._MOST_GROUPS", 0)
-    with fake_cuda() as engine, pytest.raises(DeviceError, match=r"y: \w+ has \d+ x \d+ x \d+ gro"):
+    with fake_cuda() as engine, pytest.raises(DeviceError, match=r"\w+ has \d+ x \d+ x \d+ groups"):
         engine.compile(small_network("swish"))
+
+
+def test_what_does_not_fit_twice_runs_one_launch_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To measure both orders takes the memory of both."""
+
+    def fails(*_: object) -> float:
+        raise CudaError("CUDA_ERROR_OUT_OF_MEMORY", "out of memory")
+
+    monkeypatch.setattr("coexec.engines.cuda.branches._gain", fails)
+    proto = branches()
+    feeds = feeds_of(proto)
+    with fake_cuda(branches="auto") as engine:
+        program = engine.compile(module_of(load(proto)))
+        assert program.order.waits == Dependencies.chain(len(program.build.launches)).waits
+        assert_close(run_on(engine, load(proto), feeds), expected(proto, feeds))
+
+
+def test_a_run_marks_the_tensor_that_it_wrote() -> None:
+    proto = small_network("swish", as_model=True)
+    with fake_cuda() as engine:
+        bound, inputs, outputs = bound_network(engine, proto)
+        engine.upload(feeds_of(proto)["x"], inputs["x"])
+        run = bound.launch()
+        (tensor,) = module_of(load(proto)).outputs
+        other = engine.allocate(tensor, True)
+        bound.set_output("y", other)
+        run.wait()
+        assert outputs["y"].is_sent and not other.is_sent
+
+
+def test_nothing_keeps_a_program_that_nobody_has() -> None:
+    """Its memory on the GPU is free at once, without a run of the garbage collector."""
+    proto = small_network("concat", as_model=True)
+    with fake_cuda() as engine:
+        bound, inputs, _ = bound_network(engine, proto)
+        engine.upload(feeds_of(proto)["x"], inputs["x"])
+        bound.run()
+        gone = weakref.ref(bound)
+        del bound
+        assert gone() is None

@@ -23,9 +23,10 @@ def built(
     inputs: dict[str, list[int]],
     outputs: dict[str, list[int]],
     weights: dict[str, np.ndarray] | None = None,
+    arch: Architecture = GPU,
 ) -> Build:
     infos = ([tensor_info(name, shape) for name, shape in of.items()] for of in (inputs, outputs))
-    return build(module_of(load(from_nodes(nodes, *infos, weights or {}))), GPU)
+    return build(module_of(load(from_nodes(nodes, *infos, weights or {}))), arch)
 
 
 def names(found: Build) -> list[str]:
@@ -101,6 +102,32 @@ def test_concats_that_begin_a_larger_one_need_no_kernel() -> None:
     assert len(found.launches) == 6
 
 
+@pytest.mark.parametrize("width", [4, 8])
+def test_a_memory_that_moves_takes_no_other_tensor_along(width: int) -> None:
+    """``n`` begins two larger Concats, and its memory can be in one of them only."""
+    rng = np.random.default_rng(0)
+    weights = {
+        name: rng.standard_normal((8, 8 * count, 1, 1)).astype(np.float32)
+        for count, name in enumerate(("one", "two", "three"), start=1)
+    }
+    nodes = [
+        node("Conv", ["x", "one"], ["a"]),
+        node("Conv", ["a", "one"], ["b"]),
+        node("Concat", ["a", "b"], ["n"], axis=1),
+        node("Conv", ["n", "two"], ["c"]),
+        node("Conv", ["c", "one"], ["d"]),
+        node("Concat", ["a", "b", "c"], ["l"], axis=1),
+        node("Concat", ["n", "d"], ["m"], axis=1),
+        node("Conv", ["l", "three"], ["p"]),
+        node("Conv", ["m", "three"], ["q"]),
+        node("Add", ["p", "q"], ["y"]),
+    ]
+    shape = [1, 8, 5, 5]
+    found = built(nodes, {"x": shape}, {"y": shape}, weights, Architecture("cpu", width))
+    places = [found.aliases.of(name) for name in ("a", "b", "c", "d")]
+    assert len(set(places)) == len(places)
+
+
 @given(
     st.builds(
         Sizes,
@@ -143,6 +170,13 @@ def test_rows_are_read_by_vectors_where_they_are_whole_vectors(columns: int) -> 
     assert ("float near_x" in found.launches[0].source.replace("4 near", " near")) == (
         columns == 97
     )
+
+
+@pytest.mark.parametrize("group, local", [(64, 49152), (1024, 16384), (64, 9000)])
+def test_small_gpus_have_tiles_too(group: int, local: int) -> None:
+    arch = Architecture("mobile", 4, compute_units=8, max_group=group, local_bytes=local)
+    tiles = tile_shapes(Sizes(200, 200, 200), arch)
+    assert tiles and all(tile.rows * tile.columns <= 2 for tile in tiles)
 
 
 def test_rows_without_end_are_on_two_axes() -> None:

@@ -8,12 +8,13 @@ import statistics
 
 import numpy as np
 
+from coexec.engines.cuda.driver import CudaError
 from coexec.engines.cuda.program import CudaProgram
 from coexec.engines.cuda.tensors import GpuMemory, GpuTensor
 from coexec.engines.cuda.timing import seconds_of
 from coexec.engines.kernels.base import Value
 from coexec.engines.kernels.building import Build
-from coexec.engines.kernels.dependencies import Dependencies, uses_of
+from coexec.engines.kernels.dependencies import Dependencies
 from coexec.engines.tuning_cache import Choices
 from coexec.keys import digest
 
@@ -38,7 +39,13 @@ def faster_order(name: str, build: Build, memory: GpuMemory, choices: Choices) -
     key = digest("branches", [(one.source, one.grid) for one in launches], side_by_side.waits)
     choice = choices.get(key)
     if choice not in ("all", "none"):
-        choice = "all" if _gain(name, build, memory, side_by_side, chain) < _GAIN else "none"
+        try:
+            gain = _gain(name, build, memory, side_by_side, chain)
+        except CudaError as error:
+            if not error.is_out_of_memory:
+                raise
+            return chain  # what does not fit twice may fit once
+        choice = "all" if gain < _GAIN else "none"
         choices.set(key, choice)
     return side_by_side if choice == "all" else chain
 
@@ -62,11 +69,15 @@ def _outside(build: Build, memory: GpuMemory) -> dict[str, GpuTensor]:
     inside = {one.name for one in build.scratch}
     needed: dict[str, int] = {}
     for launch in build.launches:
-        for use in uses_of(launch, build.aliases):
-            if use.root not in inside:
-                needed[use.root] = max(needed.get(use.root, 0), use.stop)
-    widest = np.dtype(np.float64).itemsize
+        for value in launch.arguments:
+            if not isinstance(value, Value):
+                continue
+            place = build.aliases.of(value.name)
+            if place.root not in inside:
+                item_bytes = value.size_bytes // max(value.items, 1)
+                size = (place.offset + value.items) * item_bytes
+                needed[place.root] = max(needed.get(place.root, 0), size)
     return {
-        root: GpuTensor(Value(root, (items,)), memory.constant(np.zeros(items * widest, np.uint8)))
-        for root, items in needed.items()
+        root: GpuTensor(Value(root, (size,), "uint8"), memory.constant(np.zeros(size, np.uint8)))
+        for root, size in needed.items()
     }

@@ -23,6 +23,7 @@ from coexec.cache import Cache, Entry
 from coexec.engines import detect
 from coexec.engines.cuda.dialect import in_cpp
 from coexec.engines.cuda.driver import CudaContext, CudaError
+from coexec.engines.cuda.failures import CompileError
 from coexec.engines.cuda.options import Compiler
 from coexec.engines.kernels.base import OPENCL_PRELUDE
 from coexec.errors import DeviceError, first_line
@@ -31,10 +32,6 @@ from coexec.keys import digest
 
 _OPENCL_OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
 _ENVIRONMENT = re.compile(r"%envreg\d+")
-
-
-class CompileError(Exception):
-    """A kernel's text does not compile."""
 
 
 class Images:
@@ -93,7 +90,7 @@ def _chosen(context: CudaContext, wanted: Compiler) -> tuple[Callable[[str], byt
             except DeviceError as error:
                 reasons.append(str(error))
             else:
-                return compiler, f"{name} {compiler.version}"
+                return compiler, f"{name} {compiler.version} {compiler.form}"
     raise DeviceError(f"there is no compiler for CUDA's kernels: {'; '.join(reasons)}")
 
 
@@ -113,6 +110,7 @@ class _OpenClCompiler:
         self._context = context
         self._device = device.context()
         self.version = device.driver
+        self.form = digest(OPENCL_PRELUDE, _OPENCL_OPTIONS)
 
     def __call__(self, source: str) -> bytes:
         import pyopencl as cl
@@ -156,12 +154,15 @@ class _Nvrtc:
                 f"NVRTC cannot be loaded ({first_line(error)}): {install('cuda')}"
             ) from error
         self.version = f"{major}.{minor}"
-        major, minor = context.gpu.capability
+        units = "".join(map(str, context.gpu.capability))
+        if int(units) not in self._checked(nvrtc.nvrtcGetSupportedArchs()):
+            raise DeviceError(f"NVRTC {self.version} knows no GPU of compute capability {units}")
         self._options = [
-            f"--gpu-architecture=sm_{major}{minor}".encode(),
+            f"--gpu-architecture=sm_{units}".encode(),
             b"--std=c++17",
             b"--device-as-default-execution-space",
         ]
+        self.form = digest(in_cpp(""), self._options)
 
     def _checked(self, result: tuple[Any, ...]) -> Any:
         code, *values = result

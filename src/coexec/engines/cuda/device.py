@@ -7,7 +7,7 @@ from pathlib import Path
 from coexec.arrays import Array
 from coexec.engines.base import AfterFork, OpenEngine
 from coexec.engines.cuda.branches import faster_order
-from coexec.engines.cuda.compilers import CompileError, Images
+from coexec.engines.cuda.compilers import Images
 from coexec.engines.cuda.driver import CudaContext, Gpu, refuse_forked
 from coexec.engines.cuda.failures import translated
 from coexec.engines.cuda.kernels import LoadedKernels
@@ -60,16 +60,18 @@ class CudaDevice(OpenEngine):
         names = ", ".join(t.name for t in module.outputs)
         try:
             built = build(module, self.arch)
-            with translated(self.device.name, f"taking memory for what makes {names}"):
-                built = resident(built, self._memory)
-                return CudaProgram(self.device.name, built, self._memory, self._order(built))
-        except (ValueError, KeyError, CompileError) as error:
-            if isinstance(error, DeviceError):
-                raise
+        except (ValueError, KeyError) as error:
             raise DeviceError(
                 f"{self.device.name} cannot compile what makes {names}: {first_line(error)}; run "
                 f"that part elsewhere with another plan"
             ) from error
+        with translated(self.device.name, f"compiling what makes {names}"):
+            built = resident(built, self._memory)
+            program = CudaProgram(self.device.name, built, self._memory, self._order(built))
+            ends = {t.name: t for t in (*module.inputs, *module.outputs)}
+            context = Context(self.arch, ends, {})
+            program.ends = self._memory.prepare([context.value(name) for name in ends])
+            return program
 
     def _order(self, built: Build) -> Dependencies:
         if self._branches == "none":
@@ -117,6 +119,8 @@ class CudaDevice(OpenEngine):
             return [] if timer is None else timer.details()
 
     def close(self) -> None:
+        if self._context.is_forked:
+            return
         with translated(self.device.name, "closing"):
             self._context.finish()
 

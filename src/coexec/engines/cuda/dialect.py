@@ -70,7 +70,10 @@ _PRELUDE = f"""\
 typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned int uint;
-typedef unsigned long ulong;
+typedef unsigned long long cl_ulong;
+typedef long long cl_long;
+#define ulong cl_ulong
+#define long cl_long
 #define __kernel extern "C" __global__
 #define __global
 #define __constant const

@@ -136,6 +136,18 @@ class Gpu:
         return f"{number // 1000}.{number % 1000 // 10}"
 
     @cached_property
+    def unusable(self) -> str | None:
+        """Why it cannot be used, and the remedy; None if nothing is known against it."""
+        needed, major = _driver().CUDA_VERSION // 1000, int(self.version.partition(".")[0])
+        if major >= needed:
+            return None
+        return (
+            f"the driver of {self.name} supports CUDA {self.version}, and the installed "
+            f"cuda-bindings are for CUDA {needed}; update the driver, or pip install "
+            f"'cuda-bindings=={major}.*'"
+        )
+
+    @cached_property
     def memory_bytes(self) -> int:
         return int(checked(_driver().cuDeviceTotalMem(self.handle)))
 
@@ -174,28 +186,40 @@ class CudaContext:
         self.sleeps = sleeps
         self._process = os.getpid()
         self._handle = checked(driver.cuDevicePrimaryCtxRetain(gpu.handle))
-        self._enter()
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-        self.stream = checked(driver.cuStreamCreate(flags))
-
-    def _enter(self) -> Any:
-        """Make this the context of the calling thread. Returns the driver."""
-        driver = _driver()
-        checked(driver.cuCtxSetCurrent(self._handle))
-        return driver
+        self.stream = self.call("cuStreamCreate", flags)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of the driver in this context.
+        """Call a function of the driver in this context. The thread's own context, which other
+        libraries have chosen, is the same afterwards.
 
         Raises:
             CudaError: it has failed.
         """
-        return checked(getattr(self._enter(), name)(*arguments))
+        return checked(self.result(name, *arguments))
+
+    def result(self, name: str, *arguments: Any) -> tuple[Any, ...]:
+        """As `call`, with the error code in front of the values."""
+        driver = _driver()
+        try:
+            checked(driver.cuCtxPushCurrent(self._handle))
+            try:
+                found: tuple[Any, ...] = getattr(driver, name)(*arguments)
+            finally:
+                driver.cuCtxPopCurrent()
+        except RuntimeError as error:  # the driver does not have this function
+            raise CudaError("driver", str(error)) from error
+        return found
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a forked child of the process that has opened it."""
+        return os.getpid() != self._process
 
     def release(self, name: str, handle: Any) -> None:
         """Give something back to the driver. Never raises an error; does nothing in a forked
         child."""
-        if os.getpid() == self._process:
+        if not self.is_forked:
             with suppress(Exception):  # the driver may be gone at the end of a process
                 self.call(name, handle)
 
@@ -219,6 +243,7 @@ class CudaContext:
             flat = np.ascontiguousarray(array)
             address = flat.__array_interface__["data"][0]
             self.call("cuMemcpyHtoD", memory.address, address, flat.nbytes)
+            self.call("cuStreamSynchronize", 0)  # of small arrays only the host's part has ended
 
     def graph(self, nodes: Sequence[GraphNode], timed: bool = False) -> "CudaGraph":
         """A graph of kernels that can be launched.
@@ -297,9 +322,8 @@ class Mark:
         Raises:
             CudaError: the GPU has failed.
         """
-        driver = self._context._enter()
-        (code,) = driver.cuEventQuery(self.handle)
-        if code == driver.CUresult.CUDA_ERROR_NOT_READY:
+        (code,) = self._context.result("cuEventQuery", self.handle)
+        if code == _driver().CUresult.CUDA_ERROR_NOT_READY:
             return False
         checked((code,))
         return True

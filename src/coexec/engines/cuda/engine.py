@@ -33,6 +33,7 @@ class Cuda(Engine):
                 gpu.name,
                 gpu.identity,
                 f"CUDA {gpu.version}",
+                gpu.unusable,
                 facts={
                     "units": str(gpu.compute_units),
                     "memory": format_bytes(gpu.memory_bytes),
@@ -46,8 +47,9 @@ class Cuda(Engine):
         from coexec.engines.cuda.driver import gpus
 
         gpu = next((gpu for gpu in gpus() if gpu.identity == device.identity), None)
-        if gpu is None:
-            raise DeviceError(f"CUDA does not find {device.name} ({device.processor})")
+        if gpu is None or gpu.unusable:
+            why = gpu.unusable if gpu else f"CUDA does not find it ({device.processor})"
+            raise DeviceError(f"device {device.name!r} cannot be used through CUDA: {why}")
         folder = Path(__file__).parent
         # Profiles depend on the text of the kernels and on how they are launched.
         digests = source_digest(folder.parent / "kernels"), source_digest(folder)

@@ -4,7 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from coexec.engines.cuda.driver import CudaError
-from coexec.errors import CoexecError, DeviceError
+from coexec.errors import CoexecError, DeviceError, first_line
+
+
+class CompileError(Exception):
+    """A kernel's text does not compile, or CUDA cannot launch it."""
 
 
 @contextmanager
@@ -18,6 +22,11 @@ def translated(device: str, doing: str, kind: type[CoexecError] = DeviceError) -
     """
     try:
         yield
+    except CompileError as error:
+        raise kind(
+            f"{device} failed while {doing} ({first_line(error)}); run that part elsewhere with "
+            f"another plan"
+        ) from error
     except CudaError as error:
         if error.is_out_of_memory:
             raise kind(

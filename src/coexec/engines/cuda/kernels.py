@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
-from coexec.engines.cuda.compilers import CompileError, Images
+from coexec.engines.cuda.compilers import Images
 from coexec.engines.cuda.driver import Argument, CudaContext, GraphNode, Pointer
+from coexec.engines.cuda.failures import CompileError
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.kernels.tuner import rounded, rule
@@ -20,7 +22,8 @@ class LoadedKernels:
         self._context = context
         self._images = images
         self._arch = arch
-        self._loaded: dict[tuple[str, str], Any] = {}
+        self._loaded: WeakValueDictionary[tuple[str, str], Any] = WeakValueDictionary()
+        """Programs keep the kernels that they launch."""
 
     def of(self, launches: Sequence[KernelLaunch]) -> list[Any]:
         """The kernel of each launch; compiled and loaded if it is new.
@@ -33,9 +36,10 @@ class LoadedKernels:
         keys = [(launch.source, launch.name) for launch in launches]
         new = list(dict.fromkeys(key for key in keys if key not in self._loaded))
         images = self._images.of([source for source, _ in new])
-        for source, name in new:
-            self._loaded[source, name] = self._context.kernel(images[source], name)
-        return [self._loaded[key] for key in keys]
+        fresh = {key: self._context.kernel(images[key[0]], key[1]) for key in new}
+        known = {key: self._loaded[key] for key in keys if key not in fresh}
+        self._loaded.update(fresh)
+        return [fresh.get(key) or known[key] for key in keys]
 
     def node(
         self,

@@ -56,6 +56,8 @@ class CudaProgram:
         self._buffers = [memory.context.memory(size) for size in sizes]
         self.scratch_bytes = sum(sizes)
         """Bytes of memory for the tensors between the launches."""
+        self.ends: list[Any] = []
+        """The kernels by which tensors enter and leave, so that they stay loaded."""
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> "_BoundGraph":
         return _BoundGraph(self, inputs, outputs)
@@ -95,12 +97,13 @@ class _BoundGraph:
         if self._tensors[name] is tensor:
             return
         self._tensors[name] = tensor
-        for assembled in self._graphs.values():
-            nodes = self._assembled(assembled.entering, assembled.leaving)
-            for number, (old, new) in enumerate(zip(assembled.nodes, nodes, strict=True)):
-                if old.arguments != new.arguments:
-                    assembled.graph.change(number, new)
-            assembled.nodes = nodes
+        with self.translated():
+            for assembled in self._graphs.values():
+                nodes = self._assembled(assembled.entering, assembled.leaving)
+                for number, (old, new) in enumerate(zip(assembled.nodes, nodes, strict=True)):
+                    if old.arguments != new.arguments:
+                        assembled.graph.change(number, new)
+                assembled.nodes = nodes
 
     set_output = set_input
 
@@ -123,12 +126,15 @@ class _BoundGraph:
             for name in self._outputs:
                 self._tensors[name].is_sent = self._tensors[name].is_pending = False
             graph.launch()
-            run = _GraphRun(self, self._memory.context.mark(), leaving, timer)
+            end = self._memory.context.mark()
+            run = _GraphRun(self, end, dict(self._tensors), leaving, timer)
             if timer is not None:
-                run.number = timer.keep(graph, self._titles(entering, leaving))
+                run.number = timer.keep(graph, self._titles(entering, leaving), end)
+            for name in self._outputs:
+                self._tensors[name].latest = end
             for name in entering:
                 self._tensors[name].is_pending = False
-                self._tensors[name].users.append(run)
+                self._tensors[name].users.append(end)
         return run
 
     def _assembled(self, entering: frozenset[str], leaving: frozenset[str]) -> list[GraphNode]:
@@ -158,11 +164,6 @@ class _BoundGraph:
             *(("reorder", name) for name in sorted(leaving)),
         ]
 
-    def ended(self, leaving: frozenset[str]) -> None:
-        """Note that a run has ended, with the tensors that it has sent to the host."""
-        for name in leaving:
-            self._tensors[name].is_sent = True
-
     def translated(self) -> AbstractContextManager[None]:
         """Convert errors of CUDA; the message names the tasks of this program."""
         tasks = self._program.build.tasks
@@ -187,10 +188,16 @@ class _GraphRun:
     """The number that its timer has given to this run."""
 
     def __init__(
-        self, bound: _BoundGraph, mark: Mark, leaving: frozenset[str], timer: GraphTimer | None
+        self,
+        bound: _BoundGraph,
+        mark: Mark,
+        tensors: Mapping[str, GpuTensor],
+        leaving: frozenset[str],
+        timer: GraphTimer | None,
     ) -> None:
         self._bound = bound
         self._mark = mark
+        self._tensors = tensors
         self._leaving = leaving
         self._timer = timer
         self._launched_s = time.perf_counter()
@@ -203,7 +210,9 @@ class _GraphRun:
     def wait(self) -> None:
         with self._bound.translated():
             self._mark.wait()
-        self._bound.ended(self._leaving)
+        for name in self._leaving:
+            tensor = self._tensors[name]
+            tensor.is_sent = tensor.is_sent or tensor.latest is self._mark
 
     def span_s(self) -> tuple[float, float]:
         if self._timer is None:

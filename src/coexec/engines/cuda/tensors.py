@@ -7,10 +7,10 @@ the host ends with the opposite kernel. So there are no copies besides.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from coexec.arrays import Array, numpy_type
-from coexec.engines.base import InFlight
-from coexec.engines.cuda.driver import CudaContext, CudaMemory, GraphNode, HostMemory
+from coexec.engines.cuda.driver import CudaContext, CudaMemory, GraphNode, HostMemory, Mark
 from coexec.engines.cuda.kernels import LoadedKernels
 from coexec.engines.cuda.timing import GraphTimer
 from coexec.engines.kernels.architecture import Architecture
@@ -33,8 +33,10 @@ class GpuTensor:
     """Whether the newest values are in `host`, and not yet in `memory`."""
     is_sent: bool = False
     """Whether the newest values are in `host`, too."""
-    users: list[InFlight] = field(default_factory=list)
-    """Work that may be reading `host`."""
+    users: list[Mark] = field(default_factory=list)
+    """The ends of work that may be reading `host`."""
+    latest: Mark | None = None
+    """The end of the latest work that writes it."""
 
     @property
     def array(self) -> Array:
@@ -92,9 +94,11 @@ class GpuMemory:
         self._with_host(tensor)
         return self._reordering(tensor, enters=False, waits=waits)
 
-    def reorderings(self, values: Sequence[Value]) -> list[KernelLaunch]:
-        """The kernels that tensors need on their way from and to the host."""
-        return [self._launch(value, enters) for value in values for enters in (True, False)]
+    def prepare(self, values: Sequence[Value]) -> list[Any]:
+        """The kernels that tensors need on their way from and to the host. They are loaded as long
+        as somebody has them."""
+        both = [self._launch(value, enters) for value in values for enters in (True, False)]
+        return self.kernels.of(both)
 
     def _with_host(self, tensor: GpuTensor) -> HostMemory:
         if tensor.host is None:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from coexec.engines.cuda.driver import CudaContext, CudaGraph
+from coexec.engines.cuda.driver import CudaContext, CudaGraph, Mark
 from coexec.timing.trace import Detail
 
 
@@ -20,21 +20,22 @@ class GraphTimer:
         self._start = context.mark(timed=True)
         self._start.wait()
         self._start_s = time.perf_counter()
-        self._running: list[tuple[int, CudaGraph, Sequence[tuple[str, str]], float]] = []
+        self._running: list[tuple[int, CudaGraph, Sequence[tuple[str, str]], float, Mark]] = []
         self._details: list[list[Detail]] = []
 
-    def keep(self, graph: CudaGraph, titles: Sequence[tuple[str, str]]) -> int:
-        """Remember a graph that was just launched, with name and result of each node. Returns the
-        number of this run."""
-        self._running.append((len(self._details), graph, titles, time.perf_counter()))
+    def keep(self, graph: CudaGraph, titles: Sequence[tuple[str, str]], end: Mark) -> int:
+        """Remember a graph that was just launched, with name and result of each node, and a mark
+        behind it. Returns the number of this run."""
+        self._running.append((len(self._details), graph, titles, time.perf_counter(), end))
         self._details.append([])
         return len(self._details) - 1
 
     def collect(self) -> None:
         """Wait for all launched graphs and read their times, which the next launch overwrites."""
-        for number, graph, titles, launched_s in self._running:
+        running, self._running = self._running, []
+        for number, graph, titles, launched_s, last in running:
+            last.wait()
             for (name, result), (start, end) in zip(titles, graph.times, strict=True):
-                end.wait()
                 start_s, end_s = (
                     self._start_s + mark.seconds_since(self._start) for mark in (start, end)
                 )
@@ -42,7 +43,6 @@ class GraphTimer:
                     name, self._device, "kernel", launched_s, launched_s, start_s, end_s, result
                 )
                 self._details[number].append(detail)
-        self._running.clear()
 
     def span_s(self, number: int) -> tuple[float, float]:
         """Start and end of a run that has ended, in seconds of `time.perf_counter`."""

@@ -183,6 +183,7 @@ def _begun(
             whole.inputs[: len(inputs)] == op.inputs
             and whole.int("axis", 1) == op.int("axis", 1)
             and context.in_place[later.output].issuperset(inputs)
+            and aliases.alone(node.output)  # a memory that moves takes all tensors in it along
             and aliases.move(node.output, later.output, 0)
         ):
             return frozenset(inputs)

@@ -16,7 +16,7 @@ from coexec.engines.kernels.value import neighbours, split
 _ROWS = 32768
 """Most groups on one axis: CUDA allows 65,535 on all axes but the first."""
 _WARP = 32
-"""Work items that a GPU runs together, at least."""
+"""Work items that NVIDIA's GPUs run together."""
 _LEAST = 8
 """Steps of a row that lies in one piece from which on a warp shares it, even if items are idle: the
 items of a warp that have a row each would read far apart."""
@@ -55,11 +55,11 @@ class RowKernel:
         or contiguous."""
         arch, layout = self._source.arch, self.layout
         few = layout.count < 64 * arch.compute_units or layout.kind == "contiguous"
-        least = _LEAST if layout.kind == "contiguous" else _WARP
-        if arch.family == "cpu" or not few or self._steps < least:
+        in_warps = arch.family == "nvidia" and layout.kind == "contiguous"
+        if arch.family == "cpu" or not few or self._steps < (_LEAST if in_warps else _WARP):
             return 1
         most = 1 << (min(self._steps, 256, arch.max_group).bit_length() - 1)
-        return max(min(_WARP, arch.max_group), most)
+        return max(_WARP, most) if in_warps else most
 
     def loop(
         self, part: RowPart, body: Callable[[Access], Sequence[str]], first: int = 0

@@ -85,7 +85,7 @@ class Binaries:
             return pyopencl.Program(self._context, OPENCL_PRELUDE + source).build(options)
 
     def _key(self, source: str, options: str) -> str:
-        return digest(source, options, self.device.name, self.device.compiles_for)
+        return digest(OPENCL_PRELUDE, source, options, self.device.name, self.device.compiles_for)
 
     def _read(self, key: str) -> Any:
         import pyopencl
