@@ -158,7 +158,9 @@ def test_a_kernel_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPatch
     with fake_cuda() as engine:
         monkeypatch.setattr(compilers, "_chosen", fails)
         engine.images._compile = fails()[0]
-        with pytest.raises(DeviceError, match=r"failed while compiling what makes y \(line 3: error"):
+        with pytest.raises(
+            DeviceError, match=r"failed while compiling what makes y \(line 3: error"
+        ):
             engine.compile(small_network("swish"))
 
 

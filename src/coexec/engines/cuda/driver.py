@@ -322,7 +322,7 @@ class Mark:
         Raises:
             CudaError: the GPU has failed.
         """
-        (code,) = self._context.result("cuEventQuery", self.handle)
+        code, *_ = self._context.result("cuEventQuery", self.handle)
         if code == _driver().CUresult.CUDA_ERROR_NOT_READY:
             return False
         checked((code,))

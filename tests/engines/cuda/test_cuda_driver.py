@@ -1,0 +1,198 @@
+"""The file that calls CUDA's driver, with a driver that notes its calls."""
+
+import enum
+import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coexec.engines.cuda import driver
+from coexec.engines.cuda.driver import CudaContext, CudaError, Gpu, GraphNode, Pointer, gpus
+from coexec.engines.cuda.engine import Cuda
+
+
+class Result(enum.IntEnum):
+    """Error codes, with CUDA's numbers."""
+
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NOT_READY = 600
+
+
+class NotingDriver:
+    """A driver whose calls succeed, but for those in ``codes``. Each value is a new number."""
+
+    CUDA_VERSION = 13010
+    CUresult = Result
+    CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2, CU_EVENT_BLOCKING_SYNC=1)
+    CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.returned: dict[str, list[Any]] = {}
+        self.codes: dict[str, Result] = {}
+        self.absent: set[str] = set()
+        self.values: dict[str, Any] = {
+            "cuDeviceGetCount": 1,
+            "cuDeviceGetName": b"A GPU\0\0",
+            "cuDeviceGetUuid": SimpleNamespace(bytes=bytes(range(16))),
+            "cuDriverGetVersion": 13000,
+            "cuDeviceGetAttribute": 9,
+            "cuEventElapsedTime": 2.5,
+            "cuGetErrorName": b"CUDA_ERROR_OUT_OF_MEMORY",
+            "cuGetErrorString": b"out of memory",
+        }
+        self.CUdevice_attribute: Any = SimpleNamespace(
+            **{
+                f"CU_DEVICE_ATTRIBUTE_{name}": name
+                for name in (
+                    "MULTIPROCESSOR_COUNT",
+                    "MAX_THREADS_PER_BLOCK",
+                    "MAX_SHARED_MEMORY_PER_BLOCK",
+                    "COMPUTE_CAPABILITY_MAJOR",
+                    "COMPUTE_CAPABILITY_MINOR",
+                )
+            }
+        )
+        self._numbers = itertools.count(1000)
+
+    def CUDA_KERNEL_NODE_PARAMS(self) -> SimpleNamespace:
+        return SimpleNamespace()
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            if name in self.absent:
+                raise RuntimeError(f"Function {name} is not found")
+            value = self.values.get(name, next(self._numbers))
+            self.calls.append((name, arguments))
+            self.returned.setdefault(name, []).append(value)
+            return self.codes.get(name, Result.CUDA_SUCCESS), value
+
+        return call
+
+
+@pytest.fixture
+def noting(monkeypatch: pytest.MonkeyPatch) -> Iterator[NotingDriver]:
+    noted = NotingDriver()
+    monkeypatch.setattr(driver, "_driver", lambda: noted)
+    gpus.cache_clear()
+    yield noted
+    gpus.cache_clear()
+
+
+@pytest.fixture
+def context(noting: NotingDriver) -> CudaContext:
+    (gpu,) = gpus()
+    return CudaContext(gpu)
+
+
+def test_a_gpu_is_described(noting: NotingDriver) -> None:
+    (gpu,) = gpus()
+    assert (gpu.name, gpu.version, gpu.capability) == ("A GPU", "13.0", (9, 9))
+    assert gpu.identity == "000102030405060708090a0b0c0d0e0f"
+    assert gpu.unusable is None
+
+
+def test_a_driver_that_is_too_old_for_the_bindings_is_unusable_with_the_remedy(
+    noting: NotingDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noting.values["cuDriverGetVersion"] = 12080
+    monkeypatch.setattr("coexec.engines.cuda.engine.find_spec", lambda name: True)
+    (processor,) = Cuda().processors("gpu")
+    assert processor.unusable == (
+        "the driver of A GPU supports CUDA 12.8, and the installed cuda-bindings are for CUDA 13; "
+        "update the driver, or pip install 'cuda-bindings==12.*'"
+    )
+
+
+@pytest.mark.parametrize("broken", ["no driver", "no GPU"])
+def test_a_machine_without_a_gpu_has_none(broken: str, noting: NotingDriver) -> None:
+    if broken == "no driver":
+        noting.absent.add("cuInit")
+    else:
+        noting.codes["cuInit"] = Result.CUDA_ERROR_OUT_OF_MEMORY
+    assert gpus() == ()
+
+
+def test_each_call_leaves_the_thread_its_context(
+    context: CudaContext, noting: NotingDriver
+) -> None:
+    context.finish()
+    pushed, popped = (noting.names().count(f"cuCtx{kind}Current") for kind in ("Push", "Pop"))
+    assert pushed == popped > 0
+    assert "cuCtxSetCurrent" not in noting.names()
+
+
+def test_an_error_has_cudas_words(context: CudaContext, noting: NotingDriver) -> None:
+    noting.codes["cuMemAlloc"] = Result.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(CudaError, match="CUDA_ERROR_OUT_OF_MEMORY: out of memory") as caught:
+        context.memory(100)
+    assert caught.value.is_out_of_memory
+    noting.absent.add("cuEventElapsedTime")
+    with pytest.raises(CudaError, match="cuEventElapsedTime is not found"):
+        context.mark(timed=True).seconds_since(context.mark(timed=True))
+    assert noting.names().count("cuCtxPushCurrent") == noting.names().count("cuCtxPopCurrent")
+
+
+def test_a_graph_has_its_nodes_and_what_they_wait_for(
+    context: CudaContext, noting: NotingDriver
+) -> None:
+    kernel = context.kernel(b"code", "k")
+    memory = context.memory(16)
+    context.write(memory, np.ones(4, np.float32))
+    first = GraphNode(kernel, (2, 1, 1), (32, 1, 1), (Pointer(memory.address), 3))
+    graph = context.graph([first, GraphNode(kernel, (1, 1, 1), (1, 1, 1), (), waits=(0,))])
+    added = [arguments for name, arguments in noting.calls if name == "cuGraphAddKernelNode"]
+    handles = noting.returned["cuGraphAddKernelNode"]
+    assert [waits for _, waits, _, _ in added] == [None, [handles[0]]]
+    assert added[0][3].gridDimX == 2 and added[0][3].blockDimX == 32
+    graph.change(1, first)
+    graph.launch()
+    assert noting.names().count("cuGraphExecKernelNodeSetParams") == 1
+    assert noting.names().count("cuGraphLaunch") == 1
+
+
+def test_a_timed_graph_records_around_each_kernel(
+    context: CudaContext, noting: NotingDriver
+) -> None:
+    kernel = context.kernel(b"code", "k")
+    node = GraphNode(kernel, (1, 1, 1), (1, 1, 1), ())
+    graph = context.graph([node, node], timed=True)
+    assert noting.names().count("cuGraphAddEventRecordNode") == 4
+    (start, end), _ = graph.times
+    assert end.seconds_since(start) == 2.5e-3
+
+
+def test_a_mark_has_ended_when_cuda_says_so(context: CudaContext, noting: NotingDriver) -> None:
+    mark = context.mark()
+    assert mark.ended
+    noting.codes["cuEventQuery"] = Result.CUDA_ERROR_NOT_READY
+    assert not mark.ended
+    noting.codes["cuEventQuery"] = Result.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(CudaError):
+        _ = mark.ended
+
+
+def test_everything_is_given_back_but_not_in_a_forked_child(
+    noting: NotingDriver, context: CudaContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, kernel, mark = context.memory(8), context.kernel(b"code", "k"), context.mark()
+    graph = context.graph([GraphNode(kernel, (1, 1, 1), (1, 1, 1), ())])
+    del memory, mark, graph, kernel
+    gone = ("cuMemFree", "cuEventDestroy", "cuGraphExecDestroy", "cuGraphDestroy", "cuModuleUnload")
+    assert all(noting.names().count(name) == 1 for name in gone)
+    memory = context.memory(8)
+    monkeypatch.setattr("coexec.engines.cuda.driver.os.getpid", lambda: -1)
+    del memory
+    assert noting.names().count("cuMemFree") == 1
+
+
+def test_gpus_are_not_opened_to_be_listed(noting: NotingDriver) -> None:
+    assert isinstance(gpus()[0], Gpu)
+    assert "cuDevicePrimaryCtxRetain" not in noting.names()
