@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from coexec.cache import Cache
     from coexec.plan.plan_file import PlanFile
     from coexec.profiling.activity import Quiet
-    from coexec.profiling.sweep import Effort
 
 AUTO = "auto"
 """The planner that tries several configurations of the devices with several planners."""
@@ -266,6 +265,20 @@ def _check_memory_limit(limit: Any) -> int | None:
     return None if limit is None else int(limit)
 
 
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """When a profile stops measuring the tasks of a device."""
+
+    warm_up: int = 2
+    least: int = 7
+    most: int = 40
+    stable: float = 0.01
+    """Largest relative change of the median time of a whole run, from the first half of the runs to
+    all runs."""
+    budget_s: float = 20.0
+    """Seconds for one device."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings for planning and running a model. Every value is checked when an object is made.
@@ -437,8 +450,7 @@ class Settings:
         ),
     )
     """Cache of slow results, or its folder; None: the user's cache folder."""
-    effort: "Effort | None" = field(default=None, compare=False)
-    """When to stop measuring."""
+    effort: Effort | None = field(default=None, compare=False)
     progress: ReportProgress | None = field(default=None, compare=False)
     quiet: "Quiet | None" = field(default=None, compare=False)
     """Measure only while another process runs no request."""

@@ -24,9 +24,8 @@ from coexec.errors import first_line
 from coexec.graph.graph import Piece
 from coexec.model.values import run_session
 from coexec.plan.plan import Plan, Provenance
-from coexec.profiling.sweep import Effort
 from coexec.selection.planning_context import PlanningContext
-from coexec.settings import Settings
+from coexec.settings import Effort, Settings
 from tests.helpers.onnx_backend import Assign, CoexecRep, device_names, first_able
 
 CATEGORIES = ("Node", "Simple", "PyTorchConverted", "PyTorchOperator")

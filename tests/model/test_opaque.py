@@ -27,10 +27,9 @@ from coexec.model.load import load
 from coexec.model.values import run_session
 from coexec.plan.plan import Plan, Provenance
 from coexec.planners import PLANNERS
-from coexec.profiling.sweep import Effort
 from coexec.research import platforms
 from coexec.selection.planning_context import PlanningContext
-from coexec.settings import Settings
+from coexec.settings import Effort, Settings
 from tests.helpers.small_models import from_nodes, tensor_info
 
 node = helper.make_node

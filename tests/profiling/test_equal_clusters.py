@@ -17,8 +17,8 @@ from coexec.profiling import engines, profiler
 from coexec.profiling.engines import EngineTimes
 from coexec.profiling.profiler import Profiler
 from coexec.profiling.store import Measurement, ProfileStore
-from coexec.profiling.sweep import Effort
 from coexec.runtime.compiler import Compiler
+from coexec.settings import Effort
 from tests.helpers.small_models import branches
 
 

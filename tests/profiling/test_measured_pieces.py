@@ -19,8 +19,8 @@ from coexec.profiling import profiler
 from coexec.profiling.pieces import cuttings
 from coexec.profiling.profiler import Profiler
 from coexec.profiling.store import ProfileStore
-from coexec.profiling.sweep import Effort
 from coexec.runtime.compiler import Compiler
+from coexec.settings import Effort
 from tests.helpers.clocked import BYTE_S, Clocked
 from tests.helpers.network_cases import networks
 from tests.helpers.small_models import branches, from_nodes, tensor_info

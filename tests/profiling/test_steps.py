@@ -23,11 +23,11 @@ from coexec.model.load import load
 from coexec.plan.derive import stepwise
 from coexec.profiling.profiler import Profiler
 from coexec.profiling.store import ProfileStore
-from coexec.profiling.sweep import Effort, SweepItem, part_of
+from coexec.profiling.sweep import SweepItem, part_of
 from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.compiler import Compiler
 from coexec.selection.planning_context import PlanningContext, make_plan
-from coexec.settings import Settings
+from coexec.settings import Effort, Settings
 from tests.helpers.clocked import Clocked
 from tests.helpers.graphs import make_graph
 from tests.helpers.small_models import from_nodes, tensor_info

@@ -10,8 +10,9 @@ from coexec.model.inputs import random_inputs
 from coexec.model.load import load
 from coexec.plan.derive import stepwise
 from coexec.profiling.processors import ProcessorTime
-from coexec.profiling.sweep import Effort, SweepItem, sweep
+from coexec.profiling.sweep import SweepItem, sweep
 from coexec.runtime.compiler import Compiler
+from coexec.settings import Effort
 from tests.helpers.clocked import Clocked
 from tests.helpers.small_models import branches
 

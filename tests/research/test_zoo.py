@@ -26,12 +26,11 @@ from onnx.reference import ReferenceEvaluator
 import coexec.research.zoo
 from coexec.errors import ModelError
 from coexec.model.load import build_graph
-from coexec.profiling.sweep import Effort
 from coexec.research.zoo import MODELS, build
 from coexec.research.zoo.layers import dims
 from coexec.runtime.recorder import RealRecorder
 from coexec.selection.planning_context import PlanningContext
-from coexec.settings import Settings
+from coexec.settings import Effort, Settings
 from tests.helpers.exports import EXPORTS
 from tests.helpers.harmed import DEVICES
 

@@ -23,7 +23,6 @@ from coexec.model.difference import worst_difference
 from coexec.model.reference_session import plain_session
 from coexec.profiling import engines
 from coexec.profiling.store import Measurement
-from coexec.profiling.sweep import Effort
 from coexec.rules import RULES, Rules
 from coexec.selection.chooser import Chooser
 from coexec.selection.configurations import configurations
@@ -32,7 +31,7 @@ from coexec.selection.plan_race import with_figures
 from coexec.selection.race import Lap, Outcome
 from coexec.selection.ranking import Ranking, is_settled, objective_of
 from coexec.session import InferenceSession
-from coexec.settings import Settings
+from coexec.settings import Effort, Settings
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 CORES = usable_cores()[:2]

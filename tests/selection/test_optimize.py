@@ -16,7 +16,6 @@ from coexec.errors import CoexecError, ModelError, UsageError
 from coexec.model.main_memory import peak_bytes
 from coexec.processes import EndedError
 from coexec.profiling.processors import Load, ProcessorTime
-from coexec.profiling.sweep import Effort
 from coexec.rules import RULES, Rules
 from coexec.selection import optimize as module
 from coexec.selection.candidates import Deadline, OutOfTimeError
@@ -24,7 +23,7 @@ from coexec.selection.chooser import Chooser
 from coexec.selection.decision import Candidate, Decision
 from coexec.selection.optimize import Verdict, optimize
 from coexec.selection.quiet_moment import Stopwatch
-from coexec.settings import Settings
+from coexec.settings import Effort, Settings
 from tests.helpers.small_models import branches
 
 CORES = usable_cores()[:2]

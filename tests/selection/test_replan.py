@@ -10,11 +10,10 @@ import pytest
 from coexec.engines.detect import usable_cores
 from coexec.model.difference import worst_difference
 from coexec.model.reference_session import plain_session
-from coexec.profiling.sweep import Effort
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.replan import Replanner
 from coexec.session import InferenceSession
-from coexec.settings import Settings
+from coexec.settings import Effort, Settings
 from coexec.timing.trace import Trace
 from tests.helpers.small_models import branches
 

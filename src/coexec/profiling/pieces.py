@@ -24,8 +24,9 @@ from coexec.planners.methods.splitting.shares import (
 )
 from coexec.profiling.activity import Quiet
 from coexec.profiling.store import Measurement
-from coexec.profiling.sweep import Effort, SweepItem, feeds_of, medians_s, others_share, sweep
+from coexec.profiling.sweep import SweepItem, feeds_of, medians_s, others_share, sweep
 from coexec.runtime.compiler import Compiler
+from coexec.settings import Effort
 
 Cutting = Mapping[str, Sequence[Region]]
 """Parts of the main output, by task."""

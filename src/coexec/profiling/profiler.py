@@ -34,7 +34,6 @@ from coexec.profiling.pieces import cuttings, known_pieces, measure_pieces, sign
 from coexec.profiling.processors import others_now
 from coexec.profiling.store import Measurement, ProfileStore
 from coexec.profiling.sweep import (
-    Effort,
     SweepItem,
     feeds_of,
     others_share,
@@ -45,7 +44,7 @@ from coexec.profiling.trained import trained_predictor
 from coexec.progress import ReportProgress
 from coexec.rules import BUSY
 from coexec.runtime.compiler import Compiler
-from coexec.settings import Waiting
+from coexec.settings import Effort, Waiting
 
 
 class _Time(NamedTuple):

@@ -28,24 +28,11 @@ from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
 from coexec.runtime.loaded_plan import Installing
 from coexec.runtime.recorder import RealRecorder
+from coexec.settings import Effort
 from coexec.timing.trace import Detail, Span, Trace
 
 _ENOUGH = 3
 """Least number of runs for a median."""
-
-
-@dataclass(frozen=True)
-class Effort:
-    """When to stop measuring."""
-
-    warm_up: int = 2
-    least: int = 7
-    most: int = 40
-    stable: float = 0.01
-    """Largest relative change of the median time of a whole run, from the first half of the runs to
-    all runs."""
-    budget_s: float = 20.0
-    """Seconds for one device."""
 
 
 @dataclass(frozen=True, eq=False)

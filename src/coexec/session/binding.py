@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from onnxruntime import IOBinding as OrtIOBinding
@@ -15,7 +15,16 @@ from coexec.session.feeds import array_at, array_of, as_ortvalue, dtype_of
 from coexec.session.ort_backend import OrtBackend
 
 if TYPE_CHECKING:
-    from coexec.session.inference import InferenceSession
+    from coexec.session.router import Router
+
+
+class Owner(Protocol):
+    """The session to which a binding belongs."""
+
+    coexec_router: "Router"
+
+    def get_inputs(self) -> Sequence[Any]: ...
+
 
 _Bind = Callable[[OrtIOBinding], None]
 """Repeats a bind call on a binding of ONNX Runtime's class."""
@@ -46,7 +55,7 @@ class IOBinding(OrtIOBinding):  # type: ignore[misc]
     it is needed, and made again after the session was closed and reopened.
     """
 
-    def __init__(self, session: "InferenceSession") -> None:
+    def __init__(self, session: Owner) -> None:
         self.owner = session
         self._ort = session.coexec_router.ort
         self._inputs: dict[str, _Input] = {}

@@ -27,11 +27,10 @@ from coexec.engines.registry import open_devices
 from coexec.errors import DeviceError
 from coexec.model.difference import worst_difference
 from coexec.model.reference_session import plain_session
-from coexec.profiling.sweep import Effort
 from coexec.selection.chooser import Chooser
 from coexec.selection.configurations import configurations
 from coexec.session import InferenceSession
-from coexec.settings import Settings
+from coexec.settings import Effort, Settings
 
 ROOT = Path(__file__).parents[3]
 CORE = usable_cores()[0]

@@ -18,12 +18,13 @@ from coexec.graph.graph import Operator, Tensor
 from coexec.model.load import load
 from coexec.profiling.profiler import Profiler
 from coexec.profiling.store import ProfileStore
-from coexec.profiling.sweep import Effort, SegmentTimes, SweepItem
+from coexec.profiling.sweep import SegmentTimes, SweepItem
 from coexec.profiling.trained import trained_predictor, untrained
 from coexec.research.predictor.samples import sample_network
 from coexec.research.predictor.training import LEAST_ROUNDS, MOST_ROUNDS, collect, train_on
 from coexec.research.predictor.workloads import Workload
 from coexec.runtime.compiler import Compiler
+from coexec.settings import Effort
 from coexec.timing.trace import Detail
 from tests.helpers.clocked import BYTE_S, Clocked
 

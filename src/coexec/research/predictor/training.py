@@ -22,14 +22,13 @@ from coexec.model.load import load
 from coexec.profiling.coverage import measured_as
 from coexec.profiling.profiler import Profiler, launch_in
 from coexec.profiling.store import ProfileStore
-from coexec.profiling.sweep import Effort
 from coexec.progress import ReportProgress
 from coexec.research.predictor.latency import TrainedUnits, describe, to_json, train
 from coexec.research.predictor.samples import sample_network
 from coexec.research.predictor.workloads import Workload
 from coexec.runtime.compiler import Compiler
 from coexec.selection.user_model import opened_cache
-from coexec.settings import Settings
+from coexec.settings import Effort, Settings
 
 LEAST_ROUNDS, MOST_ROUNDS = 4, 10
 """Number of rounds. Other programs, and other guests of a virtual machine's host, only add to the
