@@ -128,6 +128,8 @@ def _processes(run: str) -> list[int]:
 
 
 def main() -> None:
+    # A shell ignores Ctrl-C for what it starts in the background, and so would all that is started.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?", default="squeezenet", choices=zoo.MODELS)
     parser.add_argument("--sessions", type=int, default=100)
