@@ -281,6 +281,8 @@ def test_objects_are_frozen_while_a_plan_is_made_and_never_longer() -> None:
         before = gc.get_freeze_count()
         with pytest.raises(InfeasibleError):
             planner(graph, cost, system)
-        assert gc.get_freeze_count() == before
-        assert (seen[-1] > before) != already
+        if already:  # frozen objects that nobody has any more are freed, and then count no longer
+            assert 0 < gc.get_freeze_count() <= before and 0 < seen[-1] <= before
+        else:
+            assert gc.get_freeze_count() == before == 0 < seen[-1]
     gc.unfreeze()
