@@ -45,6 +45,7 @@ def output_shape(model: Model) -> tuple[int, ...]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_graph_has_the_shape_that_onnx_runtime_computes(family: str) -> None:
     differences = 0
+    opaque = []
 
     @quick
     @given(FAMILIES[family])
@@ -53,11 +54,16 @@ def test_the_graph_has_the_shape_that_onnx_runtime_computes(family: str) -> None
         proto = proto_of(case)
         computed = shape_by_ort(proto)
         assume(computed is not None)
-        assert output_shape(model_of(case)) == computed
+        graph = model_of(case).graph
+        output = graph.tensors[graph.outputs[0]]
+        # Where inference leaves a size open, ONNX Runtime computes the task, whatever its shape.
+        assert output.opaque or output.shape == computed
+        opaque.append(output.opaque)
         inferred = onnx.shape_inference.infer_shapes(proto).graph.output[0].type.tensor_type.shape
         differences += tuple(d.dim_value for d in inferred.dim) != computed
 
     check()
+    assert sum(opaque) <= len(opaque) / 2  # most are empty parts by Slice of opset 1
     assert differences  # from what ONNX infers; without one this would show nothing
 
 
