@@ -30,7 +30,6 @@ from coexec.errors import DeviceError, first_line
 from coexec.extras import install
 from coexec.keys import digest
 
-_OPENCL_OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
 _ENVIRONMENT = re.compile(r"%envreg\d+")
 
 
@@ -98,6 +97,7 @@ class _OpenClCompiler:
     """The compiler in NVIDIA's OpenCL driver."""
 
     def __init__(self, context: CudaContext) -> None:
+        from coexec.engines.opencl.binaries import OPTIONS
         from coexec.engines.opencl.platforms import devices
 
         found = (gpu for gpu in devices() if gpu.identity == context.gpu.identity)
@@ -109,14 +109,15 @@ class _OpenClCompiler:
             )
         self._context = context
         self._device = device.context()
+        self._options = OPTIONS
         self.version = device.driver
-        self.form = digest(OPENCL_PRELUDE, _OPENCL_OPTIONS)
+        self.form = digest(OPENCL_PRELUDE, OPTIONS)
 
     def __call__(self, source: str) -> bytes:
         import pyopencl as cl
 
         try:
-            program = cl.Program(self._device, OPENCL_PRELUDE + source).build(_OPENCL_OPTIONS)
+            program = cl.Program(self._device, OPENCL_PRELUDE + source).build(self._options)
         except cl.Error as error:
             raise CompileError(first_line(error)) from error
         (binary,) = program.get_info(cl.program_info.BINARIES)

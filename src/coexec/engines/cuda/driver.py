@@ -393,7 +393,7 @@ class CudaGraph:
         return parameters, (values, addresses)
 
     def change(self, number: int, node: GraphNode) -> None:
-        """Launch a node with other arguments from now on. Launches that have begun keep theirs."""
+        """Launch a node with other arguments from now on. What has begun keeps its arguments."""
         parameters, kept = self._parameters(node)
         name = "cuGraphExecKernelNodeSetParams"
         self._context.call(name, self.handle, self._nodes[number], parameters)
