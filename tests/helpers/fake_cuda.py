@@ -22,6 +22,45 @@ from coexec.engines.kernels.base import OPENCL_PRELUDE
 from coexec.hardware.hardware import Device, EngineInfo
 from tests.helpers.needs_opencl import opencl_found
 
+
+def _matrix_unit(unit: str, ctype: str, depth: int, get: str) -> str:
+    """The multiplication of `kernels.matrix_units` by one work item."""
+    return f"""
+void multiply_{unit}(float4* top, float4* bottom, __local const {ctype}* x,
+                     __local const {ctype}* w, int lane) {{
+  for (int part = 0; part < 2; part++) {{
+    const int row = lane / 4 + 8 * part;
+    float sums[4];
+    for (int i = 0; i < 4; i++) {{
+      const int column = lane % 4 * 4 + i;
+      float sum = 0.0f;
+      for (int k = 0; k < {depth}; k++) {{
+        const int unit = k / {depth // 4}, rest = k % {depth // 4};
+        const int a = row * {depth} + (unit ^ row / 2 % 4) * {depth // 4} + rest;
+        const int b = column * {depth} + (unit ^ column / 2 % 4) * {depth // 4} + rest;
+        sum += {get.format("x", "a")} * {get.format("w", "b")};
+      }}
+      sums[i] = sum;
+    }}
+    *(part ? bottom : top) += (float4)(sums[0], sums[1], sums[2], sums[3]);
+  }}
+}}
+"""
+
+
+_MATRIX_UNITS = (
+    """
+float in_tf32(float v) { return as_float((as_int(v) + 0x1000) & ~0x1fff); }
+void keep_one_tf32(float v, int i, __local float* p) { p[i] = in_tf32(v); }
+void keep_tf32(float4 v, int i, __local float* p) {
+  p[i] = in_tf32(v.x); p[i + 1] = in_tf32(v.y); p[i + 2] = in_tf32(v.z); p[i + 3] = in_tf32(v.w);
+}
+void keep_one_fp16(float v, int i, __local ushort* p) { vstore_half(v, i, (__local half*)p); }
+void keep_fp16(float4 v, int i, __local ushort* p) { vstore_half4(v, 0, (__local half*)(p + i)); }
+"""
+    + _matrix_unit("tf32", "float", 16, "{}[{}]")
+    + _matrix_unit("fp16", "ushort", 32, "vload_half({1}, (__local const half*){0})")
+)
 NAME = "gpu:0"
 
 
@@ -81,7 +120,7 @@ class FakeContext:
     def kernel(self, image: bytes, name: str) -> Any:
         import pyopencl as cl
 
-        program = cl.Program(self.opencl, OPENCL_PRELUDE + image.decode())
+        program = cl.Program(self.opencl, OPENCL_PRELUDE + _MATRIX_UNITS + image.decode())
         kernel = cl.Kernel(program.build("-cl-std=CL1.2 -cl-opt-disable"), name)
         return FakeKernel(kernel)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from coexec.cache import Cache, Entry
 from coexec.engines import detect
-from coexec.engines.cuda.dialect import in_cpp
+from coexec.engines.cuda.dialect import FURTHER, in_cpp
 from coexec.engines.cuda.driver import CudaContext, CudaError
 from coexec.engines.cuda.failures import CompileError
 from coexec.engines.cuda.options import Compiler
@@ -163,7 +163,7 @@ class _Nvrtc:
             b"--std=c++17",
             b"--device-as-default-execution-space",
         ]
-        self.form = digest(in_cpp(""), self._options)
+        self.form = digest(in_cpp(""), FURTHER, self._options)
 
     def _checked(self, result: tuple[Any, ...]) -> Any:
         code, *values = result

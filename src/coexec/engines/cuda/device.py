@@ -15,7 +15,7 @@ from coexec.engines.cuda.options import CudaOptions
 from coexec.engines.cuda.program import CudaProgram, resident
 from coexec.engines.cuda.tensors import GpuMemory, GpuTensor
 from coexec.engines.cuda.timing import GraphTimer
-from coexec.engines.kernels.architecture import Architecture
+from coexec.engines.kernels.architecture import Architecture, MatrixUnit
 from coexec.engines.kernels.base import Context
 from coexec.engines.kernels.building import Build, build
 from coexec.engines.kernels.dependencies import Dependencies
@@ -44,10 +44,12 @@ class CudaDevice(OpenEngine):
     ) -> None:
         refuse_forked()
         super().__init__(device, info)
-        self.arch = architecture(gpu)
+        self.arch = architecture(gpu, "" if options.precision == "fp32" else options.precision)
         with translated(device.name, f"opening {gpu.name}"):
             self._context = CudaContext(gpu, sleeps=options.waiting == "passive")
-        self.images = Images(self._context, options.compiler, folder)
+        # Only the prelude for NVRTC has the functions of matrix units.
+        compiler = "nvrtc" if self.arch.unit else options.compiler
+        self.images = Images(self._context, compiler, folder)
         kernels = LoadedKernels(self._context, self.images, self.arch)
         self._memory = GpuMemory(self._context, self.arch, kernels)
         self._branches = options.branches
@@ -125,8 +127,9 @@ class CudaDevice(OpenEngine):
             self._context.finish()
 
 
-def architecture(gpu: Gpu) -> Architecture:
-    """The GPU as a target for kernels: the one that OpenCL would describe."""
+def architecture(gpu: Gpu, unit: MatrixUnit = "") -> Architecture:
+    """The GPU as a target for kernels: the one that OpenCL would describe, and the matrix units
+    that products may use."""
     return Architecture(
         "nvidia",
         4,
@@ -134,4 +137,6 @@ def architecture(gpu: Gpu) -> Architecture:
         max_group=gpu.max_group,
         local_bytes=gpu.local_bytes,
         model=gpu.name,
+        half=unit == "fp16",
+        unit=unit,
     )

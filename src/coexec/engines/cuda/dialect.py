@@ -106,6 +106,84 @@ template <class A, class B> inline auto SELECT(bool mask, A a, B b) -> decltype(
 #define float4 cl_float4
 """
 
+_HALVES = """\
+struct half { ushort bits; };
+inline float from_half(ushort bits) {
+  float number;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
+  return number;
+}
+inline ushort to_half(float number) {
+  ushort bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(number));
+  return bits;
+}
+struct alignas(8) cl_half4 { ushort x, y, z, w; };
+inline float vload_half(int i, const half* p) { return from_half(p[i].bits); }
+inline cl_float4 vload_half4(int i, const half* p) {
+  const cl_half4 v = ((const cl_half4*)p)[i];
+  return cl_float4(from_half(v.x), from_half(v.y), from_half(v.z), from_half(v.w));
+}
+inline void vstore_half(float v, int i, half* p) { p[i].bits = to_half(v); }
+inline void vstore_half4(const cl_float4& v, int i, half* p) {
+  ((cl_half4*)p)[i] = cl_half4{to_half(v.x), to_half(v.y), to_half(v.z), to_half(v.w)};
+}
+"""
+"""16-bit floats, which are stored and not computed with."""
+
+
+def _matrix_units(unit: str, ctype: str, instruction: str) -> str:
+    """The functions of `kernels.matrix_units` for one precision."""
+    return f"""\
+struct alignas(16) cl_{unit} {{ uint v[4]; }};
+inline void step_{unit}(float& a, float& b, float& c, float& d, const cl_{unit}& top,
+                        const cl_{unit}& bottom, const cl_{unit}& right, int i) {{
+  asm("mma.sync.aligned.{instruction} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, "
+      "{{%0, %1, %2, %3}};"
+      : "+f"(a), "+f"(b), "+f"(c), "+f"(d)
+      : "r"(top.v[i]), "r"(bottom.v[i]), "r"(top.v[i + 1]), "r"(bottom.v[i + 1]),
+        "r"(right.v[i]), "r"(right.v[i + 1]));
+}}
+inline void multiply_{unit}(cl_float4* top, cl_float4* bottom, const {ctype}* x, const {ctype}* w,
+                            int lane) {{
+  const int row = lane / 4, at = lane % 4 ^ row / 2;
+  const cl_{unit}* rows = (const cl_{unit}*)x + row * 4 + at;
+  const int column = row / 2 * 4 + row % 2;
+  const cl_{unit}* columns = (const cl_{unit}*)w + column * 4;
+  const cl_{unit} a = rows[0], b = rows[32];
+  const cl_{unit} c = columns[lane % 4 ^ column / 2 % 4];
+  const cl_{unit} d = columns[8 + (lane % 4 ^ (column + 2) / 2 % 4)];
+  for (int i = 0; i < 4; i += 2) {{
+    step_{unit}(top->x, top->y, bottom->x, bottom->y, a, b, c, i);
+    step_{unit}(top->z, top->w, bottom->z, bottom->w, a, b, d, i);
+  }}
+}}
+"""
+
+
+_TF32 = """\
+inline float in_tf32(float number) {
+  uint bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(number));
+  return __uint_as_float(bits);
+}
+inline void keep_one_tf32(float v, int i, float* p) { p[i] = in_tf32(v); }
+inline void keep_tf32(const cl_float4& v, int i, float* p) {
+  *(cl_float4*)(p + i) = cl_float4(in_tf32(v.x), in_tf32(v.y), in_tf32(v.z), in_tf32(v.w));
+}
+"""
+_FP16 = """\
+#define keep_one_fp16(v, i, p) vstore_half(v, i, (half*)(p))
+#define keep_fp16(v, i, p) vstore_half4(v, 0, (half*)((p) + (i)))
+"""
+
+FURTHER = (
+    (r"half|_fp16", _HALVES),
+    ("_tf32", _TF32 + _matrix_units("tf32", "float", "m16n8k8.row.col.f32.tf32.tf32.f32")),
+    ("_fp16", _FP16 + _matrix_units("fp16", "ushort", "m16n8k16.row.col.f32.f16.f16.f32")),
+)
+"""Preludes for texts in which a pattern occurs: older GPUs do not have all instructions."""
+
 _WORDS = (
     (re.compile(r"\(float([24])\)\("), r"float\1("),
     (re.compile(r"\(int([24])\)\("), r"cl_mask\1("),
@@ -124,4 +202,6 @@ def in_cpp(source: str) -> str:
     """The text of a kernel in CUDA's C++, for NVRTC with functions of the device as default."""
     for pattern, text in _WORDS:
         source = pattern.sub(text, source)
-    return _PRELUDE + source
+    return "".join(
+        [_PRELUDE, *(text for words, text in FURTHER if re.search(words, source)), source]
+    )

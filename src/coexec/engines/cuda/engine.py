@@ -50,11 +50,19 @@ class Cuda(Engine):
         if gpu is None or gpu.unusable:
             why = gpu.unusable if gpu else f"CUDA does not find it ({device.processor})"
             raise DeviceError(f"device {device.name!r} cannot be used through CUDA: {why}")
+        if options.precision != "fp32" and gpu.capability < (8, 0):
+            raise DeviceError(
+                f"{gpu.name} has no matrix units for cuda.precision={options.precision}: they came "
+                f"with compute capability 8.0, and it has {'.'.join(map(str, gpu.capability))}; "
+                f"leave the option out"
+            )
         folder = Path(__file__).parent
         # Profiles depend on the text of the kernels and on how they are launched.
         digests = source_digest(folder.parent / "kernels"), source_digest(folder)
         version = f"{self.installed}-{'-'.join(digests)}, CUDA {gpu.version}"
-        return EngineInfo(self.name, version, f"cuda on {device.name}", gpu.memory_bytes)
+        return EngineInfo(
+            self.name, version, f"cuda on {device.name}", gpu.memory_bytes, options.precision
+        )
 
     def open(
         self, device: Device, info: EngineInfo, options: CudaOptions, folder: Path | None

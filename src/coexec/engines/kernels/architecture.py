@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Family = Literal["cpu", "nvidia", "mobile"]
+MatrixUnit = Literal["", "tf32", "fp16"]
+"""The precision in which matrix units multiply; they add in float32. "": no matrix units."""
 BlockWidth = Literal["auto", "4", "8", "16"]
 """Channels in a block on CPU cores; "auto": as many as a vector register holds."""
 
@@ -26,6 +28,8 @@ class Architecture:
     """Bytes of local memory that the work items of a group share."""
     half: bool = False
     """Tensors and weights are stored as 16-bit floats; arithmetic stays in 32 bits."""
+    unit: MatrixUnit = ""
+    """The matrix units that products of matrices and convolutions may use."""
     image_edge: int = 0
     """Largest width and height of an image, in texels; 0: all tensors are stored in buffers."""
     model: str = ""

@@ -110,13 +110,12 @@ def _sum_launch(
 
 
 def _packed(weights: Array, tile: "_TiledConv") -> Array:
-    """The weights as [inner axis][output channel], filled up to whole tiles with zeros."""
+    """The weights as [inner axis][output channel], packed."""
     shape = tile.shape
     outs, ins = weights.shape[:2]
-    full = np.zeros((shape.kernel_h, shape.kernel_w, tile.in_blocks * 4, tile.columns), np.float32)
-    full[:, :, :ins, :outs] = weights.transpose(2, 3, 1, 0)
-    flat = full.reshape(-1, tile.columns)
-    return np.concatenate([flat, np.zeros((tile.all_inner - len(flat), tile.columns), np.float32)])
+    full = np.zeros((shape.kernel_h, shape.kernel_w, tile.in_blocks * 4, outs), np.float32)
+    full[:, :, :ins] = weights.transpose(2, 3, 1, 0)
+    return tile.packed_right(full.reshape(-1, outs))
 
 
 class _TiledConv(Tiled):
@@ -138,14 +137,19 @@ class _TiledConv(Tiled):
         ]
 
     def load_row(self, number: int) -> list[str]:
-        i, s = number, self.shape
+        i, s, blocks = number, self.shape, self.in_blocks
+        # Where a tile has one tap, all its vectors share the position.
+        vectors = self.tile_shape.depth // 4
+        first = f"tile * {vectors}" if blocks % vectors == 0 else "q"
+        inside = self.bounds
+        if s.top or s.left or s.kernel_h * s.kernel_w > 1:
+            inside.append(f"iy >= 0 && iy < {s.in_h} && ix >= 0 && ix < {s.in_w}")
         lines = [
-            f"const int tap = q / {self.in_blocks}, s = q % {self.in_blocks};",
+            f"const int tap = {first} / {blocks}, s = q - tap * {blocks};",
             f"const int iy = y{i} + tap / {s.kernel_w} * {s.dilation_h};",
             f"const int ix = x{i} + tap % {s.kernel_w} * {s.dilation_w};",
             f"fx{i} = (float4)(0.0f);",
-            f"if (q < {self.sizes.inner // 4} && m{i} < {self.sizes.rows}"
-            f" && iy >= 0 && iy < {s.in_h} && ix >= 0 && ix < {s.in_w})",
+            f"if ({' && '.join(inside) or 1})",
             f"  fx{i} = LOAD_x(VEC_x(n{i}, s, iy, ix));",
         ]
         if self._rest:
@@ -153,9 +157,6 @@ class _TiledConv(Tiled):
             cleared = " = ".join(f"fx{i}.{lane}" for lane in "yzw"[self._rest - 1 :])
             lines.append(f"if (s == {self.in_blocks - 1}) {cleared} = 0.0f;")
         return lines
-
-    def load_columns(self, number: int) -> str:
-        return f"fw{number} = LOAD_w((k * {self.columns} + right) / 4);"
 
     def place_lines(self) -> str:
         s = self.shape

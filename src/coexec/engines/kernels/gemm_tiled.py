@@ -7,7 +7,6 @@ right side are one matrix with more rows.
 
 import math
 
-from coexec.arrays import Array, aligned_zeros
 from coexec.engines.kernels.base import (
     Context,
     KernelLaunch,
@@ -15,10 +14,12 @@ from coexec.engines.kernels.base import (
     Source,
     Value,
     ceil_div,
+    in_half,
     indented,
 )
 from coexec.engines.kernels.product import Operands, Product
 from coexec.engines.kernels.tiles import Sizes, Tiled, TileShape, tile_shapes
+from coexec.engines.kernels.value import neighbours
 
 
 def tile_of(node: Node, context: Context, product: Product) -> TileShape | None:
@@ -49,9 +50,11 @@ def launches(
     operands = Operands(source, context, node, product)
     tile = _TiledProduct(node, context, product, operands, tile_shape)
     if tile.packed:
-        source.constant("b", _packed(node, context, product, tile))
+        right = context.constants[node.operator.inputs[1]]
+        source.constant("w", tile.packed_right(right.T if product.across_b else right))
     else:
         operands.declare_right()
+    tile.define_vectors(source, context)
     start = []
     if not tile.is_one:
         start = operands.batch_lines(f"get_group_id(2) / {tile_shape.splits}")
@@ -107,14 +110,6 @@ def _stores(operands: Operands, product: Product, row: str) -> list[str]:
     return lines
 
 
-def _packed(node: Node, context: Context, product: Product, tile: "_TiledProduct") -> Array:
-    """The right side as [inner axis][column], filled up to whole tiles with zeros."""
-    right = context.constants[node.operator.inputs[1]]
-    full = aligned_zeros((tile.all_inner, tile.columns))
-    full[: product.k, : product.n] = right.T if product.across_b else right
-    return full
-
-
 class _TiledProduct(Tiled):
     """The text of the kernel for one product."""
 
@@ -133,12 +128,20 @@ class _TiledProduct(Tiled):
         """Whether a row ``m`` is one of all matrices."""
         self._product = product
         self._operands = operands
-        left, right = node.operator.inputs[:2]
+        left, right = self._names = node.operator.inputs[:2]
         constant = context.constant(right)
         self.packed = constant is not None and constant.ndim == 2
-        """Whether ``b`` is the packed right side, the same for all matrices."""
         self._left_rows = product.k % 4 == 0 and _in_rows(context, left, product.across_a)
         self._right_rows = product.n % 4 == 0 and _in_rows(context, right, product.across_b)
+
+    def define_vectors(self, source: Source, context: Context) -> None:
+        """Define ``NEAR_a`` and ``NEAR_b``, as far as the text uses them."""
+        used = (("a", self._left_rows), ("b", self._right_rows and not self.packed))
+        for (name, rows), operand in zip(used, self._names, strict=True):
+            size = math.prod(context.tensors[operand].shape)
+            if rows:
+                half = in_half(context.arch, "float32", size)
+                source.define(neighbours(name, half, 4, aligned=True))
 
     def row_lines(self, number: int) -> list[str]:
         return []
@@ -152,8 +155,7 @@ class _TiledProduct(Tiled):
                 at = f"{row} * {product.k} + q * 4"
             return [
                 f"fx{i} = (float4)(0.0f);",
-                f"if (q < {product.k // 4} && {row} < {self.sizes.rows})",
-                f"  fx{i} = ((__global const float4*)a)[({at}) / 4];",
+                f"if ({' && '.join(self.bounds) or 1}) fx{i} = NEAR_a({at});",
             ]
         lanes = (
             (f"q * 4 + {lane}", f"{row} < {product.m} && q * 4 + {lane} < {product.k}")
@@ -164,13 +166,11 @@ class _TiledProduct(Tiled):
 
     def load_columns(self, number: int) -> str:
         target, product = f"fw{number}", self._product
-        if self.packed:
-            return f"{target} = LOAD_b((k * {self.columns} + right) / 4);"
         if self._right_rows:
             at = self._operands.right_at("k", "right")
             inside = f"k < {product.k} && right < {product.n}"
             zero = "(float4)(0.0f)"
-            return f"{target} = {inside} ? ((__global const float4*)b)[({at}) / 4] : {zero};"
+            return f"{target} = {inside} ? NEAR_b({at}) : {zero};"
         loads = [
             f"k < {product.k} && right + {lane} < {product.n}"
             f" ? {self._operands.right('k', f'(right + {lane})')} : 0.0f"
@@ -187,9 +187,7 @@ class _TiledProduct(Tiled):
 
 
 def _in_rows(context: Context, name: str, across: bool) -> bool:
-    """Whether four neighbours in a row of an operand are a vector of floats in memory."""
-    if context.arch.half:
-        return False
+    """Whether four neighbours in a row of an operand are a vector in memory."""
     if context.constant(name) is None and context.value(name).block:
         return False
     return not across and len(context.tensors[name].shape) > 1

@@ -5,6 +5,9 @@ tiles. Each work item keeps a square of sums in registers. If a product has too 
 the processor, several parts of a group, or several groups, share the inner axis, and their sums are
 added.
 
+Matrix units multiply tiles of lower precision (`matrix_units`); then a warp of 32 work items keeps
+squares of 16 times 16 sums. Loads, parts, splits and the end of the kernel are the same.
+
 A convolution is such a product, too: its rows are pixels, its columns output channels
 (`conv_tiled`). That is implicit GEMM as in cuDNN (Chetlur et al., arXiv:1410.0759).
 """
@@ -12,12 +15,17 @@ A convolution is such a product, too: its rows are pixels, its columns output ch
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
 
-from coexec.engines.kernels.architecture import Architecture
+import numpy as np
+
+from coexec.arrays import Array, aligned, aligned_zeros
+from coexec.engines.kernels import matrix_units
+from coexec.engines.kernels.architecture import Architecture, MatrixUnit
 from coexec.engines.kernels.base import Grid, ceil_div, indented
 
-DEPTH = 16
-"""Scalars of a tile along the inner axis: four vectors of four."""
+_DEPTH = 16
 _PAD = 4
 _ALIGNED = "__attribute__((aligned(16)))"
 """Scalars of local memory are read by vectors, too."""
@@ -36,7 +44,8 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """Division of the work. A work item sums 4 * ``rows`` rows times 4 * ``columns`` columns."""
+    """Division of the work. A work item sums 4 * ``rows`` rows times 4 * ``columns`` columns, with
+    matrix units 2 * ``rows`` rows."""
 
     items_x: int
     items_y: int
@@ -46,11 +55,26 @@ class TileShape:
     """Parts of a group. Each has ``items_x * items_y`` work items and every ``parts``-th tile."""
     splits: int = 1
     """Groups that share the inner axis; a separate kernel adds their sums."""
+    unit: MatrixUnit = ""
+    """The precision of the matrix units that multiply; "": work items multiply in float32. With
+    matrix units, ``items_x`` is a multiple of 8 and ``items_y`` one of 4, see `matrix_units`."""
+    chunks: int = 1
+    """Length of a tile along the inner axis, in chunks that matrix units multiply at once."""
+
+    @property
+    def item_rows(self) -> int:
+        """Rows of which a work item has sums."""
+        return (2 if self.unit else 4) * self.rows
+
+    @property
+    def depth(self) -> int:
+        """Scalars of a tile along the inner axis."""
+        return matrix_units.DEPTH[self.unit] * self.chunks if self.unit else _DEPTH
 
     @property
     def height(self) -> int:
         """Rows of a tile."""
-        return self.items_x * 4 * self.rows
+        return self.items_x * self.item_rows
 
     @property
     def width(self) -> int:
@@ -64,7 +88,9 @@ class TileShape:
     @property
     def local_bytes(self) -> int:
         """Bytes of local memory: two tiles for each part, and memory for adding the parts' sums."""
-        tiles = 2 * self.parts * DEPTH * (self.height + _PAD + self.width) * 4
+        item_bytes = 2 if self.unit == "fp16" else 4
+        pad = 0 if self.unit else _PAD
+        tiles = 2 * self.parts * self.depth * (self.height + pad + self.width) * item_bytes
         return tiles + self.parts // 2 * self.items * 16
 
     def groups(self, sizes: Sizes) -> int:
@@ -73,7 +99,7 @@ class TileShape:
 
     def inner_tiles(self, sizes: Sizes) -> int:
         """Tiles along the inner axis that a part of a group multiplies, one after the other."""
-        return ceil_div(sizes.inner, DEPTH * self.parts * self.splits)
+        return ceil_div(sizes.inner, self.depth * self.parts * self.splits)
 
 
 _SHAPES = (
@@ -85,6 +111,14 @@ _SHAPES = (
 )
 """From large tiles, which load the least for each sum, to small tiles, which give more groups. The
 best of these takes 1.01 of the time of the best of 60 divisions that were tried on an H200."""
+_WARP_SHAPES = (
+    TileShape(16, 8, 4, 4),
+    TileShape(16, 8, 4, 2),
+    TileShape(16, 8, 2, 2),
+    TileShape(8, 8, 2, 2, 2),
+    TileShape(8, 8, 2, 2, 4),
+    TileShape(8, 8, 1, 2, 4),
+)
 _SMALLEST = TileShape(8, 8, 1, 1)
 """For processors with small groups and little local memory."""
 _MOST = 8
@@ -96,6 +130,9 @@ def tile_shapes(sizes: Sizes, arch: Architecture) -> list[TileShape]:
     processor."""
     # Registers for 64 sums of a work item are what NVIDIA's GPUs have.
     shapes = [s for s in _SHAPES if arch.family == "nvidia" or s.rows * s.columns <= 2]
+    if arch.unit:
+        warps = (replace(shape, unit=arch.unit, chunks=n) for shape in _WARP_SHAPES for n in (1, 2))
+        shapes = [shape for shape in warps if _fits(shape, arch)] or shapes
     allowed = [
         replace(shape, splits=splits)
         for shape in [s for s in shapes if _fits(s, arch)] or [_SMALLEST]
@@ -114,7 +151,7 @@ def _fits(shape: TileShape, arch: Architecture) -> bool:
 def _is_worth_splitting(shape: TileShape, splits: int, sizes: Sizes, arch: Architecture) -> bool:
     """Whether the groups are few, and each still has some tiles along the inner axis."""
     few = shape.groups(sizes) * splits <= 6 * arch.compute_units
-    return few and sizes.inner // (DEPTH * shape.parts * splits) >= 4
+    return few and sizes.inner >= 64 * shape.parts * splits
 
 
 def expected_us(shape: TileShape, sizes: Sizes, arch: Architecture) -> float:
@@ -125,7 +162,7 @@ def expected_us(shape: TileShape, sizes: Sizes, arch: Architecture) -> float:
     long as its loads; if many do, as long as all their multiplications and reads of local memory.
     """
     side = shape.rows + shape.columns
-    work = DEPTH * shape.height * shape.width * shape.parts / 1e5
+    work = shape.depth * shape.height * shape.width * shape.parts / 1e5
     busy_us = work * (0.5 + 0.26 * side / (shape.rows * shape.columns))
     threads = shape.items * shape.parts
     registers = 16 * shape.rows * shape.columns + 4 * side + 40
@@ -148,6 +185,8 @@ class Tiled(ABC):
     in_rows: bool = False
     """Whether a row lies in one piece in memory, and not a column: then work items that are
     neighbours load and store neighbours in a row."""
+    packed: bool = True
+    """Whether the right side is a constant, packed by `packed_right`."""
 
     def __init__(self, sizes: Sizes, tile_shape: TileShape) -> None:
         self.sizes = sizes
@@ -165,28 +204,43 @@ class Tiled(ABC):
         )
 
     @property
-    def _pad(self) -> int:
-        """Scalars behind each row of local memory, so that neighbours store to different banks."""
-        return _PAD if self.in_rows else 0
-
-    @property
     def all_inner(self) -> int:
         """Length of the inner axis, rounded up to whole tiles of all parts."""
-        return self.steps * self.tile_shape.parts * self.tile_shape.splits * DEPTH
+        return self.steps * self.tile_shape.parts * self.tile_shape.splits * self.tile_shape.depth
+
+    @property
+    def bounds(self) -> list[str]:
+        """Conditions, with ``m`` and ``q``, for a vector of the left side to exist, as far as whole
+        tiles go beyond it."""
+        inside = [f"q < {self.sizes.inner // 4}"] if self.all_inner > self.sizes.inner else []
+        whole = self.sizes.rows % self.tile_shape.height == 0
+        return inside if whole else [*inside, f"m < {self.sizes.rows}"]
 
     @abstractmethod
     def row_lines(self, number: int) -> list[str]:
-        """Lines that declare what `load_row` needs of the row ``m{number}``."""
+        """Lines that declare what `load_row` needs of the row ``m{number}``, which may be past
+        the last one."""
 
     @abstractmethod
     def load_row(self, number: int) -> list[str]:
         """Lines that set ``fx{number}`` to the ``q``-th four scalars of the row ``m{number}``, or
         to zeros if there are none."""
 
-    @abstractmethod
     def load_columns(self, number: int) -> str:
         """A line that sets ``fw{number}`` to four scalars from ``right`` on, a column that may be
-        beyond the last one, in the row ``k`` of the right side; to zeros if there are none."""
+        beyond the last one, in the row ``k`` of the right side; to zeros if there are none. Only
+        for a right side that is not packed."""
+        raise NotImplementedError
+
+    def packed_right(self, matrix: Array) -> Array:
+        """A constant right side [inner, columns], for the kernel's vectors ``LOAD_w``: filled up to
+        whole tiles with zeros; vectors lie along the axis along which they are multiplied."""
+        full = aligned_zeros((self.all_inner, self.columns))
+        full[: matrix.shape[0], : matrix.shape[1]] = matrix
+        if not self.tile_shape.unit:
+            return full
+        stored = np.float16 if self.tile_shape.unit == "fp16" else np.float32
+        return aligned(full.reshape(-1, 4, self.columns).transpose(0, 2, 1).astype(stored))
 
     @abstractmethod
     def place_lines(self) -> str:
@@ -199,20 +253,16 @@ class Tiled(ABC):
             store: lines for ``total``, four columns (vector ``block``) of the row ``m``.
             start: lines before all others.
         """
-        t = self.tile_shape
-        x, y = f"item % {t.items_x}", f"item / {t.items_x}"
-        if self.in_rows:
-            x, y = f"item / {t.items_y}", f"item % {t.items_y}"
+        t, units = self.tile_shape, self._units
+        part = "get_local_id(1)" if t.parts > 1 else "0"
         return "\n".join(
             [
                 *indented(start),
-                "  const int item = get_local_id(0), part = get_local_id(1);",
-                f"  const int tx = {x}, ty = {y};",
+                f"  const int item = get_local_id(0), part = {part};",
+                *indented(units.declare()),
                 f"  const int first = get_group_id(0) * {t.height};",
                 f"  const int column = get_group_id(1) * {t.width};",
                 f"  const int split = get_group_id(2) % {t.splits};",
-                f"  __local float xs[2][{t.parts}][{DEPTH}][{t.height + self._pad}] {_ALIGNED};",
-                f"  __local float4 ws[2][{t.parts}][{DEPTH}][{t.width // 4}];",
                 *self._loaders(),
                 *(f"  float4 a{r}_{c} = (float4)(0.0f);" for r, c in self._sums()),
                 f"  int tile = split * {self.steps * t.parts} + part;",
@@ -225,38 +275,55 @@ class Tiled(ABC):
                 f"    if (step + 1 < {self.steps}) {{",
                 *self._load(),
                 "    }",
-                "    #pragma unroll",
-                f"    for (int k = 0; k < {DEPTH}; k++) {{",
-                *self._multiply(),
-                "    }",
+                *indented(units.multiply(), 2),
                 "  }",
                 *self._add_parts(),
                 *self._finish(store),
             ]
         )
 
+    @cached_property
+    def _units(self) -> "_Units":
+        if self.tile_shape.unit:
+            return matrix_units.MatrixUnits(self.tile_shape)
+        return _WorkItems(self.tile_shape, self.in_rows)
+
+    @property
+    def _along_inner(self) -> bool:
+        """Whether vectors of the right side are neighbours along the inner axis."""
+        return self.packed and bool(self.tile_shape.unit)
+
     def _sums(self) -> list[tuple[int, int]]:
         t = self.tile_shape
-        return [(r, c) for r in range(4 * t.rows) for c in range(t.columns)]
+        return [(r, c) for r in range(t.item_rows) for c in range(t.columns)]
+
+    @property
+    def _x_vectors(self) -> int:
+        return self.tile_shape.depth // 4 * self.tile_shape.height
+
+    @property
+    def _w_vectors(self) -> int:
+        return self.tile_shape.depth * self.tile_shape.width // 4
 
     @property
     def _x_loads(self) -> int:
-        return ceil_div(DEPTH // 4 * self.tile_shape.height, self.tile_shape.items)
+        return ceil_div(self._x_vectors, self.tile_shape.items)
 
     @property
     def _w_loads(self) -> int:
-        return ceil_div(DEPTH * self.tile_shape.width // 4, self.tile_shape.items)
+        return ceil_div(self._w_vectors, self.tile_shape.items)
 
     def _loaders(self) -> list[str]:
         """Lines that declare the vectors that an item loads of each tile."""
         t = self.tile_shape
         text = []
         for i in range(self._x_loads):
-            xp, xq = f"xv{i} % {t.height}", f"xv{i} / {t.height}"
             if self.in_rows:
-                xp, xq = f"xv{i} / {DEPTH // 4}", f"xv{i} % {DEPTH // 4}"
+                xp, xq = self._divided(i, t.depth // 4)
+            else:
+                xq, xp = self._divided(i, t.height)
             text += [
-                f"  const int xv{i} = item + {i * t.items}, xp{i} = {xp}, xq{i} = {xq};",
+                f"  const int xp{i} = {xp}, xq{i} = {xq};",
                 f"  const int m{i} = first + xp{i};",
                 *indented(self.row_lines(i)),
                 f"  float4 fx{i};",
@@ -266,56 +333,67 @@ class Tiled(ABC):
     def _load(self) -> list[str]:
         """Lines that load an item's vectors of the current tile."""
         t = self.tile_shape
-        vectors = t.width // 4
         text = []
         for i in range(self._x_loads):
             text += [
-                f"    {{ const int q = tile * {DEPTH // 4} + xq{i};",
+                f"    {{ const int m = m{i}, q = tile * {t.depth // 4} + xq{i};",
                 *indented(self.load_row(i), 3),
                 "    }",
             ]
         for i in range(self._w_loads):
+            depth, right = self._place_of_columns(i)
+            if self.packed:
+                row = f"k / 4 * {self.columns} + right"
+                at = row if self._along_inner else f"(k * {self.columns} + right) / 4"
+                load = f"fw{i} = LOAD_w({at});"
+            else:
+                load = self.load_columns(i)
             text += [
-                f"    {{ const int v = item + {i * t.items}, k = tile * {DEPTH} + v / {vectors};",
-                f"      const int right = column + v % {vectors} * 4;",
-                f"      {self.load_columns(i)} }}",
+                f"    {{ const int k = tile * {t.depth} + {depth}, right = column + {right};",
+                f"      {load} }}",
             ]
         return text
+
+    def _place_of_columns(self, number: int) -> tuple[str, str]:
+        """Row and column in the tile of the first scalar of ``fw{number}``, as expressions."""
+        width = self.tile_shape.width
+        if self._along_inner:
+            vector, column = self._divided(number, width)
+            return f"{vector} * 4", column
+        k, vector = self._divided(number, width // 4)
+        return k, f"{vector} * 4"
+
+    def _divided(self, number: int, by: int) -> tuple[str, str]:
+        """Quotient and remainder of the index of an item's vector with this number, as expressions.
+        Compilers do not see where they are the same for all items or all vectors."""
+        items = self.tile_shape.items
+        start = number * items
+        if items % by == 0:
+            return f"(item / {by} + {start // by})", f"(item % {by})"
+        if by % items == 0:
+            return f"{start // by}", f"(item + {start % by})"
+        return f"((item + {start}) / {by})", f"((item + {start}) % {by})"
 
     def _keep(self) -> list[str]:
         """Lines that store loaded vectors in local memory; some items of large groups have none."""
         t = self.tile_shape
         text = []
         for i in range(self._x_loads):
-            inside = f"xp{i} < {t.height}" if self.in_rows else f"xq{i} < {DEPTH // 4}"
-            guard = f"if ({inside}) " if self._spare(DEPTH // 4 * t.height) else ""
-            lanes = "".join(
-                f" xs[now][part][xq{i} * 4 + {lane}][xp{i}] = fx{i}.{axis};"
-                for lane, axis in enumerate("xyzw")
+            inside = f"xp{i} < {t.height}" if self.in_rows else f"xq{i} < {t.depth // 4}"
+            guard = f"if ({inside}) " if self._spare(self._x_vectors) else ""
+            text.append(
+                f"    {guard}{{ {self._units.keep_row(f'fx{i}', f'xp{i}', f'xq{i} * 4')} }}"
             )
-            text.append(f"    {guard}{{{lanes} }}")
         for i in range(self._w_loads):
-            vectors = t.width // 4
-            spare = self._spare(DEPTH * vectors)
-            guard = f"if (item + {i * t.items} < {DEPTH * vectors}) " if spare else ""
-            at = f"[(item + {i * t.items}) / {vectors}][(item + {i * t.items}) % {vectors}]"
-            text.append(f"    {guard}ws[now][part]{at} = fw{i};")
+            spare = self._spare(self._w_vectors)
+            guard = f"if (item + {i * t.items} < {self._w_vectors}) " if spare else ""
+            place = self._place_of_columns(i)
+            keep = self._units.keep_columns(f"fw{i}", *place, self._along_inner)
+            text.append(f"    {guard}{{ {keep} }}")
         return text
 
     def _spare(self, vectors: int) -> bool:
         return vectors % self.tile_shape.items != 0
-
-    def _multiply(self) -> list[str]:
-        t = self.tile_shape
-        text = []
-        for c in range(t.columns):
-            text.append(f"      const float4 w{c} = ws[now][part][k][{c * t.items_y} + ty];")
-        for g in range(t.rows):
-            at = f"&xs[now][part][k][{g * t.items_x * 4} + tx * 4]"
-            text.append(f"      const float4 p{g} = *(__local const float4*)({at});")
-        for r, c in self._sums():
-            text.append(f"      a{r}_{c} += w{c} * p{r // 4}.{'xyzw'[r % 4]};")
-        return text
 
     def _add_parts(self) -> list[str]:
         """Lines that add the sums of all parts of the group in local memory."""
@@ -339,16 +417,15 @@ class Tiled(ABC):
     def _finish(self, store: list[str]) -> list[str]:
         t = self.tile_shape
         text = []
-        for r in range(4 * t.rows):
-            at = f"{r // 4 * t.items_x * 4} + tx * 4 + {r % 4}"
+        for r in range(t.item_rows):
             text += [
-                f"  {{ const int m = first + {at};",
+                f"  {{ const int m = first + {self._units.row(r)};",
                 f"    if (m < {self.sizes.rows}) {{",
                 f"    {self.place_lines()}",
             ]
             for c in range(t.columns):
                 text += [
-                    f"    {{ const int block = column / 4 + {c * t.items_y} + ty;",
+                    f"    {{ const int block = column / 4 + {self._units.vector(c)};",
                     f"      if (block < {self.vectors}) {{",
                     f"        const float4 total = a{r}_{c};",
                     *indented(store, 4),
@@ -357,3 +434,75 @@ class Tiled(ABC):
                 ]
             text += ["    }", "  }"]
         return text
+
+
+class _Units(Protocol):
+    """What multiplies: the parts of the text that depend on it."""
+
+    def declare(self) -> list[str]:
+        """Lines that declare the place of the work item and the tiles in local memory."""
+
+    def keep_row(self, vector: str, row: str, k: str) -> str:
+        """Statements that store four neighbours along the inner axis in the tile of the left
+        side."""
+
+    def keep_columns(self, vector: str, k: str, column: str, along_inner: bool) -> str:
+        """Statements that store four neighbours in the tile of the right side: along the inner
+        axis, or in a row."""
+
+    def multiply(self) -> list[str]:
+        """Lines that add the products of the tiles ``now`` to the sums."""
+
+    def row(self, number: int) -> str:
+        """The row in the tile of the sums ``a{number}_...``."""
+
+    def vector(self, number: int) -> str:
+        """The vector of columns in the tile of the sums ``a..._{number}``."""
+
+
+class _WorkItems:
+    """Work items multiply in float32; ``xs`` and ``ws`` are [inner axis][row or column]."""
+
+    def __init__(self, tile_shape: TileShape, in_rows: bool) -> None:
+        self._shape = tile_shape
+        self._in_rows = in_rows
+
+    def declare(self) -> list[str]:
+        t = self._shape
+        pad = _PAD if self._in_rows else 0  # neighbours then store to different banks
+        x, y = f"item % {t.items_x}", f"item / {t.items_x}"
+        if self._in_rows:
+            x, y = f"item / {t.items_y}", f"item % {t.items_y}"
+        return [
+            f"const int tx = {x}, ty = {y};",
+            f"__local float xs[2][{t.parts}][{t.depth}][{t.height + pad}] {_ALIGNED};",
+            f"__local float4 ws[2][{t.parts}][{t.depth}][{t.width // 4}];",
+        ]
+
+    def keep_row(self, vector: str, row: str, k: str) -> str:
+        return " ".join(
+            f"xs[now][part][{k} + {lane}][{row}] = {vector}.{axis};"
+            for lane, axis in enumerate("xyzw")
+        )
+
+    def keep_columns(self, vector: str, k: str, column: str, along_inner: bool) -> str:
+        return f"ws[now][part][{k}][({column}) / 4] = {vector};"
+
+    def multiply(self) -> list[str]:
+        t = self._shape
+        lines = ["#pragma unroll", f"for (int k = 0; k < {t.depth}; k++) {{"]
+        for c in range(t.columns):
+            lines.append(f"  const float4 w{c} = ws[now][part][k][{self.vector(c)}];")
+        for g in range(t.rows):
+            at = f"&xs[now][part][k][{g * t.items_x * 4} + tx * 4]"
+            lines.append(f"  const float4 p{g} = *(__local const float4*)({at});")
+        for r in range(t.item_rows):
+            factor = f"p{r // 4}.{'xyzw'[r % 4]}"
+            lines += [f"  a{r}_{c} += w{c} * {factor};" for c in range(t.columns)]
+        return [*lines, "}"]
+
+    def row(self, number: int) -> str:
+        return f"{number // 4 * self._shape.items_x * 4} + tx * 4 + {number % 4}"
+
+    def vector(self, number: int) -> str:
+        return f"{number * self._shape.items_y} + ty"

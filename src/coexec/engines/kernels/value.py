@@ -133,21 +133,25 @@ def neighbours(name: str, half: bool, width: int, aligned: bool = False) -> str:
     pointer, because the compiler combines scalars behind a pointer into one unaligned access. PoCL
     3.0 does not combine scalars behind a position, and it calls functions for vload and vstore.
     """
-    if half:
+    if aligned and half:
         return (
-            f"#define NEAR_{name}(i) vload_half{width}(0, {name} + (i))\n"
-            f"#define PUTS_{name}(i, v) vstore_half{width}(v, 0, {name} + (i))"
+            f"#define NEAR_{name}(i) vload_half{width}((i) / {width}, {name})\n"
+            f"#define PUTS_{name}(i, v) vstore_half{width}(v, (i) / {width}, {name})"
         )
     if aligned:
         return (
             f"#define NEAR_{name}(i) ((__global const float{width}*){name})[(i) / {width}]\n"
             f"#define PUTS_{name}(i, v) ((__global float{width}*){name})[(i) / {width}] = (v)"
         )
-    gets = ", ".join(f"p[{lane}]" for lane in range(width))
-    puts = " ".join(f"p[{lane}] = v.s{lane:x};" for lane in range(width))
+    get, put = (
+        ("vload_half({}, p)", "vstore_half({1}, {0}, p)") if half else ("p[{}]", "p[{}] = {}")
+    )
+    gets = ", ".join(get.format(lane) for lane in range(width))
+    puts = " ".join(f"{put.format(lane, f'v.s{lane:x}')};" for lane in range(width))
+    ctype = "half" if half else "float"
     return (
-        f"float{width} near_{name}(__global const float* p) {{ return (float{width})({gets}); }}\n"
-        f"void puts_{name}(__global float* p, float{width} v) {{ {puts} }}\n"
+        f"float{width} near_{name}(__global const {ctype}* p) {{ return (float{width})({gets}); }}\n"
+        f"void puts_{name}(__global {ctype}* p, float{width} v) {{ {puts} }}\n"
         f"#define NEAR_{name}(i) near_{name}({name} + (i))\n"
         f"#define PUTS_{name}(i, v) puts_{name}({name} + (i), v)"
     )
