@@ -143,15 +143,15 @@ def neighbours(name: str, half: bool, width: int, aligned: bool = False) -> str:
             f"#define NEAR_{name}(i) ((__global const float{width}*){name})[(i) / {width}]\n"
             f"#define PUTS_{name}(i, v) ((__global float{width}*){name})[(i) / {width}] = (v)"
         )
-    get, put = (
-        ("vload_half({}, p)", "vstore_half({1}, {0}, p)") if half else ("p[{}]", "p[{}] = {}")
-    )
+    get, put = "p[{}]", "p[{}] = {}"
+    if half:
+        get, put = "vload_half({}, p)", "vstore_half({1}, {0}, p)"
     gets = ", ".join(get.format(lane) for lane in range(width))
     puts = " ".join(f"{put.format(lane, f'v.s{lane:x}')};" for lane in range(width))
-    ctype = "half" if half else "float"
+    ctype, vector = "half" if half else "float", f"float{width}"
     return (
-        f"float{width} near_{name}(__global const {ctype}* p) {{ return (float{width})({gets}); }}\n"
-        f"void puts_{name}(__global {ctype}* p, float{width} v) {{ {puts} }}\n"
+        f"{vector} near_{name}(__global const {ctype}* p) {{ return ({vector})({gets}); }}\n"
+        f"void puts_{name}(__global {ctype}* p, {vector} v) {{ {puts} }}\n"
         f"#define NEAR_{name}(i) near_{name}({name} + (i))\n"
         f"#define PUTS_{name}(i, v) puts_{name}({name} + (i), v)"
     )
