@@ -56,6 +56,7 @@ void keep_tf32(float4 v, int i, __local float* p) {
   p[i] = in_tf32(v.x); p[i + 1] = in_tf32(v.y); p[i + 2] = in_tf32(v.z); p[i + 3] = in_tf32(v.w);
 }
 void keep_one_fp16(float v, int i, __local ushort* p) { vstore_half(v, i, (__local half*)p); }
+void keep_raw(ushort4 v, int i, __local ushort* p) { vstore4(v, 0, p + i); }
 void keep_fp16(float4 v, int i, __local ushort* p) { vstore_half4(v, 0, (__local half*)(p + i)); }
 """
     + _matrix_unit("tf32", "float", 16, "{}[{}]")

@@ -118,15 +118,21 @@ inline ushort to_half(float number) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(number));
   return bits;
 }
-struct alignas(8) cl_half4 { ushort x, y, z, w; };
+struct alignas(8) cl_ushort4 {
+  ushort x, y, z, w;
+  cl_ushort4() = default;
+  inline cl_ushort4(ushort v) : x(v), y(v), z(v), w(v) {}
+  inline cl_ushort4(ushort x, ushort y, ushort z, ushort w) : x(x), y(y), z(z), w(w) {}
+};
+#define ushort4 cl_ushort4
 inline float vload_half(int i, const half* p) { return from_half(p[i].bits); }
 inline cl_float4 vload_half4(int i, const half* p) {
-  const cl_half4 v = ((const cl_half4*)p)[i];
+  const ushort4 v = ((const ushort4*)p)[i];
   return cl_float4(from_half(v.x), from_half(v.y), from_half(v.z), from_half(v.w));
 }
 inline void vstore_half(float v, int i, half* p) { p[i].bits = to_half(v); }
 inline void vstore_half4(const cl_float4& v, int i, half* p) {
-  ((cl_half4*)p)[i] = cl_half4{to_half(v.x), to_half(v.y), to_half(v.z), to_half(v.w)};
+  ((ushort4*)p)[i] = ushort4(to_half(v.x), to_half(v.y), to_half(v.z), to_half(v.w));
 }
 """
 """16-bit floats, which are stored and not computed with."""
@@ -174,6 +180,7 @@ inline void keep_tf32(const cl_float4& v, int i, float* p) {
 """
 _FP16 = """\
 #define keep_one_fp16(v, i, p) vstore_half(v, i, (half*)(p))
+#define keep_raw(v, i, p) *(ushort4*)((p) + (i)) = (v)
 #define keep_fp16(v, i, p) vstore_half4(v, 0, (half*)((p) + (i)))
 """
 
@@ -185,7 +192,7 @@ FURTHER = (
 """Preludes for texts in which a pattern occurs: older GPUs do not have all instructions."""
 
 _WORDS = (
-    (re.compile(r"\(float([24])\)\("), r"float\1("),
+    (re.compile(r"\((float2|float4|ushort4)\)\("), r"\1("),
     (re.compile(r"\(int([24])\)\("), r"cl_mask\1("),
     (re.compile(r"\.s([0-3])\b"), lambda found: "." + "xyzw"[int(found[1])]),
     (re.compile(r"\.(lo|hi)\b"), r".\1()"),

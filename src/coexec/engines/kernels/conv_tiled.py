@@ -125,6 +125,7 @@ class _TiledConv(Tiled):
         super().__init__(sizes_of(shape), tile_shape)
         self.shape = shape
         self.in_blocks = x.slices
+        self.raw_left = x.half and tile_shape.unit == "fp16"
         self._rest = shape.in_channels % 4
 
     def row_lines(self, number: int) -> list[str]:
@@ -148,9 +149,9 @@ class _TiledConv(Tiled):
             f"const int tap = {first} / {blocks}, s = q - tap * {blocks};",
             f"const int iy = y{i} + tap / {s.kernel_w} * {s.dilation_h};",
             f"const int ix = x{i} + tap % {s.kernel_w} * {s.dilation_w};",
-            f"fx{i} = (float4)(0.0f);",
+            f"fx{i} = ({self.left_type})(0);",
             f"if ({' && '.join(inside) or 1})",
-            f"  fx{i} = LOAD_x(VEC_x(n{i}, s, iy, ix));",
+            f"  fx{i} = {self.left_vector('x', f'VEC_x(n{i}, s, iy, ix)')};",
         ]
         if self._rest:
             # Lanes past the last channel may be NaN or infinity, and 0 times that is not 0.

@@ -132,6 +132,8 @@ class _TiledProduct(Tiled):
         constant = context.constant(right)
         self.packed = constant is not None and constant.ndim == 2
         self._left_rows = product.k % 4 == 0 and _in_rows(context, left, product.across_a)
+        half = in_half(context.arch, "float32", math.prod(context.tensors[left].shape))
+        self.raw_left = half and self._left_rows and tile_shape.unit == "fp16"
         self._right_rows = product.n % 4 == 0 and _in_rows(context, right, product.across_b)
 
     def define_vectors(self, source: Source, context: Context) -> None:
@@ -153,9 +155,10 @@ class _TiledProduct(Tiled):
             at = self._operands.left_at(row, "q * 4")
             if self.is_one:
                 at = f"{row} * {product.k} + q * 4"
+            vector = self.left_vector("a", f"({at}) / 4") if self.raw_left else f"NEAR_a({at})"
             return [
-                f"fx{i} = (float4)(0.0f);",
-                f"if ({' && '.join(self.bounds) or 1}) fx{i} = NEAR_a({at});",
+                f"fx{i} = ({self.left_type})(0);",
+                f"if ({' && '.join(self.bounds) or 1}) fx{i} = {vector};",
             ]
         lanes = (
             (f"q * 4 + {lane}", f"{row} < {product.m} && q * 4 + {lane} < {product.k}")

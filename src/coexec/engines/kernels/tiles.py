@@ -206,6 +206,8 @@ class Tiled(ABC):
     neighbours load and store neighbours in a row."""
     packed: bool = True
     """Whether the right side is a constant, packed by `packed_right`."""
+    raw_left: bool = False
+    """Whether vectors of the left side are 16-bit floats that matrix units take as they are."""
 
     def __init__(self, sizes: Sizes, tile_shape: TileShape) -> None:
         self.sizes = sizes
@@ -304,13 +306,26 @@ class Tiled(ABC):
     @cached_property
     def _units(self) -> "_Units":
         if self.tile_shape.unit:
-            return matrix_units.MatrixUnits(self.tile_shape)
+            return matrix_units.MatrixUnits(self.tile_shape, self.raw_left, self._raw_right)
         return _WorkItems(self.tile_shape, self.in_rows)
 
     @property
     def _along_inner(self) -> bool:
         """Whether vectors of the right side are neighbours along the inner axis."""
         return self.packed and bool(self.tile_shape.unit)
+
+    @property
+    def _raw_right(self) -> bool:
+        return self.packed and self.tile_shape.unit == "fp16"
+
+    @property
+    def left_type(self) -> str:
+        """The type of ``fx0``, ``fx1``, ..."""
+        return "ushort4" if self.raw_left else "float4"
+
+    def left_vector(self, name: str, at: str) -> str:
+        """The vector ``at`` of the left side ``name``, as an expression."""
+        return f"((__global const ushort4*){name})[{at}]" if self.raw_left else f"LOAD_{name}({at})"
 
     def _sums(self) -> list[tuple[int, int]]:
         t = self.tile_shape
@@ -345,9 +360,10 @@ class Tiled(ABC):
                 f"  const int xp{i} = {xp}, xq{i} = {xq};",
                 f"  const int m{i} = first + xp{i};",
                 *indented(self.row_lines(i)),
-                f"  float4 fx{i};",
+                f"  {self.left_type} fx{i};",
             ]
-        return [*text, *(f"  float4 fw{i};" for i in range(self._w_loads))]
+        right_type = "ushort4" if self._raw_right else "float4"
+        return [*text, *(f"  {right_type} fw{i};" for i in range(self._w_loads))]
 
     def _load(self) -> list[str]:
         """Lines that load an item's vectors of the current tile."""
@@ -364,7 +380,9 @@ class Tiled(ABC):
             if self.packed:
                 row = f"k / 4 * {self.columns} + right"
                 at = row if self._along_inner else f"(k * {self.columns} + right) / 4"
-                load = f"fw{i} = LOAD_w({at});"
+                load = f"fw{i} = ((__global const ushort4*)w)[{at}];"
+                if not self._raw_right:
+                    load = f"fw{i} = LOAD_w({at});"
             else:
                 load = self.load_columns(i)
             text += [
