@@ -111,7 +111,7 @@ _SHAPES = (
 )
 """From large tiles, which load the least for each sum, to small tiles, which give more groups. The
 best of these takes 1.01 of the time of the best of 60 divisions that were tried on an H200."""
-_WARP_SHAPES = (
+WARP_SHAPES = (
     TileShape(32, 8, 4, 4),
     TileShape(16, 8, 4, 4),
     TileShape(16, 8, 4, 2),
@@ -142,7 +142,7 @@ def tile_shapes(sizes: Sizes, arch: Architecture) -> list[TileShape]:
     # Registers for 64 sums of a work item are what NVIDIA's GPUs have.
     shapes = [s for s in _SHAPES if arch.family == "nvidia" or s.rows * s.columns <= 2]
     if arch.unit:
-        warps = (replace(shape, unit=arch.unit, chunks=n) for shape in _WARP_SHAPES for n in (1, 2))
+        warps = (replace(shape, unit=arch.unit, chunks=n) for shape in WARP_SHAPES for n in (1, 2))
         shapes = [shape for shape in warps if _fits(shape, arch)] or shapes
     allowed = [
         replace(shape, splits=splits)
