@@ -15,7 +15,7 @@ from tests.helpers.fake_cuda import fake_cuda
 from tests.helpers.gpu_networks import run_on
 from tests.helpers.small_models import from_nodes, tensor_info
 
-TILES = [replace(one, chunks=1 + n % 2) for n, one in enumerate(WARP_SHAPES)]
+TILES = [replace(one, chunks=1 + n % 2, stages=2 + n % 3) for n, one in enumerate(2 * WARP_SHAPES)]
 UNITS: tuple[MatrixUnit, ...] = ("tf32", "fp16")
 
 
@@ -52,12 +52,14 @@ def test_each_tile_multiplies_what_it_is_given(
 ) -> None:
     number = TILES.index(tile)
     rng = np.random.default_rng(number)
-    splits = (1, 2, 4)[number % 3]
-    chosen = replace(tile, unit=unit, splits=splits)
+    chosen = replace(tile, unit=unit, splits=(1, 2, 4, 8)[number % 4])
     monkeypatch.setattr(gemm_tiled, "tile_of", lambda *_: chosen)
-    m, k, n = (int(size) for size in rng.integers(1, (70, 200, 50)))
+    m, k, n = (int(size) for size in rng.integers(1, (70, 100, 50)))
+    packed = chosen.stages > 2 or number % 2 == 0
+    k = 4 * k if chosen.stages > 2 else k
+    m += 4096 // k + 1 if chosen.stages > 2 else 0
+    n = min(n, 4096 // m)  # larger tensors are stored in 16 bits
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
-    packed = number % 2 == 0
     found = computed(
         [helper.make_node("MatMul", ["a", "b"], ["y"])],
         {"a": a} if packed else {"a": a, "b": b},
@@ -70,23 +72,23 @@ def test_each_tile_multiplies_what_it_is_given(
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("channels", [3, 16, 18, 32])
-@pytest.mark.parametrize("tile", TILES[5:6], ids=str)
+@pytest.mark.parametrize("channels, stages", [(3, 2), (16, 3), (18, 2), (32, 4)])
 def test_a_convolution_is_such_a_product(
-    tile: TileShape, channels: int, unit: MatrixUnit, monkeypatch: pytest.MonkeyPatch
+    channels: int, stages: int, unit: MatrixUnit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tile of the inner axis may have one tap or several."""
-    monkeypatch.setattr(conv_tiled, "tiles_for", lambda *_: [replace(tile, unit=unit)])
+    tile = replace(WARP_SHAPES[5], unit=unit, stages=stages)
+    monkeypatch.setattr(conv_tiled, "tiles_for", lambda *_: [tile])
     rng = np.random.default_rng(channels)
-    x = rng.standard_normal((1, channels, 7, 6)).astype(np.float32)
-    w = rng.standard_normal((20, channels, 3, 3)).astype(np.float32)
+    x = rng.standard_normal((1, channels, 27, 16)).astype(np.float32)
+    w = rng.standard_normal((9, channels, 3, 3)).astype(np.float32)
     conv = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
-    found = computed([conv], {"x": x}, [1, 20, 7, 6], {"w": w}, unit)
+    found = computed([conv], {"x": x}, [1, 9, 27, 16], {"w": w}, unit)
     padded = np.pad(rounded(x, unit)[0], ((0, 0), (1, 1), (1, 1)))
     taps = np.stack(
-        [padded[:, dy : dy + 7, dx : dx + 6] for dy in range(3) for dx in range(3)], axis=1
+        [padded[:, dy : dy + 27, dx : dx + 16] for dy in range(3) for dx in range(3)], axis=1
     )
-    factors = rounded(w, unit).reshape(20, channels, 9)
+    factors = rounded(w, unit).reshape(9, channels, 9)
     expected, size = (
         np.einsum("ock,ckyx->oyx", *pair)[None]
         for pair in ((factors, taps), (np.abs(factors), np.abs(taps)))

@@ -138,56 +138,80 @@ inline void vstore_half4(const cl_float4& v, int i, half* p) {
 """16-bit floats, which are stored and not computed with."""
 
 
-def _matrix_units(unit: str, ctype: str, instruction: str) -> str:
-    """The functions of `kernels.matrix_units` for one precision."""
+def _matrix_unit(unit: str, ctype: str, instruction: str, rounded: str) -> str:
+    """The functions of `kernels.matrix_units` for one precision.
+
+    ``rounded``: the bits ``v`` of four bytes in local memory, as the instruction takes them.
+    """
     return f"""\
-struct alignas(16) cl_{unit} {{ uint v[4]; }};
-inline void step_{unit}(float& a, float& b, float& c, float& d, const cl_{unit}& top,
-                        const cl_{unit}& bottom, const cl_{unit}& right, int i) {{
+struct alignas(16) bits_{unit} {{ uint v[4]; }};
+struct left_{unit} {{ bits_{unit} top, bottom; }};
+struct right_{unit} {{ bits_{unit} first, second; }};
+inline bits_{unit} read_{unit}(const {ctype}* p, int row, int lane) {{
+  bits_{unit} bits = ((const bits_{unit}*)p)[row * 4 + (lane % 4 ^ row / 2 % 4)];
+  for (int i = 0; i < 4; i++) {{ const uint v = bits.v[i]; bits.v[i] = {rounded}; }}
+  return bits;
+}}
+inline left_{unit} left_of_{unit}(const {ctype}* p, int lane) {{
+  return {{read_{unit}(p, lane / 4, lane), read_{unit}(p, lane / 4 + 8, lane)}};
+}}
+inline right_{unit} right_of_{unit}(const {ctype}* p, int lane) {{
+  const int column = lane / 8 * 4 + lane / 4 % 2;
+  return {{read_{unit}(p, column, lane), read_{unit}(p, column + 2, lane)}};
+}}
+inline void step_{unit}(float& a, float& b, float& c, float& d, const left_{unit}& x,
+                        const bits_{unit}& w, int i) {{
   asm("mma.sync.aligned.{instruction} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, "
       "{{%0, %1, %2, %3}};"
       : "+f"(a), "+f"(b), "+f"(c), "+f"(d)
-      : "r"(top.v[i]), "r"(bottom.v[i]), "r"(top.v[i + 1]), "r"(bottom.v[i + 1]),
-        "r"(right.v[i]), "r"(right.v[i + 1]));
+      : "r"(x.top.v[i]), "r"(x.bottom.v[i]), "r"(x.top.v[i + 1]), "r"(x.bottom.v[i + 1]),
+        "r"(w.v[i]), "r"(w.v[i + 1]));
 }}
-inline void multiply_{unit}(cl_float4* top, cl_float4* bottom, const {ctype}* x, const {ctype}* w,
-                            int lane) {{
-  const int row = lane / 4, at = lane % 4 ^ row / 2;
-  const cl_{unit}* rows = (const cl_{unit}*)x + row * 4 + at;
-  const int column = row / 2 * 4 + row % 2;
-  const cl_{unit}* columns = (const cl_{unit}*)w + column * 4;
-  const cl_{unit} a = rows[0], b = rows[32];
-  const cl_{unit} c = columns[lane % 4 ^ column / 2 % 4];
-  const cl_{unit} d = columns[8 + (lane % 4 ^ (column + 2) / 2 % 4)];
+inline void multiply_{unit}(cl_float4* top, cl_float4* bottom, const left_{unit}& x,
+                            const right_{unit}& w, int lane) {{
   for (int i = 0; i < 4; i += 2) {{
-    step_{unit}(top->x, top->y, bottom->x, bottom->y, a, b, c, i);
-    step_{unit}(top->z, top->w, bottom->z, bottom->w, a, b, d, i);
+    step_{unit}(top->x, top->y, bottom->x, bottom->y, x, w.first, i);
+    step_{unit}(top->z, top->w, bottom->z, bottom->w, x, w.second, i);
   }}
 }}
 """
 
 
+_COPIES = """\
+inline void copy_float4(float* to, const cl_float4* from, bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :: "r"((uint)__cvta_generic_to_shared(to)), "l"(from), "r"(inside ? 16 : 0)
+               : "memory");
+}
+#define commit_copies() asm volatile("cp.async.commit_group;" ::: "memory")
+#define wait_copies(n) asm volatile("cp.async.wait_group " #n ";" ::: "memory")
+"""
 _TF32 = """\
-inline float in_tf32(float number) {
+inline uint in_tf32(uint v) {
   uint bits;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(number));
-  return __uint_as_float(bits);
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(__uint_as_float(v)));
+  return bits;
 }
-inline void keep_one_tf32(float v, int i, float* p) { p[i] = in_tf32(v); }
-inline void keep_tf32(const cl_float4& v, int i, float* p) {
-  *(cl_float4*)(p + i) = cl_float4(in_tf32(v.x), in_tf32(v.y), in_tf32(v.z), in_tf32(v.w));
-}
+inline void keep_one_tf32(float v, int i, float* p) { p[i] = v; }
+inline void keep_tf32(const cl_float4& v, int i, float* p) { *(cl_float4*)(p + i) = v; }
 """
 _FP16 = """\
+inline void copy_ushort4(ushort* to, const ushort4* from, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+               :: "r"((uint)__cvta_generic_to_shared(to)), "l"(from), "r"(inside ? 8 : 0)
+               : "memory");
+}
 #define keep_one_fp16(v, i, p) vstore_half(v, i, (half*)(p))
 #define keep_raw(v, i, p) *(ushort4*)((p) + (i)) = (v)
 #define keep_fp16(v, i, p) vstore_half4(v, 0, (half*)((p) + (i)))
 """
+_MMA = "row.col.f32"
 
 FURTHER = (
     (r"half|_fp16", _HALVES),
-    ("_tf32", _TF32 + _matrix_units("tf32", "float", "m16n8k8.row.col.f32.tf32.tf32.f32")),
-    ("_fp16", _FP16 + _matrix_units("fp16", "ushort", "m16n8k16.row.col.f32.f16.f16.f32")),
+    ("_copies", _COPIES),
+    ("_tf32", _TF32 + _matrix_unit("tf32", "float", f"m16n8k8.{_MMA}.tf32.tf32.f32", "in_tf32(v)")),
+    ("_fp16", _FP16 + _matrix_unit("fp16", "ushort", f"m16n8k16.{_MMA}.f16.f16.f32", "v")),
 )
 """Preludes for texts in which a pattern occurs: older GPUs do not have all instructions."""
 

@@ -18,7 +18,7 @@ from coexec.engines.kernels.base import (
 )
 from coexec.engines.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.kernels.epilogue import Epilogue
-from coexec.engines.kernels.tiles import Sizes, Tiled, TileShape, tile_shapes
+from coexec.engines.kernels.tiles import Sizes, Tiled, TileShape, takes_as_stored, tile_shapes
 
 
 def fits(shape: ConvShape, x: Value) -> bool:
@@ -34,7 +34,9 @@ def sizes_of(shape: ConvShape) -> Sizes:
 
 def tiles_for(shape: ConvShape, arch: Architecture) -> list[TileShape]:
     """Candidates, the most promising first; none if no group fits this processor."""
-    return tile_shapes(sizes_of(shape), arch)
+    size = shape.batch * shape.in_channels * shape.in_h * shape.in_w
+    whole = shape.in_channels % 4 == 0
+    return tile_shapes(sizes_of(shape), arch, whole and takes_as_stored(arch, size))
 
 
 def steps(arch: Architecture, shape: ConvShape, tile_shape: TileShape) -> dict[str, float]:
@@ -137,7 +139,7 @@ class _TiledConv(Tiled):
             f"const int x{number} = {m} % {s.out_w} * {s.stride_w} - {s.left};",
         ]
 
-    def load_row(self, number: int) -> list[str]:
+    def left_place(self, number: int) -> tuple[list[str], str, str]:
         i, s, blocks = number, self.shape, self.in_blocks
         # Where a tile has one tap, all its vectors share the position.
         vectors = self.tile_shape.depth // 4
@@ -149,13 +151,14 @@ class _TiledConv(Tiled):
             f"const int tap = {first} / {blocks}, s = q - tap * {blocks};",
             f"const int iy = y{i} + tap / {s.kernel_w} * {s.dilation_h};",
             f"const int ix = x{i} + tap % {s.kernel_w} * {s.dilation_w};",
-            f"fx{i} = ({self.left_type})(0);",
-            f"if ({' && '.join(inside) or 1})",
-            f"  fx{i} = {self.left_vector('x', f'VEC_x(n{i}, s, iy, ix)')};",
         ]
+        return lines, " && ".join(inside) or "1", f"VEC_x(n{i}, s, iy, ix)"
+
+    def load_row(self, number: int) -> list[str]:
+        lines = super().load_row(number)
         if self._rest:
             # Lanes past the last channel may be NaN or infinity, and 0 times that is not 0.
-            cleared = " = ".join(f"fx{i}.{lane}" for lane in "yzw"[self._rest - 1 :])
+            cleared = " = ".join(f"fx{number}.{lane}" for lane in "yzw"[self._rest - 1 :])
             lines.append(f"if (s == {self.in_blocks - 1}) {cleared} = 0.0f;")
         return lines
 

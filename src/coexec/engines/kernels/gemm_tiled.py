@@ -18,13 +18,18 @@ from coexec.engines.kernels.base import (
     indented,
 )
 from coexec.engines.kernels.product import Operands, Product
-from coexec.engines.kernels.tiles import Sizes, Tiled, TileShape, tile_shapes
+from coexec.engines.kernels.tiles import Sizes, Tiled, TileShape, takes_as_stored, tile_shapes
 from coexec.engines.kernels.value import neighbours
 
 
 def tile_of(node: Node, context: Context, product: Product) -> TileShape | None:
     """The tile for a product; None if no group of work items fits this processor."""
-    found = tile_shapes(_sizes(node, context, product), context.arch)
+    left, right = node.operator.inputs[:2]
+    constant = context.constant(right)
+    packed = constant is not None and constant.ndim == 2
+    rows = packed and product.k % 4 == 0 and _in_rows(context, left, product.across_a)
+    copies = rows and takes_as_stored(context.arch, math.prod(context.tensors[left].shape))
+    found = tile_shapes(_sizes(node, context, product), context.arch, copies)
     return found[0] if found else None
 
 
@@ -114,6 +119,7 @@ class _TiledProduct(Tiled):
     """The text of the kernel for one product."""
 
     in_rows = True
+    left = "NEAR_a(4 * ({}))"
 
     def __init__(
         self,
@@ -148,18 +154,16 @@ class _TiledProduct(Tiled):
     def row_lines(self, number: int) -> list[str]:
         return []
 
+    def left_place(self, number: int) -> tuple[list[str], str, str]:
+        at = self._operands.left_at(f"m{number}", "q * 4")
+        if self.is_one:
+            at = f"m{number} * {self._product.k} + q * 4"
+        return [], " && ".join(self.bounds) or "1", f"({at}) / 4"
+
     def load_row(self, number: int) -> list[str]:
-        i, product = number, self._product
-        row = f"m{i}"
         if self._left_rows:
-            at = self._operands.left_at(row, "q * 4")
-            if self.is_one:
-                at = f"{row} * {product.k} + q * 4"
-            vector = self.left_vector("a", f"({at}) / 4") if self.raw_left else f"NEAR_a({at})"
-            return [
-                f"fx{i} = ({self.left_type})(0);",
-                f"if ({' && '.join(self.bounds) or 1}) fx{i} = {vector};",
-            ]
+            return super().load_row(number)
+        i, product, row = number, self._product, f"m{number}"
         lanes = (
             (f"q * 4 + {lane}", f"{row} < {product.m} && q * 4 + {lane} < {product.k}")
             for lane in range(4)

@@ -1,8 +1,8 @@
 """Products of tiles by matrix units (tensor cores), in TF32 or in 16-bit floats, with float32 sums.
 
 A warp of 32 work items multiplies 16 rows by 16 columns of a chunk of the inner axis at once. The
-text calls functions for it that the compiler's prelude defines, ``keep_tf32``, ``multiply_tf32``
-and so on, as OpenCL C has none.
+text calls functions for it that the compiler's prelude defines, ``left_of_tf32``,
+``multiply_tf32`` and so on, as OpenCL C has none.
 
 A chunk is 64 bytes of a row or a column in local memory, four units of 16 bytes. Item ``lane`` of a
 warp multiplies the unit ``lane % 4`` of the rows ``lane / 4`` and ``lane / 4 + 8``. That is another
@@ -42,27 +42,27 @@ class MatrixUnits:
             "const int lane = item % 32, warp = item / 32;",
             f"const int wx = warp % {warps}, wy = warp / {warps};",
             *(
-                f"__local {ctype} {name}[2][{t.parts}][{size * t.depth}]"
+                f"__local {ctype} {name}[{t.stages}][{t.parts}][{size * t.depth}]"
                 f" __attribute__((aligned(16)));"
                 for name, size in (("xs", t.height), ("ws", t.width))
             ),
         ]
 
     def keep_row(self, vector: str, row: str, k: str) -> str:
-        place = self._place(self._shape.height, row, k)
+        place = self.place(self._shape.height, row, k)
         return f"{self._keep_left}({vector}, {place}, xs[now][part]);"
 
     def keep_columns(self, vector: str, k: str, column: str, along_inner: bool) -> str:
         width, unit = self._shape.width, self._shape.unit
         if along_inner:
-            return f"{self._keep_right}({vector}, {self._place(width, column, k)}, ws[now][part]);"
+            return f"{self._keep_right}({vector}, {self.place(width, column, k)}, ws[now][part]);"
         return " ".join(
-            f"keep_one_{unit}({vector}.{axis}, {self._place(width, f'({column} + {lane})', k)},"
+            f"keep_one_{unit}({vector}.{axis}, {self.place(width, f'({column} + {lane})', k)},"
             f" ws[now][part]);"
             for lane, axis in enumerate("xyzw")
         )
 
-    def _place(self, rows: int, row: str, k: str) -> str:
+    def place(self, rows: int, row: str, k: str) -> str:
         """The place of a scalar in a tile: [chunk][row][unit, exchanged][scalar of the unit]."""
         depth, unit = self._depth, self._depth // 4
         k = f"({k})"
@@ -72,14 +72,17 @@ class MatrixUnits:
     def multiply(self) -> list[str]:
         t = self._shape
         lines = ["#pragma unroll", f"for (int chunk = 0; chunk < {t.chunks}; chunk++) {{"]
-        for r in range(t.rows):
-            for c in range(t.columns):
-                left = f"(chunk * {t.height} + wx * {16 * t.rows} + {16 * r}) * {self._depth}"
-                right = f"(chunk * {t.width} + wy * {16 * t.columns} + {16 * c}) * {self._depth}"
-                lines.append(
-                    f"  multiply_{t.unit}(&a{2 * r}_{c}, &a{2 * r + 1}_{c},"
-                    f" xs[now][part] + {left}, ws[now][part] + {right}, lane);"
-                )
+        sides = (("left", "x", t.rows, t.height, "wx"), ("right", "w", t.columns, t.width, "wy"))
+        for side, name, count, size, warp in sides:
+            for i in range(count):
+                at = f"(chunk * {size} + {warp} * {16 * count} + {16 * i}) * {self._depth}"
+                source = f"{side}_of_{t.unit}({name}s[now][part] + {at}, lane)"
+                lines.append(f"  const {side}_{t.unit} {name}{i} = {source};")
+        lines += [
+            f"  multiply_{t.unit}(&a{2 * r}_{c}, &a{2 * r + 1}_{c}, x{r}, w{c}, lane);"
+            for r in range(t.rows)
+            for c in range(t.columns)
+        ]
         return [*lines, "}"]
 
     def row(self, number: int) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 from coexec.arrays import Array, aligned, aligned_zeros
 from coexec.engines.kernels import matrix_units
 from coexec.engines.kernels.architecture import Architecture, MatrixUnit
-from coexec.engines.kernels.base import Grid, ceil_div, indented
+from coexec.engines.kernels.base import Grid, ceil_div, in_half, indented
 
 _DEPTH = 16
 _PAD = 4
@@ -60,6 +60,10 @@ class TileShape:
     matrix units, ``items_x`` is a multiple of 8 and ``items_y`` one of 4, see `matrix_units`."""
     chunks: int = 1
     """Length of a tile along the inner axis, in chunks that matrix units multiply at once."""
+    stages: int = 2
+    """Tiles in local memory at a time. From 3 on they are copied without passing through
+    registers, while others are multiplied: only for matrix units, and for vectors that are right as
+    they are."""
 
     @property
     def item_rows(self) -> int:
@@ -87,10 +91,12 @@ class TileShape:
 
     @property
     def local_bytes(self) -> int:
-        """Bytes of local memory: two tiles for each part, and memory for adding the parts' sums."""
+        """Bytes of local memory: tiles of all stages and parts, and memory for adding sums."""
         item_bytes = 2 if self.unit == "fp16" else 4
         pad = 0 if self.unit else _PAD
-        tiles = 2 * self.parts * self.depth * (self.height + pad + self.width) * item_bytes
+        tiles = (
+            self.stages * self.parts * self.depth * (self.height + pad + self.width) * item_bytes
+        )
         return tiles + self.parts // 2 * self.items * 16
 
     def groups(self, sizes: Sizes) -> int:
@@ -136,13 +142,21 @@ _MOST = 8
 """Candidates for measured tuning."""
 
 
-def tile_shapes(sizes: Sizes, arch: Architecture) -> list[TileShape]:
+def tile_shapes(sizes: Sizes, arch: Architecture, copies: bool = False) -> list[TileShape]:
     """Candidates, the one with the shortest expected time first; none if no group fits this
-    processor."""
+    processor.
+
+    ``copies``: vectors of both sides may be copied to local memory as they are.
+    """
     # Registers for 64 sums of a work item are what NVIDIA's GPUs have.
     shapes = [s for s in _SHAPES if arch.family == "nvidia" or s.rows * s.columns <= 2]
     if arch.unit:
-        warps = (replace(shape, unit=arch.unit, chunks=n) for shape in WARP_SHAPES for n in (1, 2))
+        warps = [
+            replace(shape, unit=arch.unit, chunks=chunks, stages=stages)
+            for shape in WARP_SHAPES
+            for chunks in (1, 2)
+            for stages in ((2, 3, 4) if copies else (2,))
+        ]
         shapes = [shape for shape in warps if _fits(shape, arch)] or shapes
     allowed = [
         replace(shape, splits=splits)
@@ -152,6 +166,11 @@ def tile_shapes(sizes: Sizes, arch: Architecture) -> list[TileShape]:
         if splits == 1 or _is_worth_splitting(shape, splits, sizes, arch)
     ]
     return sorted(allowed, key=lambda shape: expected_us(shape, sizes, arch))[:_MOST]
+
+
+def takes_as_stored(arch: Architecture, size: int) -> bool:
+    """Whether matrix units take a tensor of ``size`` scalars as it is stored."""
+    return arch.unit == "tf32" or (arch.unit == "fp16" and in_half(arch, "float32", size))
 
 
 def _fits(shape: TileShape, arch: Architecture) -> bool:
@@ -208,6 +227,8 @@ class Tiled(ABC):
     """Whether the right side is a constant, packed by `packed_right`."""
     raw_left: bool = False
     """Whether vectors of the left side are 16-bit floats that matrix units take as they are."""
+    left = "LOAD_x({})"
+    """The vector of the left side at a position, as an expression."""
 
     def __init__(self, sizes: Sizes, tile_shape: TileShape) -> None:
         self.sizes = sizes
@@ -243,9 +264,21 @@ class Tiled(ABC):
         the last one."""
 
     @abstractmethod
+    def left_place(self, number: int) -> tuple[list[str], str, str]:
+        """Where the ``q``-th four scalars of the row ``m{number}`` are: lines before, the condition
+        for them to exist, the position of the vector in the left side."""
+
     def load_row(self, number: int) -> list[str]:
-        """Lines that set ``fx{number}`` to the ``q``-th four scalars of the row ``m{number}``, or
-        to zeros if there are none."""
+        """Lines that set ``fx{number}`` to these four scalars, or to zeros if there are none."""
+        lines, inside, at = self.left_place(number)
+        vector = f"((__global const ushort4*){self.left_name})[{at}]"
+        if not self.raw_left:
+            vector = self.left.format(at)
+        return [
+            *lines,
+            f"fx{number} = ({self.left_type})(0);",
+            f"if ({inside}) fx{number} = {vector};",
+        ]
 
     def load_columns(self, number: int) -> str:
         """A line that sets ``fw{number}`` to four scalars from ``right`` on, a column that may be
@@ -287,21 +320,48 @@ class Tiled(ABC):
                 *self._loaders(),
                 *(f"  float4 a{r}_{c} = (float4)(0.0f);" for r, c in self._sums()),
                 f"  int tile = split * {self.steps * t.parts} + part;",
-                *self._load(),
-                f"  for (int step = 0; step < {self.steps}; step++) {{",
-                "    const int now = step & 1;",
-                *self._keep(),
-                "    barrier(CLK_LOCAL_MEM_FENCE);",
-                f"    tile += {t.parts};",
-                f"    if (step + 1 < {self.steps}) {{",
-                *self._load(),
-                "    }",
-                *indented(units.multiply(), 2),
-                "  }",
+                *(self._through_registers() if t.stages == 2 else self._ahead()),
                 *self._add_parts(),
                 *self._finish(store),
             ]
         )
+
+    def _through_registers(self) -> list[str]:
+        """The loop over tiles: the next one is loaded to registers while this one is multiplied."""
+        return [
+            *self._load(),
+            f"  for (int step = 0; step < {self.steps}; step++) {{",
+            "    const int now = step & 1;",
+            *self._keep(),
+            "    barrier(CLK_LOCAL_MEM_FENCE);",
+            f"    tile += {self.tile_shape.parts};",
+            f"    if (step + 1 < {self.steps}) {{",
+            *self._load(),
+            "    }",
+            *indented(self._units.multiply(), 2),
+            "  }",
+        ]
+
+    def _ahead(self) -> list[str]:
+        """The loop over tiles: several are being copied while one is multiplied."""
+        t, ahead = self.tile_shape, self.tile_shape.stages - 1
+        return [
+            f"  for (int slot = 0; slot < {min(ahead, self.steps)}; slot++) {{",
+            *self._copy(),
+            f"    commit_copies(); tile += {t.parts};",
+            "  }",
+            *(["  commit_copies();"] * (ahead - self.steps)),
+            f"  for (int step = 0; step < {self.steps}; step++) {{",
+            f"    wait_copies({ahead - 1});",
+            "    barrier(CLK_LOCAL_MEM_FENCE);",
+            f"    const int now = step % {t.stages}, slot = (step + {ahead}) % {t.stages};",
+            f"    if (step + {ahead} < {self.steps}) {{",
+            *self._copy(),
+            "    }",
+            f"    commit_copies(); tile += {t.parts};",
+            *indented(self._units.multiply(), 2),
+            "  }",
+        ]
 
     @cached_property
     def _units(self) -> "_Units":
@@ -323,9 +383,10 @@ class Tiled(ABC):
         """The type of ``fx0``, ``fx1``, ..."""
         return "ushort4" if self.raw_left else "float4"
 
-    def left_vector(self, name: str, at: str) -> str:
-        """The vector ``at`` of the left side ``name``, as an expression."""
-        return f"((__global const ushort4*){name})[{at}]" if self.raw_left else f"LOAD_{name}({at})"
+    @property
+    def left_name(self) -> str:
+        """The name of the left side."""
+        return self.left[self.left.index("_") + 1]
 
     def _sums(self) -> list[tuple[int, int]]:
         t = self.tile_shape
@@ -360,10 +421,11 @@ class Tiled(ABC):
                 f"  const int xp{i} = {xp}, xq{i} = {xq};",
                 f"  const int m{i} = first + xp{i};",
                 *indented(self.row_lines(i)),
-                f"  {self.left_type} fx{i};",
             ]
-        right_type = "ushort4" if self._raw_right else "float4"
-        return [*text, *(f"  {right_type} fw{i};" for i in range(self._w_loads))]
+        if t.stages > 2:
+            return text
+        text += [f"  {self.left_type} fx{i};" for i in range(self._x_loads)]
+        return [*text, *(f"  {self._right_type} fw{i};" for i in range(self._w_loads))]
 
     def _load(self) -> list[str]:
         """Lines that load an item's vectors of the current tile."""
@@ -390,6 +452,36 @@ class Tiled(ABC):
                 f"      {load} }}",
             ]
         return text
+
+    def _copy(self) -> list[str]:
+        """Lines that copy an item's vectors of the current tile to the stage ``slot``."""
+        t, units = self.tile_shape, self._units
+        assert isinstance(units, matrix_units.MatrixUnits) and self.packed
+        text = []
+        for i in range(self._x_loads):
+            lines, inside, at = self.left_place(i)
+            place = units.place(t.height, f"xp{i}", f"xq{i} * 4")
+            source = f"(__global const {self.left_type}*){self.left_name} + ({at})"
+            copy = f"copy_{self.left_type}(xs[slot][part] + {place}, {source}, {inside});"
+            spare = f"if (xq{i} < {t.depth // 4} && xp{i} < {t.height}) "
+            text += [
+                f"    {{ const int m = m{i}, q = tile * {t.depth // 4} + xq{i};",
+                *indented(lines, 3),
+                f"      {spare if self._spare(self._x_vectors) else ''}{copy} }}",
+            ]
+        for i in range(self._w_loads):
+            k, right = self._place_of_columns(i)
+            place = units.place(t.width, right, k)
+            at = f"(tile * {t.depth} + {k}) / 4 * {self.columns} + column + {right}"
+            source = f"(__global const {self._right_type}*)w + {at}"
+            copy = f"copy_{self._right_type}(ws[slot][part] + {place}, {source}, 1);"
+            spare = f"if (item + {i * t.items} < {self._w_vectors}) "
+            text.append(f"    {spare if self._spare(self._w_vectors) else ''}{copy}")
+        return text
+
+    @property
+    def _right_type(self) -> str:
+        return "ushort4" if self._raw_right else "float4"
 
     def _place_of_columns(self, number: int) -> tuple[str, str]:
         """Row and column in the tile of the first scalar of ``fw{number}``, as expressions."""
