@@ -54,21 +54,20 @@ void multiply_{unit}(float4* top, float4* bottom, left_{unit} x, right_{unit} w,
 _MATRIX_UNITS = (
     """
 float in_tf32(float v) { return as_float((as_int(v) + 0x1000) & ~0x1fff); }
-void keep_one_tf32(float v, int i, __local float* p) { p[i] = v; }
-void keep_tf32(float4 v, int i, __local float* p) { vstore4(v, 0, p + i); }
+void keep_one_tf32(float v, int i, __local float* p) { p[i] = in_tf32(v); }
+void keep_tf32(float4 v, int i, __local float* p) {
+  vstore4((float4)(in_tf32(v.x), in_tf32(v.y), in_tf32(v.z), in_tf32(v.w)), 0, p + i);
+}
 void keep_one_fp16(float v, int i, __local ushort* p) { vstore_half(v, i, (__local half*)p); }
 void keep_raw(ushort4 v, int i, __local ushort* p) { vstore4(v, 0, p + i); }
 void keep_fp16(float4 v, int i, __local ushort* p) { vstore_half4(v, 0, (__local half*)(p + i)); }
-void copy_float4(__local float* to, __global const float4* from, int inside) {
-  vstore4(inside ? *from : (float4)(0.0f), 0, to);
-}
-void copy_ushort4(__local ushort* to, __global const ushort4* from, int inside) {
+void copy_raw(__local ushort* to, __global const ushort4* from, int inside) {
   vstore4(inside ? *from : (ushort4)(0), 0, to);
 }
 #define commit_copies()
 #define wait_copies(n)
 """
-    + _matrix_unit("tf32", "float", 16, "in_tf32({}[{}])")
+    + _matrix_unit("tf32", "float", 16, "{}[{}]")
     + _matrix_unit("fp16", "ushort", 32, "vload_half({1}, (__local const half*){0})")
 )
 NAME = "gpu:0"

@@ -138,19 +138,14 @@ inline void vstore_half4(const cl_float4& v, int i, half* p) {
 """16-bit floats, which are stored and not computed with."""
 
 
-def _matrix_unit(unit: str, ctype: str, instruction: str, rounded: str) -> str:
-    """The functions of `kernels.matrix_units` for one precision.
-
-    ``rounded``: the bits ``v`` of four bytes in local memory, as the instruction takes them.
-    """
+def _matrix_unit(unit: str, ctype: str, instruction: str) -> str:
+    """The functions of `kernels.matrix_units` for one precision."""
     return f"""\
 struct alignas(16) bits_{unit} {{ uint v[4]; }};
 struct left_{unit} {{ bits_{unit} top, bottom; }};
 struct right_{unit} {{ bits_{unit} first, second; }};
 inline bits_{unit} read_{unit}(const {ctype}* p, int row, int lane) {{
-  bits_{unit} bits = ((const bits_{unit}*)p)[row * 4 + (lane % 4 ^ row / 2 % 4)];
-  for (int i = 0; i < 4; i++) {{ const uint v = bits.v[i]; bits.v[i] = {rounded}; }}
-  return bits;
+  return ((const bits_{unit}*)p)[row * 4 + (lane % 4 ^ row / 2 % 4)];
 }}
 inline left_{unit} left_of_{unit}(const {ctype}* p, int lane) {{
   return {{read_{unit}(p, lane / 4, lane), read_{unit}(p, lane / 4 + 8, lane)}};
@@ -177,30 +172,25 @@ inline void multiply_{unit}(cl_float4* top, cl_float4* bottom, const left_{unit}
 """
 
 
-_COPIES = """\
-inline void copy_float4(float* to, const cl_float4* from, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :: "r"((uint)__cvta_generic_to_shared(to)), "l"(from), "r"(inside ? 16 : 0)
-               : "memory");
-}
-#define commit_copies() asm volatile("cp.async.commit_group;" ::: "memory")
-#define wait_copies(n) asm volatile("cp.async.wait_group " #n ";" ::: "memory")
-"""
 _TF32 = """\
-inline uint in_tf32(uint v) {
+inline float in_tf32(float number) {
   uint bits;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(__uint_as_float(v)));
-  return bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(number));
+  return __uint_as_float(bits);
 }
-inline void keep_one_tf32(float v, int i, float* p) { p[i] = v; }
-inline void keep_tf32(const cl_float4& v, int i, float* p) { *(cl_float4*)(p + i) = v; }
+inline void keep_one_tf32(float v, int i, float* p) { p[i] = in_tf32(v); }
+inline void keep_tf32(const cl_float4& v, int i, float* p) {
+  *(cl_float4*)(p + i) = cl_float4(in_tf32(v.x), in_tf32(v.y), in_tf32(v.z), in_tf32(v.w));
+}
 """
 _FP16 = """\
-inline void copy_ushort4(ushort* to, const ushort4* from, bool inside) {
+inline void copy_raw(ushort* to, const ushort4* from, bool inside) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
                :: "r"((uint)__cvta_generic_to_shared(to)), "l"(from), "r"(inside ? 8 : 0)
                : "memory");
 }
+#define commit_copies() asm volatile("cp.async.commit_group;" ::: "memory")
+#define wait_copies(n) asm volatile("cp.async.wait_group " #n ";" ::: "memory")
 #define keep_one_fp16(v, i, p) vstore_half(v, i, (half*)(p))
 #define keep_raw(v, i, p) *(ushort4*)((p) + (i)) = (v)
 #define keep_fp16(v, i, p) vstore_half4(v, 0, (half*)((p) + (i)))
@@ -209,9 +199,8 @@ _MMA = "row.col.f32"
 
 FURTHER = (
     (r"half|_fp16", _HALVES),
-    ("_copies", _COPIES),
-    ("_tf32", _TF32 + _matrix_unit("tf32", "float", f"m16n8k8.{_MMA}.tf32.tf32.f32", "in_tf32(v)")),
-    ("_fp16", _FP16 + _matrix_unit("fp16", "ushort", f"m16n8k16.{_MMA}.f16.f16.f32", "v")),
+    ("_tf32", _TF32 + _matrix_unit("tf32", "float", f"m16n8k8.{_MMA}.tf32.tf32.f32")),
+    ("_fp16", _FP16 + _matrix_unit("fp16", "ushort", f"m16n8k16.{_MMA}.f16.f16.f32")),
 )
 """Preludes for texts in which a pattern occurs: older GPUs do not have all instructions."""
 

@@ -13,7 +13,7 @@ A convolution is such a product, too: its rows are pixels, its columns output ch
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -62,8 +62,8 @@ class TileShape:
     """Length of a tile along the inner axis, in chunks that matrix units multiply at once."""
     stages: int = 2
     """Tiles in local memory at a time. From 3 on they are copied without passing through
-    registers, while others are multiplied: only for matrix units, and for vectors that are right as
-    they are."""
+    registers, while others are multiplied: only for matrix units that take vectors as they are
+    stored."""
 
     @property
     def item_rows(self) -> int:
@@ -133,9 +133,32 @@ WARP_SHAPES = (
     TileShape(16, 8, 1, 1, 4),
 )
 """For matrix units, with one chunk or two."""
-_WORK_US = {"": (0.5, 0.26), "tf32": (0.16, 0.159), "fp16": (0.082, 0.128)}
-"""Microseconds of a multiprocessor for 100,000 products of scalars, by matrix unit: to multiply,
-and to read local memory where a work item uses what it reads once only."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What a product costs on an H200, in microseconds."""
+
+    start: float
+    multiply: float
+    """100,000 products of scalars, of one multiprocessor."""
+    read: float
+    """The same, for reading local memory where a work item uses each scalar once."""
+    wait: float
+    """A step, until its loads have come, if little else runs; half of it if copied ahead."""
+    load: float
+    """The same, for each vector that a work item loads."""
+    add: float
+    """Adding the sums of several groups, if they are few."""
+    add_each: float
+    """The same, for a million sums of a group."""
+
+
+_COSTS: Mapping[MatrixUnit, _Costs] = {
+    "": _Costs(3.3, 0.5, 0.26, 0.67, 0.0, 0.7, 0.03),
+    "tf32": _Costs(3.46, 0.16, 0.159, 0.105, 0.057, 0.31, 0.162),
+    "fp16": _Costs(3.48, 0.149, 0.043, 0.187, 0.043, 0.31, 0.279),
+}
 _SMALLEST = TileShape(8, 8, 1, 1)
 """For processors with small groups and little local memory."""
 _MOST = 8
@@ -170,7 +193,7 @@ def tile_shapes(sizes: Sizes, arch: Architecture, copies: bool = False) -> list[
 
 def takes_as_stored(arch: Architecture, size: int) -> bool:
     """Whether matrix units take a tensor of ``size`` scalars as it is stored."""
-    return arch.unit == "tf32" or (arch.unit == "fp16" and in_half(arch, "float32", size))
+    return arch.unit == "fp16" and in_half(arch, "float32", size)
 
 
 def _fits(shape: TileShape, arch: Architecture) -> bool:
@@ -186,31 +209,29 @@ def _is_worth_splitting(shape: TileShape, splits: int, sizes: Sizes, arch: Archi
 
 def expected_us(shape: TileShape, sizes: Sizes, arch: Architecture) -> float:
     """Microseconds on an H200, to compare tiles: 12 % from the measured ones in the mean, over 900
-    products of seven networks in float32 and 3,700 of seven with matrix units, 14 % there.
+    products of seven networks in float32, 1,800 in TF32 and 1,500 in fp16.
 
     A group takes its steps one after the other. If few groups share a compute unit, a step takes as
     long as its loads; if many do, as long as all their multiplications and reads of local memory.
     """
-    side = shape.rows + shape.columns
+    cost = _COSTS[shape.unit]
+    side, square = shape.rows + shape.columns, shape.rows * shape.columns
     work = shape.depth * shape.height * shape.width * shape.parts / 1e5
-    multiply_us, read_us = _WORK_US[shape.unit]
-    busy_us = work * (multiply_us + read_us * side / (shape.rows * shape.columns))
+    busy_us = work * (cost.multiply + cost.read * side / square)
     threads = shape.items * shape.parts
-    wait_us, start_us = 0.67, 3.3
-    registers = 16 * shape.rows * shape.columns + 4 * side + 40
-    sums = sizes.rows * sizes.columns * sizes.matrices
-    adding_us = 0.7 + 0.03e-6 * sums * shape.splits
+    loads = ceil_div(shape.depth // 4 * (shape.height + shape.width), shape.items)
+    ahead = shape.stages > 2
+    wait_us = (cost.wait + cost.load * loads) / (2 if ahead else 1)
+    registers = 16 * square + 4 * side + 40
     if shape.unit:
-        loads = ceil_div(shape.depth // 4 * (shape.height + shape.width), shape.items)
-        wait_us, start_us = 0.105 + 0.057 * loads, 3.46
-        registers = int(12.9 * (shape.rows * shape.columns + loads / 2 + side + 4))
-        adding_us = 0.31 + 0.162e-6 * sums * shape.splits
+        registers = min(255, int(12.9 * (square + side + 4 + (0 if ahead else loads / 2))))
     together = min(32, 2048 // threads, 4 * arch.local_bytes // shape.local_bytes)
-    together = max(1, min(together, 65536 // (threads * min(registers, 255))))
+    together = max(1, min(together, 65536 // (threads * registers)))
     groups = ceil_div(shape.groups(sizes) * shape.splits, arch.compute_units)
     step_us = max(wait_us * ceil_div(groups, together), busy_us * groups)
-    steps_us = shape.inner_tiles(sizes) * step_us
-    return start_us + steps_us + (adding_us if shape.splits > 1 else 0.0)
+    sums = sizes.rows * sizes.columns * sizes.matrices
+    adding_us = cost.add + cost.add_each * 1e-6 * sums * shape.splits if shape.splits > 1 else 0.0
+    return cost.start + shape.inner_tiles(sizes) * step_us + adding_us
 
 
 class Tiled(ABC):
@@ -461,8 +482,8 @@ class Tiled(ABC):
         for i in range(self._x_loads):
             lines, inside, at = self.left_place(i)
             place = units.place(t.height, f"xp{i}", f"xq{i} * 4")
-            source = f"(__global const {self.left_type}*){self.left_name} + ({at})"
-            copy = f"copy_{self.left_type}(xs[slot][part] + {place}, {source}, {inside});"
+            source = f"(__global const ushort4*){self.left_name} + ({at})"
+            copy = f"copy_raw(xs[slot][part] + {place}, {source}, {inside});"
             spare = f"if (xq{i} < {t.depth // 4} && xp{i} < {t.height}) "
             text += [
                 f"    {{ const int m = m{i}, q = tile * {t.depth // 4} + xq{i};",
@@ -473,8 +494,7 @@ class Tiled(ABC):
             k, right = self._place_of_columns(i)
             place = units.place(t.width, right, k)
             at = f"(tile * {t.depth} + {k}) / 4 * {self.columns} + column + {right}"
-            source = f"(__global const {self._right_type}*)w + {at}"
-            copy = f"copy_{self._right_type}(ws[slot][part] + {place}, {source}, 1);"
+            copy = f"copy_raw(ws[slot][part] + {place}, (__global const ushort4*)w + {at}, 1);"
             spare = f"if (item + {i * t.items} < {self._w_vectors}) "
             text.append(f"    {spare if self._spare(self._w_vectors) else ''}{copy}")
         return text
