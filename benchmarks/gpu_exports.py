@@ -7,8 +7,8 @@ with the same kernels one after the other. A start opens the GPU and ends with t
 reading the model is not part of it, but the column "load".
 
 Exports and their reference answers are made by several processes before the first measurement and
-stay in the folder. Weights are random; batch normalisations get the statistics of their inputs, so
-that numbers stay in range. Needs PyTorch with torchvision and timm for the exports.
+stay in the folder. Weights are random; batch normalisations are fitted to their inputs, so that
+numbers stay in range. Needs PyTorch with torchvision and timm for the exports.
 
     python benchmarks/gpu_exports.py                              # all thirty
     python benchmarks/gpu_exports.py googlenet FILE.onnx FOLDER
@@ -66,12 +66,12 @@ NETWORKS: Mapping[str, str] = {
     "mnasnet": "mnasnet1_0",
     "efficientnet_v2_s": "efficientnet_v2_s",
     "regnet_y": "regnet_y_400mf",
-    "maxvit_t": "maxvit_t",
-    "swin_v2_t": "swin_v2_t",
+    "coatnet": "coatnet_nano_rw_224",
+    "poolformer": "poolformer_s12",
     "ghostnet": "ghostnet_100",
     "repvgg_a0": "repvgg_a0",
     "hrnet": "hrnet_w18_small",
-    "mixer_s32": "mixer_s32_224",
+    "edgenext": "edgenext_small",
     "res2net50": "res2net50_26w_4s",
     "dla34": "dla34",
     "mobilevit_s": "mobilevit_s",
@@ -154,9 +154,9 @@ def _exported(name: str, folder: Path) -> Path:
     torch.set_num_threads(2)  # several processes export
     torch.manual_seed(0)
     module, size = _architecture(NETWORKS[name])
-    _settle(module, torch.randn(4, 3, size, size))
-    torch.save(module, path.with_suffix(".pt"))
     x = torch.randn(1, 3, size, size)
+    _settle(module.eval(), x)
+    torch.save(module, path.with_suffix(".pt"))
     names = {"input_names": ["x"], "output_names": ["y"]}
     try:
         torch.onnx.export(module, (x,), path, opset_version=17, dynamo=False, **names)
@@ -183,17 +183,23 @@ def _architecture(title: str) -> tuple[Any, int]:
 
 
 def _settle(module: Any, x: Any) -> None:
-    """Give batch normalisations the statistics of their inputs."""
+    """Fit batch normalisations to their inputs: each divides by one root mean square.
+
+    With means and variances of each channel, deep random networks would amplify rounding errors.
+    """
     import torch
 
-    for part in module.modules():
-        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
-            part.reset_running_stats()
-            part.momentum = None  # the mean over all batches, here one
-    module.train()
+    def divide(part: Any, inputs: tuple[Any, ...]) -> None:
+        part.running_mean.zero_()
+        part.running_var.fill_(inputs[0].square().mean())
+
+    kind = torch.nn.modules.batchnorm._BatchNorm
+    parts = [part for part in module.modules() if isinstance(part, kind)]
+    hooks = [part.register_forward_pre_hook(divide) for part in parts]
     with torch.no_grad():
         module(x)
-    module.eval()
+    for hook in hooks:
+        hook.remove()
 
 
 class OnDevice:

@@ -195,16 +195,17 @@ def _compare(
             continue
         try:
             network = OnDevice(case, device, options.folder / "kernels", engine_options)
+            made: dict[Rival, Callable[[], float]] = {}
+            made[name, precision, "host"] = partial(_from_host, network)
+            if device == "gpu:0/cuda":
+                made[name, precision, "device"] = network.on_gpu()
         except Exception as error:  # other networks and rivals go on
             reason = f"{type(error).__name__}: {first_line(error)}"
             _leave_out(f"{name} {precision} of {case.name}", reason)
             continue
         bounds_ms[precision] = 1e3 * _bound_s(network.graph, precision)
-        runs[name, precision, "host"] = partial(_from_host, network)
-        if device == "gpu:0/cuda":
-            runs[name, precision, "device"] = network.on_gpu()
-        for rival in runs.keys() - differences.keys():
-            differences[rival] = network.difference
+        runs |= made
+        differences |= dict.fromkeys(made, network.difference)
     for process in processes:
         for rival, state in process.rivals().items():
             if isinstance(state, str):
@@ -214,8 +215,8 @@ def _compare(
     tell(f"{case.name}: {len(runs)} rivals run in turns")
     watch = _OwnClocks(used_s=cpu_clock([process.id for process in processes]))
     outcome = race(runs, _ROUNDS, budget_s=options.seconds, pacing=_PACING, watch=watch)
-    for failed, error in outcome.failed.items():
-        _leave_out(f"{' '.join(failed)} of {case.name}", str(error))
+    for rival, failure in outcome.failed.items():
+        _leave_out(f"{' '.join(rival)} of {case.name}", str(failure))
     tell_disturbances(outcome)
     times = [
         dict(zip(("rival", "precision", "from"), rival, strict=True))

@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -41,7 +42,8 @@ def main() -> None:
         makers = _provider(path, x, precisions)
     connection.send(True)
     connection.recv()
-    runs, states = {}, {}
+    runs: dict[Rival, Callable[[], float]] = {}
+    states: dict[Rival, float | str] = {}
     for rival, make in makers.items():
         try:
             runs[rival], output = make()
@@ -112,33 +114,36 @@ def _torch(
             run = torch.compile(inner, mode=None if compile_mode == "default" else compile_mode)
             with torch.no_grad():
                 run(data)
-        except Exception as error:
-            failure = error
-            return lambda: _raise(failure)
+        except (Exception, _TooSlowError) as error:
+            return partial(_raise, RuntimeError(f"{type(error).__name__} {error}"))
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         took_s = time.perf_counter() - start_s
         print(f"{path}: torch.compile {precision} {took_s:.0f} s", file=sys.stderr, flush=True)
 
-        return lambda: graph(precision, run, data)
+        return partial(graph, precision, run, data)
 
-    signal.signal(signal.SIGALRM, _too_slow)
+    signal.signal(signal.SIGALRM, _stop)
     module = torch.load(path.removesuffix(".onnx") + ".pt", weights_only=False)
     makers: dict[Rival, Callable[[], Made]] = {}
     for precision in precisions:
-        makers["PyTorch graph", precision, "device"] = lambda p=precision: own(p)
+        makers["PyTorch graph", precision, "device"] = partial(own, precision)
         if compile_mode != "none":
             makers["torch.compile", precision, "device"] = compiled(precision)
     torch.backends.cudnn.benchmark = True
     return makers
 
 
-def _raise(error: Exception) -> Any:
+class _TooSlowError(BaseException):
+    """The time limit is reached. PyTorch handles exceptions of other classes itself."""
+
+
+def _stop(*_: Any) -> None:
+    raise _TooSlowError("(--compile-limit)")
+
+
+def _raise(error: Exception) -> Made:
     raise error
-
-
-def _too_slow(*_: Any) -> None:
-    raise TimeoutError("the time limit is reached (--compile-limit)")
 
 
 def _provider(
@@ -197,9 +202,9 @@ def _provider(
 
     makers: dict[Rival, Callable[[], Made]] = {}
     for precision in precisions:
-        makers["CUDA provider graph", precision, "device"] = lambda p=precision: graph(p)
+        makers["CUDA provider graph", precision, "device"] = partial(graph, precision)
     for precision in dict.fromkeys([*precisions, "tf32"]):
-        makers["CUDA provider", precision, "host"] = lambda p=precision: as_it_is(p)
+        makers["CUDA provider", precision, "host"] = partial(as_it_is, precision)
     return makers
 
 
