@@ -123,7 +123,7 @@ def in_turns(
     return outcome
 
 
-def tell_disturbances(outcome: Outcome[str]) -> None:
+def tell_disturbances(outcome: Outcome[Any]) -> None:
     """Print to standard error the disturbances that make the figures of a race doubtful."""
     if outcome.disturbed:
         print(f"{outcome.disturbed} turns began while other threads were busy", file=sys.stderr)
