@@ -20,7 +20,7 @@ from coexec.model.load import load
 from coexec.model.reference_session import plain_session
 from tests.helpers.fake_cuda import FakeContext, fake_cuda
 from tests.helpers.gpu_networks import mixed_network, module_of, run_on, small_network
-from tests.helpers.small_models import branches
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 Array = np.ndarray[Any, Any]
 
@@ -237,3 +237,74 @@ def test_nothing_keeps_a_program_that_nobody_has() -> None:
         gone = weakref.ref(bound)
         del bound
         assert gone() is None
+
+
+def channels_last_networks() -> dict[str, tuple[list[Any], dict[str, Array], list[int], list[int]]]:
+    """Transposes between channels on the second and on the last axis: nodes, weights, shapes of
+    ``x`` and ``y``."""
+    rng = np.random.default_rng(0)
+    node = onnx.helper.make_node
+
+    def weights(*shape: int) -> Array:
+        return 0.3 * rng.standard_normal(shape, np.float32)
+
+    to_last, back = [0, 2, 3, 1], [0, 3, 1, 2]
+    depthwise = {"group": 24, "pads": [3, 3, 3, 3]}
+    block = [
+        node("Conv", ["x", "stem"], ["a"], strides=[2, 2]),
+        node("Conv", ["a", "deep"], ["b"], **depthwise),
+        node("Transpose", ["b"], ["c"], perm=to_last),
+        node("LayerNormalization", ["c", "scale"], ["d"]),
+        node("MatMul", ["d", "out"], ["e"]),
+        node("Relu", ["e"], ["f"]),
+        node("MatMul", ["f", "in"], ["g"]),
+        node("Transpose", ["g"], ["h"], perm=back),
+        node("Add", ["h", "a"], ["i"]),
+        node("Conv", ["i", "wide"], ["y"]),
+    ]
+    shared = {
+        "deep": weights(24, 1, 7, 7), "scale": weights(24), "out": weights(24, 48),
+        "in": weights(48, 24),
+    }  # fmt: skip
+    divided = [
+        node("MatMul", ["x", "out"], ["a"]),
+        node("Transpose", ["a"], ["b"], perm=back),
+        node("Conv", ["b", "narrow"], ["c"], pads=[1, 1, 1, 1]),
+        node("Transpose", ["c"], ["d"], perm=to_last),
+        node("MatMul", ["d", "last"], ["y"]),
+    ]
+    pooled = [
+        node("Transpose", ["x"], ["a"], perm=back),
+        node("Conv", ["a", "same"], ["b"]),
+        node("Add", ["a", "b"], ["c"]),
+        node("MaxPool", ["c"], ["d"], kernel_shape=[2, 2]),
+        node("Transpose", ["d"], ["y"], perm=to_last),
+    ]
+    return {
+        "block": (
+            block,
+            {**shared, "stem": weights(24, 3, 2, 2), "wide": weights(40, 24, 1, 1)},
+            [2, 3, 12, 18],
+            [2, 40, 6, 9],
+        ),
+        "divided": (
+            divided,
+            {"out": weights(24, 512), "narrow": weights(8, 512, 3, 3), "last": weights(8, 8)},
+            [1, 4, 5, 24],
+            [1, 4, 5, 8],
+        ),
+        "pooled": (pooled, {"same": weights(8, 8, 1, 1)}, [2, 8, 6, 8], [2, 7, 5, 8]),
+    }
+
+
+@pytest.mark.parametrize("name, transposes", [("block", 0), ("divided", 0), ("pooled", 2)])
+def test_blocks_lie_where_the_last_axis_needs_them(name: str, transposes: int) -> None:
+    nodes, weights, x, y = channels_last_networks()[name]
+    proto = from_nodes(nodes, [tensor_info("x", x)], [tensor_info("y", y)], weights)
+    feeds = feeds_of(proto)
+    with fake_cuda() as engine:
+        assert_close(run_on(engine, load(proto), feeds), expected(proto, feeds))
+        launches = engine.compile(module_of(load(proto))).build.launches
+    names = [launch.name for launch in launches]
+    assert names.count("transpose") == transposes
+    assert ("conv_sum" in names) == (name == "divided")

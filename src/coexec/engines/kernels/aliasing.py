@@ -7,7 +7,7 @@ are possible if the part is contiguous there and starts at a whole block of chan
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from coexec.engines.kernels.base import Context, Node, Value
@@ -119,12 +119,19 @@ def _view(node: Node, aliases: Aliases, context: Context) -> bool:
 
 
 def _keeps_order(node: Node, context: Context) -> bool:
-    """Whether elements keep their order. A Transpose keeps it if it only moves axes of size 1."""
+    """Whether elements keep their order in memory. A Transpose keeps it if it only moves axes of
+    size 1, or makes the order of axes that is there already."""
     if node.operator.op_type != "Transpose":
         return True
-    shape = context.tensors[node.operator.inputs[0]].shape
-    order = [axis for axis in permutation(node.operator, len(shape)) if shape[axis] > 1]
-    return order == sorted(order)
+    source, result = (context.value(n) for n in (node.operator.inputs[0], node.output))
+    axes = permutation(node.operator, len(source.shape))
+    there = [axis for axis in _order(source) if source.shape[axis] > 1]
+    return there == [axes[axis] for axis in _order(result) if result.shape[axis] > 1]
+
+
+def _order(value: Value) -> Sequence[int]:
+    """The axes in the order of memory, the outermost first."""
+    return (0, 2, 3, 1) if value.last else range(len(value.shape))
 
 
 def _parts(node: Node, aliases: Aliases, context: Context) -> bool:
@@ -157,14 +164,15 @@ def _offset(part: Value, whole: Value, cuts: Iterable[AxisSlice]) -> int | None:
 def _same_sequence(a: Value, b: Value) -> bool:
     if a.dtype != b.dtype:
         return False
-    if a.block and a.block == b.block and a.shape[0] == b.shape[0] and a.slices == b.slices:
+    alike = a.block == b.block and not (a.last or b.last)
+    if a.block and alike and a.shape[0] == b.shape[0] and a.slices == b.slices:
         return a.items == b.items
     return _dense(a) and _dense(b)
 
 
 def _dense(value: Value) -> bool:
     """Whether scalars are stored in the order of ONNX; padding is allowed at the end only."""
-    if not value.block:
+    if not value.block or value.last:
         return True
     n, c, h, w = value.shape
     return h * w == 1 and (n == 1 or c % value.block == 0)

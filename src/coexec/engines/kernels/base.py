@@ -6,7 +6,7 @@ which grid, with which tensors. Compiling, allocating and timing are done elsewh
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
@@ -128,6 +128,8 @@ class Context:
     constants: Mapping[str, Array]
     blocks: Mapping[str, int] = field(default_factory=dict)
     """Block size by tensor, where the layout is not the usual one."""
+    last: Container[str] = ()
+    """Tensors in blocks whose blocks lie behind each other at each pixel."""
     in_place: dict[str, frozenset[int]] = field(default_factory=dict)
     """Positions of the inputs that are computed in place, by result of a Concat."""
     chooser: "Chooser | None" = None
@@ -140,7 +142,7 @@ class Context:
         tensor = self.tensors[name]
         block = self.blocks.get(name, usual_block(tensor, self.arch))
         half = in_half(self.arch, tensor.dtype, math.prod(tensor.shape))
-        return Value(name, tensor.shape, tensor.dtype, block, half)
+        return Value(name, tensor.shape, tensor.dtype, block, half, name in self.last)
 
     def constant(self, name: str) -> Array | None:
         """The values of a constant tensor; None for one that is computed."""

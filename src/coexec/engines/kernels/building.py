@@ -16,7 +16,7 @@ from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Chooser, Context, Kernel, KernelLaunch, Node, Value
 from coexec.engines.kernels.border import Ends
 from coexec.engines.kernels.images import Extent, stored_as_images
-from coexec.engines.kernels.layouts import row_major_tensors
+from coexec.engines.kernels.layouts import channels_last, row_major_tensors
 from coexec.engines.kernels.network import DeviceGraph, clean_up
 from coexec.engines.kernels.operators import KERNELS
 from coexec.graph.graph import Tensor
@@ -73,7 +73,8 @@ def build(
     blocks, outer = ({}, {}) if ends is None else (ends.blocks, ends.outer)
     if arch.family != "cpu":
         blocks = dict.fromkeys(row_major_tensors(network, arch), 0)
-    context = Context(arch, network.tensors, network.constants, blocks, chooser=chooser)
+    last = channels_last(network, arch, blocks) if arch.family == "nvidia" else ()
+    context = Context(arch, network.tensors, network.constants, blocks, last, chooser=chooser)
     aliases, done = alias(network, context)
     launches: list[KernelLaunch] = []
     tasks: list[str] = []

@@ -74,11 +74,18 @@ def launches(
         return kernels
     partial = context.temporary((tile_shape.splits, y.slices, tile.sizes.rows, 4))
     source.write("y", partial)
-    at = f"((split * {y.slices} + block) * {tile.sizes.rows} + m)"
+    at = _partial_place("split", y, tile.sizes.rows)
     source.add(tile.text([f"((__global float4*)y)[{at}] = total;"]))
     kernels.append(source.finish(tile.grid, tile.group))
     kernels.append(_sum_launch(node, context, shape, partial, y, bias, tile_shape.splits))
     return kernels
+
+
+def _partial_place(split: str, y: Value, rows: int) -> str:
+    """The position of a vector of sums among those of all groups that share an inner axis."""
+    if y.last:
+        return f"(({split} * {rows} + m) * {y.slices} + block)"
+    return f"(({split} * {y.slices} + block) * {rows} + m)"
 
 
 def _sum_launch(
@@ -99,16 +106,16 @@ def _sum_launch(
     plane = shape.out_h * shape.out_w
     pixels = shape.batch * plane
     source.add(
-        f"  const int m = get_global_id(0), block = get_global_id(1);\n"
+        f"  const int m = get_global_id({int(y.last)}), block = get_global_id({int(not y.last)});\n"
         f"  const int n = m / {plane}, oy = m % {plane} / {shape.out_w}, ox = m % {shape.out_w};\n"
         f"  float4 sum = LOAD_bias(block);\n"
         f"  for (int i = 0; i < {splits}; i++)\n"
-        f"    sum += ((__global const float4*)p)[(i * {y.slices} + block) * {pixels} + m];"
+        f"    sum += ((__global const float4*)p)[{_partial_place('i', y, pixels)}];"
     )
     lines, result = epilogue.apply("sum", node.operator.outputs[0], ["n", "block", "oy", "ox"])
     source.lines(lines)
     source.add(f"  STORE_y(VEC_y(n, block, oy, ox), {result});")
-    return source.finish((pixels, y.slices))
+    return source.finish((y.slices, pixels) if y.last else (pixels, y.slices))
 
 
 def _packed(weights: Array, tile: "_TiledConv") -> Array:
@@ -127,6 +134,7 @@ class _TiledConv(Tiled):
         super().__init__(sizes_of(shape), tile_shape)
         self.shape = shape
         self.in_blocks = x.slices
+        self.in_rows = x.last
         self.raw_left = x.half and tile_shape.unit == "fp16"
         self._rest = shape.in_channels % 4
 

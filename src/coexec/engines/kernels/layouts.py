@@ -6,10 +6,11 @@ last are no images: their second axis is heads or rows, and blocks of these woul
 lies together.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.kernels.base import usual_block
+from coexec.engines.kernels.base import Node, usual_block
+from coexec.engines.kernels.expressions import VECTOR_SAFE
 from coexec.engines.kernels.network import DeviceGraph
 
 _OF_IMAGES = frozenset(
@@ -43,6 +44,52 @@ def row_major_tensors(network: DeviceGraph, arch: Architecture) -> set[str]:
                 images.update(touched)
     leaders = {groups.leader(name) for name in images}
     return {name for name in usual if groups.leader(name) not in leaders}
+
+
+_PERMUTATIONS = ((0, 2, 3, 1), (0, 3, 1, 2))
+"""Of the Transposes that put channels on the last axis, and back on the second one."""
+
+
+def channels_last(
+    network: DeviceGraph, arch: Architecture, blocks: Mapping[str, int]
+) -> frozenset[str]:
+    """The tensors in blocks that should have the blocks of a pixel behind each other.
+
+    A Transpose that puts channels on the last axis, or back, has nothing to do then. These are the
+    tensors with such a Transpose that only convolutions and element-wise operators touch besides.
+
+    Args:
+        blocks: the block of a tensor, where it is not the usual one.
+    """
+    touching: dict[str, list[Node]] = {}
+    for node in network.nodes:
+        for name in {*node.inputs, *node.outputs}:
+            touching.setdefault(name, []).append(node)
+    ends = {*network.inputs, *network.outputs, *network.constants}
+    return frozenset(
+        name
+        for name, nodes in touching.items()
+        if name not in ends
+        and blocks.get(name, usual_block(network.tensors[name], arch))
+        and network.tensors[name].shape[1] % arch.block == 0
+        and all(_moves_channels(n) or _takes_channels_last(n, network) for n in nodes)
+        and any(_moves_channels(n) for n in nodes)
+    )
+
+
+def _moves_channels(node: Node) -> bool:
+    op = node.operator
+    return op.op_type == "Transpose" and op.ints("perm", ()) in _PERMUTATIONS
+
+
+def _takes_channels_last(node: Node, network: DeviceGraph) -> bool:
+    """Whether its kernels take blocks in any order: some convolutions of images, and element-wise
+    operators."""
+    op = node.operator
+    if op.op_type != "Conv":
+        return op.op_type in VECTOR_SAFE
+    weights, groups = network.tensors[op.inputs[1]].shape, op.int("group", 1)
+    return len(weights) == 4 and (groups == 1 or weights[:2] == (groups, 1))
 
 
 class _Groups:

@@ -72,9 +72,11 @@ class Parameter:
         if not value.block:
             return f"{text}\n{row_major(name, self.sizes)}"
         slices, h, w = self.sizes
+        place = f"(((n) * {slices} + (s)) * {h} + (y)) * {w} + (x)"
+        if value.last:
+            place = f"(((n) * {h} + (y)) * {w} + (x)) * {slices} + (s)"
         return (
-            f"{text}\n#define VEC_{name}(n, s, y, x) "
-            f"((((n) * {slices} + (s)) * {h} + (y)) * {w} + (x))\n"
+            f"{text}\n#define VEC_{name}(n, s, y, x) ({place})\n"
             f"#define AT_{name}(n, c, y, x) (VEC_{name}(n, (c) / {value.block}, y, x) "
             f"* {value.block} + (c) % {value.block})"
         )

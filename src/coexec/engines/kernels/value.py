@@ -48,6 +48,9 @@ class Value:
     block: int = 0
     half: bool = False
     """Whether it is stored as 16-bit floats."""
+    last: bool = False
+    """Whether the blocks of a pixel lie behind each other: [N, H, W, C]; then C is a multiple of
+    ``block``."""
 
     @property
     def items(self) -> int:
