@@ -47,6 +47,7 @@ class CudaDevice(OpenEngine):
         self.arch = architecture(gpu)
         with translated(device.name, f"opening {gpu.name}"):
             self._context = CudaContext(gpu, sleeps=options.waiting == "passive")
+            self.awaits_words = self._context.has_words
         self.images = Images(self._context, options.compiler, folder)
         kernels = LoadedKernels(self._context, self.images, self.arch)
         self._memory = GpuMemory(self._context, self.arch, kernels)
@@ -99,6 +100,10 @@ class CudaDevice(OpenEngine):
     def download(self, tensor: GpuTensor) -> Array:
         with translated(self.device.name, f"sending {tensor.value.name!r}", ExecutionError):
             return self._memory.download(tensor)
+
+    def host_array(self, tensor: GpuTensor) -> Array:
+        with translated(self.device.name, f"taking page-locked memory for {tensor.value.name!r}"):
+            return self._memory.array(tensor)
 
     def rests(self, end_s: float) -> bool:
         with translated(self.device.name, "coming to rest"):
