@@ -189,7 +189,7 @@ def test_a_gpu_that_meets_the_host_at_words() -> None:
     from tests.helpers.fake_cuda import fake_cuda
 
     with fake_cuda() as gpu:
-        drawn([OpenDevice.of(ReferenceEngine(*reference(0))), OpenDevice.of(gpu)], 1e-4, 12)
+        drawn([OpenDevice.of(ReferenceEngine(*reference(0))), OpenDevice.of(gpu)], 1e-4, 6)
 
 
 @pytest.mark.sampled(4)

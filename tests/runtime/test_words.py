@@ -6,7 +6,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,11 @@ def devices(cpu: Hooked, gpu: CudaDevice) -> list[OpenDevice]:
 
 @pytest.fixture
 def plan(devices: list[OpenDevice], cache: Cache) -> CompiledPlan:
-    """Tasks on both devices in turn, from the GPU on."""
+    return by_turns(devices, cache)
+
+
+def by_turns(devices: Sequence[OpenDevice], cache: Cache) -> CompiledPlan:
+    """Tasks on both devices in turn, from the second one on."""
     graph, places = MODEL.graph, [device.engine.place for device in reversed(devices)]
     order: dict[str, list[Piece]] = {place.device: [] for place in places}
     for number, task in enumerate(graph.tasks):

@@ -32,17 +32,17 @@ class Allocation:
     """Tensors by name of the value, for values that a segment computes."""
     # Tensors of the values that are put together.
     gathers: Mapping[Reading, Any]
+    in_place: frozenset[Reading]
+    """The gathers whose boxes are written by the segments that compute them: nothing is copied."""
+    copiers: Mapping[Reading, Callable[[], None]]
+    """For other gathers, functions that queue the copies of their boxes on the device, if all boxes
+    lie in these tensors in the host's memory and the device does the copies."""
     landed: Mapping[tuple[str, Memory], Any]
     """By value and memory of a device: the tensors that the host writes for segments that are
     launched before their inputs are there."""
     entrances: Mapping[tuple[str, Memory], Array]
     """The arrays of these tensors in the host's memory. Where nothing speaks against it, the value
     is computed there, and `static` has the same array."""
-    in_place: frozenset[Reading]
-    """The gathers whose boxes are written by the segments that compute them: nothing is copied."""
-    copiers: Mapping[Reading, Callable[[], None]]
-    """For other gathers, functions that queue the copies of their boxes on the device, if all boxes
-    lie in these tensors in the host's memory and the device does the copies."""
 
 
 @dataclass
@@ -116,7 +116,7 @@ def allocated(installed: LoadedPlan) -> Allocation:
         for reading, boxes in copies.items()
         if (copier := readings[reading][0].copier(boxes)) is not None
     }
-    return Allocation(static, gathers, landed, entrances, frozenset(in_place), copiers)
+    return Allocation(static, gathers, frozenset(in_place), copiers, landed, entrances)
 
 
 def _entrances(

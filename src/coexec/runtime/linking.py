@@ -350,7 +350,7 @@ class LinkedPlan:
         for name in self._installed.inputs(index):
             reading = (index, name)
             if index in self._installed.early and name in self._installed.home:
-                continue
+                continue  # it is there when the words are set
             if self._is_moved(name, engine):
                 moved.append(name)
             elif reading in self._allocation.gathers:
