@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from tests.helpers.graphs import hand_made
 from tests.helpers.patience import until
 from tests.helpers.small_models import branches
 from tests.runtime.test_executor import reference
+from tests.runtime.test_interrupts import Injected, TimeOut
 from tests.runtime.test_traces import check_rows
 
 MODEL = load(branches(width=4, channels=8, size=12))
@@ -220,6 +222,20 @@ def test_a_stopped_run_leaves_no_gpu_waiting(
                 executor.run(FEEDS[1], cancelled=cancelled)
             held.set()
             cpu.hook = lambda: None
+            assert gpu.rests(time.monotonic() + 60)
+            assert right(executor.run(FEEDS[2]), 2)
+
+
+def test_an_exception_at_any_bytecode_leaves_no_gpu_waiting(
+    devices: list[OpenDevice], plan: CompiledPlan, gpu: CudaDevice, loop: str
+) -> None:
+    with Executor(plan, devices) as executor:
+        executor.run(FEEDS[0])
+        with Injected(-1) as counting:
+            executor.run(FEEDS[0])
+        for at in range(1, counting.seen, counting.seen // 40):
+            with suppress(TimeOut), Injected(at):
+                assert right(executor.run(FEEDS[1]), 1)
             assert gpu.rests(time.monotonic() + 60)
             assert right(executor.run(FEEDS[2]), 2)
 
