@@ -55,7 +55,7 @@ class PyLoop {
          double spin_s) {
     const nb::object steps = nb::module_::import_("coexec.runtime.steps");
     types_ = {steps.attr("AwaitEvent"), steps.attr("SignalEvent"), steps.attr("NativeCall"),
-              steps.attr("CallPython")};
+              steps.attr("CallPython"), steps.attr("AwaitWord"), steps.attr("SetWord")};
     std::vector<Program> made;
     for (nb::handle program : programs) {
       made.emplace_back();
@@ -120,7 +120,7 @@ class PyLoop {
 
  private:
   struct Types {
-    nb::object await, signal, call_native, call_python;
+    nb::object await, signal, call_native, call_python, await_word, set_word;
   };
 
   void check(std::size_t device) const {
@@ -134,11 +134,17 @@ class PyLoop {
       const auto event = nb::cast<std::uint32_t>(step.attr("event"));
       if (event >= events) throw std::out_of_range("a step names an event that the loop has not");
       program.steps.push_back({is(types_.await) ? Kind::await : Kind::signal, event});
+    } else if (is(types_.await_word) || is(types_.set_word)) {
+      const Kind kind = is(types_.set_word) ? Kind::set_word : Kind::await_word;
+      program.steps.push_back({kind, number(program.words)});
+      program.words.push_back(nb::cast<std::intptr_t>(step.attr("address")));
     } else if (is(types_.call_native)) {
       program.steps.push_back({Kind::call, number(program.calls)});
       program.calls.push_back(call(step));
     } else if (is(types_.call_python)) {
-      program.steps.push_back({Kind::callback, number(program.callbacks)});
+      const bool waits = nb::cast<bool>(step.attr("waits"));
+      program.steps.push_back(
+          {waits ? Kind::waiting_callback : Kind::callback, number(program.callbacks)});
       program.callbacks.push_back(callback(nb::borrow(step.attr("function"))));
     } else {
       program.steps.push_back({Kind::copy, number(program.copies)});

@@ -4,6 +4,11 @@
 // devices (await, signal). The loop knows no engine and no Python. On the way it takes no lock and
 // allocates no memory. `coexec.runtime.twin` interprets the same steps in Python.
 //
+// Processors without a thread here, such as GPUs, meet the loop at words in the host's memory, which
+// are 0 before a run. They wait for words that the loop sets to 1, and the loop waits for theirs. A
+// stop sets all words that they may wait for, so that none waits for ever. It is final in a loop
+// with such words, because what they compute then is wrong.
+//
 // A run may be abandoned: when a step fails, when another thread calls `stop`, or when `look` tells
 // the caller's thread to leave. The other threads then end their current step and rest. The next
 // run must not begin before `rests` returns true.
@@ -77,7 +82,17 @@ struct Copy {
 // Returns false if it has failed.
 using Callback = std::function<bool()>;
 
-enum class Kind : std::uint8_t { await, signal, call, callback, copy };
+// A fork does not wait for a callback that only waits.
+enum class Kind : std::uint8_t {
+  await,
+  signal,
+  await_word,
+  set_word,
+  call,
+  callback,
+  waiting_callback,
+  copy
+};
 
 struct Step {
   Kind kind;
@@ -86,6 +101,7 @@ struct Step {
 
 struct Program {
   std::vector<Step> steps;
+  std::vector<std::intptr_t> words;  // addresses
   std::vector<Call> calls;
   std::vector<Callback> callbacks;
   std::vector<Copy> copies;
@@ -155,6 +171,25 @@ class alignas(64) Word {
   std::atomic<std::uint32_t> sleepers_{0};
 };
 
+// A word of 32 bits that processors without a thread read and write. They cannot wake a thread.
+class OuterWord {
+ public:
+  explicit OuterWord(std::intptr_t address)
+      : value_(reinterpret_cast<std::atomic<std::uint32_t>*>(address)) {}
+
+  std::uint32_t get() const { return value_->load(std::memory_order_acquire); }
+
+  void set() { value_->store(1, std::memory_order_seq_cst); }
+
+  template <typename Needless>
+  void sleep(std::uint32_t, Duration, Needless) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+
+ private:
+  std::atomic<std::uint32_t>* value_;
+};
+
 class Loop {
  public:
   // Returns false if the caller's thread shall leave the run.
@@ -173,6 +208,9 @@ class Loop {
     for (std::size_t device = 0; device < programs_.size(); ++device) {
       threads_[device].spans.resize(programs_[device].steps.size());
       if (device != caller) others_.push_back(device);
+      for (const Step& step : programs_[device].steps)
+        if (step.kind == Kind::set_word)
+          set_words_.emplace_back(programs_[device].words[step.index]);
     }
     for (std::size_t i = 0; i < others_.size(); ++i)
       for (std::size_t j = kFan * (i + 1); j < kFan * (i + 2) && j < others_.size(); ++j)
@@ -204,7 +242,7 @@ class Loop {
     timed_ = timed;
     failing_.store(false, std::memory_order_relaxed);
     failed_.store(false, std::memory_order_relaxed);
-    stopped_.store(false, std::memory_order_seq_cst);
+    if (set_words_.empty()) stopped_.store(false, std::memory_order_seq_cst);
     if (ended_.load(std::memory_order_seq_cst)) return false;
     run_ = run_ + 1 == kEnd ? 1 : run_ + 1;
     for (std::size_t other : others_) threads_[other].begin.put(run_);
@@ -221,6 +259,8 @@ class Loop {
   // Ends the current run, in any thread.
   void stop() {
     stopped_.store(true, std::memory_order_seq_cst);
+    if (is_of_this_process())
+      for (OuterWord& word : set_words_) word.set();
     for (Word& event : events_) event.wake();
     for (Thread& thread : threads_) thread.rest.wake();
   }
@@ -262,6 +302,7 @@ class Loop {
  private:
   static constexpr std::uint32_t kEnd = UINT32_MAX;
   static constexpr std::size_t kFan = 4;  // threads that one thread wakes at the begin of a run
+  static constexpr int kPatience = 50;    // nobody wakes a thread that sleeps at an outer word
   static constexpr int kChecks = 32;      // between two looks at the clock while a thread spins
 
   struct alignas(64) Thread {
@@ -289,7 +330,9 @@ class Loop {
     Watch* watch;  // null in threads other than the caller's
     bool operator()() const {
       if (loop->stopped_.load(std::memory_order_seq_cst)) return true;
-      return watch != nullptr && !loop->looked(*watch);
+      if (watch == nullptr) return false;
+      // A fork in `look` stops the run of the child, which has to leave at once then.
+      return !loop->looked(*watch) || loop->stopped_.load(std::memory_order_seq_cst);
     }
     Duration longest() const { return kLook; }
   };
@@ -303,11 +346,12 @@ class Loop {
     return stays;
   }
 
-  // Waits until `arrived(value)`. Returns false if `leave()` became true before.
-  template <typename Arrived, typename Leave>
-  bool wait(Word& word, Arrived arrived, Leave leave) {
+  // Waits until `arrived(value)`. Returns false if `leave()` became true before. Spins for
+  // `patience` times the usual time.
+  template <typename Waited, typename Arrived, typename Leave>
+  bool wait(Waited& word, Arrived arrived, Leave leave, int patience = 1) {
     if (arrived(word.get())) return true;
-    const Clock::time_point end = Clock::now() + spin_;
+    const Clock::time_point end = Clock::now() + patience * spin_;
     do {
       for (int i = 0; i < kChecks; ++i) {
         if (arrived(word.get())) return true;
@@ -341,6 +385,21 @@ class Loop {
         }
         case Kind::signal:
           events_[step.index].set(run);
+          break;
+        case Kind::await_word: {
+          OuterWord word(program.words[step.index]);
+          if (!wait(word, [](std::uint32_t value) { return value != 0; }, stopped, kPatience))
+            return false;
+          break;
+        }
+        case Kind::set_word:
+          OuterWord(program.words[step.index]).set();
+          break;
+        case Kind::waiting_callback:
+          if (!program.callbacks[step.index]()) {
+            fail({device, i, 0});
+            return false;
+          }
           break;
         default:
           if (!enter(thread)) return false;
@@ -433,7 +492,20 @@ class Loop {
     stop();
   }
 
+  // False in a forked child, where the memory of other processors' words may not exist.
+  bool is_of_this_process() const {
+#if defined(__linux__)
+    return getpid() == process_;
+#else
+    return true;
+#endif
+  }
+
   std::vector<Program> programs_;
+  std::vector<OuterWord> set_words_;  // that other processors may wait for
+#if defined(__linux__)
+  const pid_t process_ = getpid();
+#endif
   const std::size_t caller_;
   std::vector<Word> events_;
   std::vector<Thread> threads_;

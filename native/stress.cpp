@@ -1,4 +1,5 @@
-// Runs of the loop under a sanitizer: results in order, failures, stops, pauses and the end.
+// Runs of the loop under a sanitizer: results in order, failures, stops, pauses, words of other
+// processors, and the end.
 
 #include <cstdio>
 #include <cstdlib>
@@ -156,6 +157,38 @@ void pauses() {
   other.join();
 }
 
+// Another processor adds one between two words. It may wait for ever if a stop does not release it.
+void meets_at_words(coexec::Duration spin) {
+  std::atomic<std::uint32_t> words[2] = {};
+  std::int64_t number = 0;
+  std::vector<Program> programs(kDevices);
+  Program& program = programs[1];
+  program.calls.push_back(call_of(add_one, &number));
+  for (std::atomic<std::uint32_t>& word : words)
+    program.words.push_back(reinterpret_cast<std::intptr_t>(&word));
+  program.steps = {{Kind::call, 0}, {Kind::set_word, 0}, {Kind::await_word, 1}, {Kind::call, 0}};
+  program.steps.push_back({Kind::signal, 0});
+  programs[0].steps.push_back({Kind::await, 0});
+  Loop loop(std::move(programs), 0, 1, 0, spin);
+  Crew crew(loop);
+  for (std::size_t run = 0; run < kRuns; ++run) {
+    const bool stopped = run + 1 == kRuns;
+    for (std::atomic<std::uint32_t>& word : words) word.store(0);
+    number = 0;
+    std::thread other([&] {
+      while (words[0].load() == 0) std::this_thread::yield();
+      if (stopped) return;
+      ++number;
+      words[1].store(1);
+    });
+    require(loop.run([&] { return !stopped; }, false) != stopped, "a run at words has not ended");
+    other.join();
+    if (!stopped) require(number == 3, "a number is wrong behind a word");
+  }
+  await_rest(loop);
+  require(!loop.run([] { return true; }, false), "a loop with words runs again behind a stop");
+}
+
 }  // namespace
 
 int main() {
@@ -163,6 +196,7 @@ int main() {
     runs_in_order(spin);
     fails_and_goes_on(spin);
     stops(spin);
+    meets_at_words(spin);
   }
   pauses();
   std::puts("stress: all right");

@@ -1,14 +1,19 @@
 """A GPU with CUDA's graphs, computed by OpenCL on a CPU core.
 
-It has the interface of `coexec.engines.cuda.driver.CudaContext`. The nodes of a graph run one after
-the other, in a random one of the sequences that the graph allows: a dependency that is missing, or
-memory that two tensors share wrongly, gives wrong numbers sooner or later.
+It has the interface of `coexec.engines.cuda.driver.CudaContext`. A thread does the work of the
+stream. The nodes of a graph run one after the other, in a random one of the sequences that the
+graph allows: a dependency that is missing, or memory that two tensors share wrongly, gives wrong
+numbers sooner or later.
 """
 
+import ctypes
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -95,13 +100,27 @@ class _Memory:
 
 
 class _Mark:
-    ended = True
+    def __init__(self, context: "FakeContext") -> None:
+        self._context = context
+        self._reached = threading.Event()
+        self._at_s = 0.0
+
+    def reach(self) -> None:
+        self._at_s = time.perf_counter()
+        self._reached.set()
+
+    @property
+    def ended(self) -> bool:
+        if self._reached.is_set() and self._context.broken is not None:
+            raise self._context.broken
+        return self._reached.is_set()
 
     def wait(self) -> None:
-        """Everything has ended."""
+        self._reached.wait()
+        assert self.ended
 
     def seconds_since(self, earlier: "_Mark") -> float:
-        return 1.0
+        return self._at_s - earlier._at_s
 
 
 @dataclass(eq=False)
@@ -125,6 +144,11 @@ class FakeContext:
         self.queue = cl.CommandQueue(self.opencl)
         self.launched: list[int] = []
         """Number of nodes of each graph that was launched."""
+        self.broken: Exception | None = None
+        """What the driver reports from now on: the GPU does no work any more."""
+        self.has_words = True
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=_works, args=(self._work,), daemon=True).start()
 
     def kernel(self, image: bytes, name: str) -> Any:
         import pyopencl as cl
@@ -146,14 +170,42 @@ class FakeContext:
     def graph(self, nodes: Sequence[GraphNode], timed: bool = False) -> "_Graph":
         return _Graph(self, nodes, timed)
 
+    def queue_work(self, work: Callable[[], None]) -> None:
+        """Append to the stream."""
+        self._work.put(lambda: None if self.broken else work())
+
+    def await_word(self, address: int) -> None:
+        word = ctypes.c_uint32.from_address(address)
+
+        def wait() -> None:
+            while not word.value:
+                time.sleep(1e-5)
+
+        self.queue_work(wait)
+
+    def set_word(self, address: int) -> None:
+        word = ctypes.c_uint32.from_address(address)
+        self.queue_work(lambda: setattr(word, "value", 1))
+
     def mark(self, timed: bool = False) -> _Mark:
-        return _Mark()
+        mark = _Mark(self)
+        self._work.put(mark.reach)
+        return mark
 
     def finish(self) -> None:
-        """Everything has ended."""
+        self.mark().wait()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._work.put(None)
 
     def release(self, name: str, handle: Any) -> None:
         """Nothing has to be given back."""
+
+
+def _works(work: "SimpleQueue[Callable[[], None] | None]") -> None:
+    while (one := work.get()) is not None:
+        one()
 
 
 class _Graph:
@@ -162,17 +214,25 @@ class _Graph:
         assert all(max(node.groups[1:]) <= 65535 for node in nodes)  # as CUDA requires
         self._context = context
         self._nodes = list(nodes)
-        self.times = [(_Mark(), _Mark()) for _ in nodes] if timed else []
+        self.times = [(_Mark(context), _Mark(context)) for _ in nodes] if timed else []
 
     def change(self, number: int, node: GraphNode) -> None:
         self._nodes[number] = node
 
     def launch(self) -> None:
-        context, left = self._context, dict(enumerate(self._nodes))
-        context.launched.append(len(left))
+        nodes = dict(enumerate(self._nodes))
+        self._context.launched.append(len(nodes))
+        self._context.queue_work(lambda: self._run_all(nodes))
+
+    def _run_all(self, left: dict[int, GraphNode]) -> None:
         while left:
             ready = [n for n, node in left.items() if not set(node.waits) & left.keys()]
-            self._run(left.pop(context.random.choice(ready)))
+            number = self._context.random.choice(ready)
+            if self.times:
+                self.times[number][0].reach()
+            self._run(left.pop(number))
+            if self.times:
+                self.times[number][1].reach()
 
     def _run(self, node: GraphNode) -> None:
         import pyopencl as cl
@@ -193,8 +253,9 @@ class _Graph:
 @contextmanager
 def fake_cuda(seed: int = 0, **options: Any) -> Iterator[CudaDevice]:
     """The CUDA engine on such a GPU. Skips the test if no OpenCL runtime works."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device, "CudaContext", lambda gpu, sleeps: FakeContext(gpu, sleeps, seed))
+    context = FakeContext(FakeGpu(), seed=seed)
+    with closing(context), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "CudaContext", lambda gpu, sleeps: context)
         patch.setattr(compilers, "_chosen", lambda *_: (str.encode, "fake"))
         spec = Device(NAME, "gpu", EngineInfo("cuda", "1", f"cuda on {NAME}"))
-        yield CudaDevice(spec, spec.engine, FakeGpu(), CudaOptions(**options), None)
+        yield CudaDevice(spec, spec.engine, context.gpu, CudaOptions(**options), None)

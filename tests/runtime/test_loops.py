@@ -14,14 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coexec.arrays import address_of
 from coexec.engines.base import NativeCall
 from coexec.runtime.loops import loop_classes
 from coexec.runtime.steps import (
     AwaitEvent,
+    AwaitWord,
     CallPython,
     CopyBox,
     LoopStep,
     RunLoop,
+    SetWord,
     SignalEvent,
     Spot,
 )
@@ -85,7 +88,9 @@ def test_devices_meet_at_events(make: Any) -> None:
 
 @given(data=st.data())
 def test_any_programs_keep_the_order_of_their_events(data: st.DataObject) -> None:
-    """Random acyclic meetings: no device passes an await before the signal, in either loop."""
+    """Random acyclic meetings at events and words: no device passes an await before the signal, in
+    either loop."""
+    words = np.zeros(12, np.uint32)
     devices = data.draw(st.integers(1, 4))
     programs: list[list[LoopStep]] = [[] for _ in range(devices)]
     log: list[tuple[str, int]] = []
@@ -96,16 +101,17 @@ def test_any_programs_keep_the_order_of_their_events(data: st.DataObject) -> Non
             continue
         event = events
         events += 1
-        programs[source] += [
-            CallPython(lambda e=event: log.append(("made", e))),
-            SignalEvent(event),
-        ]
-        programs[target] += [AwaitEvent(event), CallPython(lambda e=event: log.append(("read", e)))]
+        signal, wait = SignalEvent(event), AwaitEvent(event)
+        if data.draw(st.booleans()):
+            signal, wait = (kind(address_of(words[event:])) for kind in (SetWord, AwaitWord))
+        programs[source] += [CallPython(lambda e=event: log.append(("made", e))), signal]
+        programs[target] += [wait, CallPython(lambda e=event: log.append(("read", e)))]
     caller = data.draw(st.integers(0, devices - 1))
     for make in LOOPS:
         with started(make, programs, caller, events) as loop:
             for _ in range(3):
                 log.clear()
+                words[:] = 0
                 assert loop.run([]) is None
                 assert sorted(log) == sorted(
                     (w, e) for w in ("made", "read") for e in range(events)
@@ -218,6 +224,46 @@ def test_stop_ends_a_run_from_another_thread(make: Any) -> None:
         ended.set()
         thread.join()
         assert at_rest(loop, [1])
+
+
+def test_a_stop_sets_all_words_for_ever(make: Any) -> None:
+    words = np.zeros(2, np.uint32)
+    address = address_of(words)
+    programs: list[list[LoopStep]] = [
+        [AwaitWord(address), SetWord(address + 4)],
+        [AwaitEvent(0)],
+    ]
+
+    def look() -> None:
+        raise TimeoutError
+
+    with started(make, programs, events=1) as loop:
+        with pytest.raises(TimeoutError):
+            loop.run([], look)
+        assert words.tolist() == [0, 1]
+        assert at_rest(loop, [1])
+        words[:] = 0
+        assert loop.run([]) == (2, 0, 0, None)
+
+
+def test_a_pause_does_not_wait_for_a_step_that_only_waits(make: Any) -> None:
+    inside, may_end = threading.Event(), threading.Event()
+
+    def long() -> None:
+        inside.set()
+        assert may_end.wait(PATIENCE_S)
+
+    programs: list[list[LoopStep]] = [[AwaitEvent(0)], [CallPython(long, True), SignalEvent(0)]]
+    with started(make, programs, events=1) as loop:
+        request = threading.Thread(target=loop.run, args=([],))
+        request.start()
+        assert inside.wait(PATIENCE_S)
+        loop.pause()
+        assert loop.pauses()
+        may_end.set()
+        loop.go_on()
+        request.join(PATIENCE_S)
+        assert not request.is_alive()
 
 
 def test_look_ends_a_run_by_its_exception(make: Any) -> None:

@@ -184,6 +184,14 @@ def test_launched_ahead(far: Any, copies: bool) -> None:
     drawn([OpenDevice.of(others[far]()), OpenDevice.of(AheadEngine(2, copies))], 1e-5, 20)
 
 
+def test_a_gpu_that_meets_the_host_at_words() -> None:
+    pytest.importorskip("pyopencl")
+    from tests.helpers.fake_cuda import fake_cuda
+
+    with fake_cuda() as gpu:
+        drawn([OpenDevice.of(ReferenceEngine(*reference(0))), OpenDevice.of(gpu)], 1e-4, 6)
+
+
 @pytest.mark.sampled(4)
 @needs_two_cores
 @pytest.mark.parametrize("memory", ["auto", "own"])

@@ -100,7 +100,15 @@ class Bound(Protocol):
 
     Must: all of these methods. If its engine has `OpenEngine.launches_ahead`, also ``launch()``:
     that queues the program on the device, behind all earlier work of the device, and returns an
-    `InFlight` or raises ExecutionError.
+    `InFlight` or raises ExecutionError. If its engine has `OpenEngine.awaits_words`, this is
+    ``launch(written, words, end_word)``:
+
+    * ``words``: addresses of words. The program begins when all of them are 1.
+    * ``written``: names of inputs that the host has then written in their `OpenEngine.host_array`.
+    * ``end_word``: address of a word, or None. The device sets it to 1 when the outputs are
+      complete, and those that leave are in their `OpenEngine.host_array`.
+
+    A word has 32 bits and lies in such an array.
     """
 
     def run(self) -> None:
@@ -228,6 +236,7 @@ class OpenEngine(ABC):
       methods suit engines that compute on arrays in the host's main memory; `alignment` is of those
     * compute while the launching thread continues: `launches_ahead`, with `rests`, `copier`,
       programs that `launch`, and a clock of its own: `start_timing`, `stop_timing`
+    * meet the host at words in memory, without calls: `awaits_words`, with `host_array`
     * run a whole model in a session of its own: `has_own_session`, `own_session`
     * record more details in another engine on the same device: `timed`
     * run opaque tasks (`runs_opaque`), and programs in a forked process (`after_fork`)
@@ -243,6 +252,9 @@ class OpenEngine(ABC):
     """Whether its bound programs have a method ``launch``, for any thread. The device computes them
     one after the other, outside of the launching thread. Such an engine has a clock of its own,
     because only the device can report when it computed."""
+    awaits_words: bool = False
+    """Whether its programs, which it launches ahead, can wait for words in the host's memory and
+    set them: see `Bound`."""
     runs_opaque: bool = False
     """Whether it runs opaque tasks. Its programs then get opaque inputs as the caller feeds them,
     and a `OpaqueValue` for each opaque output."""
@@ -380,6 +392,11 @@ class OpenEngine(ABC):
     def download(self, tensor: Any) -> Array:
         """The elements of a computed tensor; valid until the next download of the same tensor."""
         return np.asarray(tensor)
+
+    def host_array(self, tensor: Any) -> Array:
+        """The array in the host's memory through which a tensor enters or leaves the device. It is
+        the same memory as long as the tensor lives. Only for engines that have `awaits_words`."""
+        raise NotImplementedError
 
     def timed(self) -> "OpenEngine":
         """An engine on the same device that records more details and may be slower, if there is

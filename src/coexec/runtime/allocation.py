@@ -14,7 +14,7 @@ from coexec.engines.base import BoxCopy
 from coexec.graph.graph import Tensor
 from coexec.graph.region import Region
 from coexec.graph.stitch import in_sequence
-from coexec.hardware.hardware import MAIN
+from coexec.hardware.hardware import MAIN, Memory
 from coexec.lowering.module import Gather, GatheredBox
 from coexec.plan.memory import Lifetime, share
 from coexec.plan.schedule import ended_before
@@ -37,6 +37,12 @@ class Allocation:
     copiers: Mapping[Reading, Callable[[], None]]
     """For other gathers, functions that queue the copies of their boxes on the device, if all boxes
     lie in these tensors in the host's memory and the device does the copies."""
+    landed: Mapping[tuple[str, Memory], Any]
+    """By value and memory of a device: the tensors that the host writes for segments that are
+    launched before their inputs are there."""
+    entrances: Mapping[tuple[str, Memory], Array]
+    """The arrays of these tensors in the host's memory. Where nothing speaks against it, the value
+    is computed there, and `static` has the same array."""
 
 
 @dataclass
@@ -61,18 +67,26 @@ def allocated(installed: LoadedPlan) -> Allocation:
         for name, maker_and_tensor in maker_by_value.items()
         if name not in returned
     }
-    at_home = {name for name in own_tensors if installed.home[name].memory.name == MAIN}
-    leaving = _leaving(installed)
-    static = {
-        name: installed.home[name].allocate(tensor, name in leaving)
-        for name, (_, tensor) in own_tensors.items()
-        if name not in at_home  # engines with a memory of their own choose the layout
-    }
     readings = {
         (segment.index, tensor.name): (installed.engines[segment.place], tensor)
         for segment, module in installed.parts()
         for tensor in module.inputs
         if tensor.name in installed.compiled.gathers
+    }
+    landed, entrances = _entrances(installed)
+    parts = {box.value for _, name in readings for box in installed.compiled.gathers[name].boxes}
+    direct = {
+        name: array
+        for (name, _), array in entrances.items()
+        if name in own_tensors and name not in parts
+    }
+    at_home = {name for name in own_tensors if installed.home[name].memory.name == MAIN}
+    at_home -= direct.keys()
+    leaving = _leaving(installed)
+    static = direct | {
+        name: installed.home[name].allocate(tensor, name in leaving)
+        for name, (_, tensor) in own_tensors.items()  # engines with their own memory choose layouts
+        if name not in at_home and name not in direct
     }
     gathers = {
         reading: engine.allocate(tensor)
@@ -102,7 +116,24 @@ def allocated(installed: LoadedPlan) -> Allocation:
         for reading, boxes in copies.items()
         if (copier := readings[reading][0].copier(boxes)) is not None
     }
-    return Allocation(static, gathers, frozenset(in_place), copiers)
+    return Allocation(static, gathers, frozenset(in_place), copiers, landed, entrances)
+
+
+def _entrances(
+    installed: LoadedPlan,
+) -> tuple[dict[tuple[str, Memory], Any], dict[tuple[str, Memory], Array]]:
+    """Tensors that the host writes for segments that are launched early, and their arrays in the
+    host's memory."""
+    landed: dict[tuple[str, Memory], Any] = {}
+    entrances: dict[tuple[str, Memory], Array] = {}
+    for segment, module in installed.parts():
+        engine = installed.engines[segment.place]
+        for tensor in module.inputs if segment.index in installed.early else ():
+            key, home = (tensor.name, engine.memory), installed.home.get(tensor.name)
+            if home is not None and home.memory.name == MAIN and key not in landed:
+                landed[key] = engine.allocate(tensor)
+                entrances[key] = engine.host_array(landed[key])
+    return landed, entrances
 
 
 def _copies(gather: Gather, target: Array, static: Mapping[str, Any]) -> list[BoxCopy]:

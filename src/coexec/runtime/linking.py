@@ -11,7 +11,8 @@ import numpy as np
 
 from coexec.arrays import Array, address_of, joined_axes
 from coexec.engines.base import Bound, InFlight, Native, NativeLaunch, OpenEngine
-from coexec.hardware.hardware import MAIN
+from coexec.graph.graph import Tensor
+from coexec.hardware.hardware import MAIN, Place
 from coexec.plan.program import Copy, DeviceProgram, Run, Signal, Wait, device_programs
 from coexec.plan.schedule import Segment
 from coexec.runtime.allocation import Allocation
@@ -19,9 +20,11 @@ from coexec.runtime.loaded_plan import LoadedPlan
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.steps import (
     AwaitEvent,
+    AwaitWord,
     CallPython,
     CopyBox,
     LoopStep,
+    SetWord,
     SignalEvent,
     Spot,
 )
@@ -47,6 +50,18 @@ class _Fed(NamedTuple):
     name: str
 
 
+class _Words:
+    """A word for each segment of a plan, in the host's memory, that host and device read and
+    set."""
+
+    def __init__(self, engine: OpenEngine, segments: int) -> None:
+        self._tensor = engine.allocate(Tensor("words", (segments,), "int32"))
+        self.array = engine.host_array(self._tensor)
+
+    def address(self, segment: int) -> int:
+        return address_of(self.array) + segment * self.array.itemsize
+
+
 class LinkedPlan:
     """Bound programs and their memory, for one run at a time."""
 
@@ -60,7 +75,7 @@ class LinkedPlan:
         """
         self._installed = installed
         self._allocation = allocation
-        self._landed: Landed = {}
+        self._landed: Landed = dict(allocation.landed)
         self._values = Transfers(installed, self._allocation, self._landed, feeds, Recorder())
         """The values of the current run."""
         self._fed: list[_Fed] = []
@@ -70,6 +85,11 @@ class LinkedPlan:
         self._in_flight: dict[int, InFlight] = {}
         """The launched segments of the current run."""
         self._bound = [self._bind(segment) for segment in installed.compiled.segments]
+        compiled = installed.compiled
+        self._programs = device_programs(compiled.segments, compiled.transfers)
+        self._words = {p: _Words(installed.engines[p], self.events) for p in self._worded_places()}
+        self._told = self._words_to_set()
+        """By segment: the words to set at its end, for devices that wait for it."""
 
     def programs(self, launches_natively: bool) -> tuple[tuple[LinkedStep, ...], ...]:
         """The steps of each device, in the order of `LoadedPlan.used`.
@@ -78,11 +98,7 @@ class LinkedPlan:
             launches_natively: False: Python launches, so that `in_flight` and the engine know when
                 a segment was computed.
         """
-        compiled = self._installed.compiled
-        return tuple(
-            tuple(self._steps(program, launches_natively))
-            for program in device_programs(compiled.segments, compiled.transfers)
-        )
+        return tuple(tuple(self._steps(each, launches_natively)) for each in self._programs)
 
     @property
     def launches_natively(self) -> bool:
@@ -106,6 +122,8 @@ class LinkedPlan:
         """
         values = Transfers(self._installed, self._allocation, self._landed, feeds, recorder)
         self._values, self._in_flight = values, {}
+        for words in self._words.values():
+            words.array[...] = 0
         for bind, name in self._fed:
             bind(name, feeds[name])
         for bind, name in self._returned:
@@ -147,6 +165,8 @@ class LinkedPlan:
         name = tensor.name
         if (index, name) in self._allocation.gathers:
             return self._allocation.gathers[index, name]
+        if self._is_shown(name, engine):
+            return self._host_array(name)
         if not self._is_moved(name, engine):
             return self._values.input(name, engine, index)
         key = (name, engine.memory)
@@ -162,9 +182,25 @@ class LinkedPlan:
         """Whether the engine reads an output that is computed in the caller's array."""
         return name in self._values.returned and not self._is_moved(name, engine)
 
+    def _is_shown(self, name: str, engine: OpenEngine) -> bool:
+        """Whether an engine of the host reads a value of a device where it leaves the device."""
+        home = self._installed.home.get(name)
+        shown = home is not None and self._installed.sets_words(home)
+        return shown and engine.memory.name == MAIN
+
+    def _host_array(self, name: str) -> Array | None:
+        """The array in the host's memory that has a value when the event of its segment was
+        signalled; None if it has to be downloaded."""
+        home = self._installed.home.get(name)
+        if home is None or home.memory.name == MAIN:
+            return self._values.array(name)
+        if self._installed.sets_words(home):
+            return home.host_array(self._allocation.static[name])
+        return None
+
     def _is_moved(self, name: str, engine: OpenEngine) -> bool:
         """Whether a value lies in another memory than the engine that reads it."""
-        if name in self._installed.compiled.gathers:
+        if name in self._installed.compiled.gathers or self._is_shown(name, engine):
             return False
         home = self._installed.home.get(name)
         return engine.memory.name != MAIN if home is None else home.memory != engine.memory
@@ -178,43 +214,130 @@ class LinkedPlan:
         Launched segments of a device all have one place. They are waited for where the host or
         another engine may touch their memory, and at the end. If another device waits for one, the
         next segment is launched first if nothing speaks against it, so that the processor goes on.
+
+        Segments that are launched early do not wait here for other devices, and those that set a
+        word at their end are not waited for to tell other devices.
         """
         segments, ahead = self._installed.compiled.segments, self._installed.ahead
+        early, worded = self._installed.early, self._installed.worded
         launched: list[int] = []
         owed: list[int] = []  # launched segments whose event is not signalled yet
+        before: list[int] = []  # segments of other devices that come before the next one
+        written: set[str] = set()  # values of the host that early segments have fetched
 
         def settled(until: int) -> Iterable[LinkedStep]:
             """Waits for the launched segments up to this one, and their signals."""
             while launched and launched[0] <= until:
                 index = launched.pop(0)
                 yield from self._waiting(index, natively)
+                yield from self._handing_over(index)
                 if index in owed:
                     owed.remove(index)
-                    yield LinkedStep(SignalEvent(index), index)
+                    yield from self._signalling(index)
 
         for step in program.steps:
             match step:
                 case Wait(index):
-                    yield from settled(owed[-1] if owed else -1)
-                    yield LinkedStep(AwaitEvent(index), index)
+                    before.append(index)
                 case Copy():  # a part of the segment's own steps
                     continue
                 case Run(index):
+                    for other in () if index in early else before:
+                        yield from settled(owed[-1] if owed else -1)
+                        yield self._awaiting(other)
                     fetching = list(self._fetching(segments[index]))
                     alike = launched and segments[launched[0]].place == segments[index].place
-                    if fetching or index not in ahead or not alike:
+                    if (fetching and index not in early) or index not in ahead or not alike:
                         yield from settled(len(segments))
                     yield from fetching
-                    yield from self._computing(segments[index], natively)
+                    words = self._launch_words(index, before, written)
+                    yield from self._computing(segments[index], natively, words)
+                    before.clear()
                     if index in ahead:
                         yield from settled(owed[-1] if owed else -1)
                         launched.append(index)
+                    else:
+                        yield from self._handing_over(index)
+                case Signal(index) if index in worded:
+                    continue
                 case Signal(index):
                     if index in launched:
                         owed.append(index)
                     else:
-                        yield LinkedStep(SignalEvent(index), index)
+                        yield from self._signalling(index)
         yield from settled(len(segments))
+
+    def _worded_places(self) -> set[Place]:
+        return {self._installed.compiled.segments[i].place for i in self._installed.worded}
+
+    def _words_to_set(self) -> dict[int, list[int]]:
+        """By segment: addresses of the words to set at its end."""
+        addresses: dict[int, list[int]] = {}
+        for program in self._programs:
+            before: list[int] = []
+            for step in program.steps:
+                if isinstance(step, Wait):
+                    before.append(step.segment)
+                elif isinstance(step, Run):
+                    for index in before if step.segment in self._installed.early else ():
+                        addresses.setdefault(index, []).append(self._word(step.segment, index))
+                    before.clear()
+        return addresses
+
+    def _word(self, reader: int, index: int) -> int:
+        """The address of the word of a segment, for the device of ``reader``."""
+        return self._words[self._installed.compiled.segments[reader].place].address(index)
+
+    def _launch_words(
+        self, index: int, before: Sequence[int], written: set[str]
+    ) -> Mapping[str, Any]:
+        """The arguments with which a segment is launched.
+
+        Args:
+            before: the segments of other devices that come before it.
+            written: the values of the host that earlier segments of the device fetch. Those that
+                this one fetches are added.
+        """
+        if index not in self._installed.worded:
+            return {}
+        arguments: dict[str, Any] = {"end_word": self._word(index, index)}
+        if index in self._installed.early:
+            memory = self._installed.engines[self._installed.compiled.segments[index].place].memory
+            names = {
+                n for n in self._installed.inputs(index) if (n, memory) in self._allocation.landed
+            }
+            arguments |= {
+                "written": names - written,
+                "words": [self._word(index, other) for other in before],
+            }
+            written |= names
+        return arguments
+
+    def _awaiting(self, index: int) -> LinkedStep:
+        """The step that waits for the end of a segment of another device."""
+        if index in self._installed.worded:
+            return LinkedStep(AwaitWord(self._word(index, index)), index)
+        return LinkedStep(AwaitEvent(index), index)
+
+    def _signalling(self, index: int) -> Iterable[LinkedStep]:
+        """The steps that tell other devices that a segment has ended."""
+        for address in self._told.get(index, ()):
+            yield LinkedStep(SetWord(address), index)
+        yield LinkedStep(SignalEvent(index), index)
+
+    def _handing_over(self, index: int) -> Iterable[LinkedStep]:
+        """Copies of what a segment of the host has computed to devices that wait for a word, where
+        it was not computed there."""
+        for tensor in self._installed.compiled.modules[index].outputs:
+            for (name, _), into in self._allocation.entrances.items():
+                if name == tensor.name and into is not self._allocation.static.get(name):
+                    source = self._values.array(name)
+                    if not source.size:
+                        continue
+                    run_bytes, axes = joined_axes(into, source)
+                    spot = self._spot(name, source, source)
+                    copy = CopyBox(Spot(-1, address_of(into)), spot, run_bytes, tuple(axes))
+                    yield LinkedStep(copy, index, True)
 
     def _fetching(self, segment: Segment) -> Iterable[LinkedStep]:
         """Steps in which the host writes what a segment reads."""
@@ -226,6 +349,8 @@ class LinkedPlan:
         moved: list[str] = []
         for name in self._installed.inputs(index):
             reading = (index, name)
+            if index in self._installed.early and name in self._installed.home:
+                continue  # it is there when the words are set
             if self._is_moved(name, engine):
                 moved.append(name)
             elif reading in self._allocation.gathers:
@@ -264,11 +389,8 @@ class LinkedPlan:
         target = self._allocation.gathers[index, name]
         copies = []
         for value, taken, put in gather.boxes:
-            home = self._installed.home.get(value)
-            if home is not None and home.memory.name != MAIN:
-                return None
-            source = self._values.array(value)
-            if source.dtype.hasobject or not source.flags.c_contiguous:
+            source = self._host_array(value)
+            if source is None or source.dtype.hasobject or not source.flags.c_contiguous:
                 return None
             into, part = gather.layout.view(target, put), gather.layout.view(source, taken)
             if into.dtype != part.dtype or into.shape != part.shape:
@@ -286,7 +408,10 @@ class LinkedPlan:
         slot = self._slots.setdefault(value, len(self._slots))
         return Spot(slot, address_of(part) - address_of(source))
 
-    def _computing(self, segment: Segment, natively: bool) -> Iterable[LinkedStep]:
+    def _computing(
+        self, segment: Segment, natively: bool, words: Mapping[str, Any]
+    ) -> Iterable[LinkedStep]:
+        """``words``: the arguments with which it is launched."""
         bound, index = self._bound[segment.index], segment.index
         if bound is None:  # a step all the same, whose time is the segment's in a trace
             yield LinkedStep(CallPython(_nothing), index, True)
@@ -299,7 +424,7 @@ class LinkedPlan:
                 yield from _called(copier, copier, index, natively)
         # An engine in Python may compute with NumPy: infinity and NaN are values here, no warnings.
         own_run = np.errstate(all="ignore")(bound.run)
-        run = self._launcher(index, bound) if ahead else own_run
+        run = self._launcher(index, bound, words) if ahead else own_run
         yield from _called(bound, run, index, natively or launch is None)
         if natively and launch is not None and not ahead:
             yield from self._waiting(index, natively, True)
@@ -308,14 +433,15 @@ class LinkedPlan:
         """Steps that wait until a launched segment has ended."""
         launch = _launch(self._bound[index]) if natively else None
         if launch is None:
-            yield LinkedStep(CallPython(self._waiter(index)), index)
+            waits = index in self._installed.worded  # it may wait for words of this loop
+            yield LinkedStep(CallPython(self._waiter(index), waits), index)
             return
         for call in launch.native_wait:
             yield LinkedStep(call, index, computes, launch.failure)
 
-    def _launcher(self, index: int, bound: Any) -> Callable[[], None]:
+    def _launcher(self, index: int, bound: Any, words: Mapping[str, Any]) -> Callable[[], None]:
         def launch() -> None:
-            self._in_flight[index] = bound.launch()
+            self._in_flight[index] = bound.launch(**words)
 
         return launch
 

@@ -68,6 +68,38 @@ class LoadedPlan:
             if self.engines[s.place].launches_ahead and self.programs[s.index] is not None
         )
 
+    @cached_property
+    def worded(self) -> frozenset[int]:
+        """Indices of the segments whose device sets a word in the host's memory at their end. The
+        host finds what it needs of their results in `OpenEngine.host_array` then."""
+        return frozenset(i for i in self.ahead if self.sets_words(self._engine(i)))
+
+    @cached_property
+    def early(self) -> frozenset[int]:
+        """Indices of the segments that are launched before their inputs are there, and wait for
+        words in the host's memory.
+
+        The host writes what it has computed of their inputs in `OpenEngine.host_array`. So all
+        inputs are whole values, of the host or of the same device.
+        """
+        return frozenset(i for i in self.worded if self._may_be_early(i))
+
+    def _may_be_early(self, index: int) -> bool:
+        engine, after = self._engine(index), self.compiled.segments[index].after
+        if any(i in self.worded and self._engine(i) is not engine for i in after):
+            return False  # the host does not set the word of another device
+        names = {tensor.name for tensor in self.compiled.modules[index].inputs}
+        homes = [self.home[name] for name in names if name in self.home]
+        whole = names.isdisjoint(self.compiled.gathers)
+        return whole and all(home is engine or home.memory.name == MAIN for home in homes)
+
+    def _engine(self, index: int) -> OpenEngine:
+        return self.engines[self.compiled.segments[index].place]
+
+    def sets_words(self, engine: OpenEngine) -> bool:
+        """Whether programs of this engine set a word at their end."""
+        return self.tensor_caching and engine.awaits_words
+
     def parts(self) -> Iterator[tuple[Segment, Module]]:
         """The segments with their modules."""
         return zip(self.compiled.segments, self.compiled.modules, strict=True)

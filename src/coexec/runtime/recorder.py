@@ -140,16 +140,20 @@ class RealRecorder(Recorder):
     def _ask_devices(self) -> None:
         """Fill in start and end of the segments that were launched ahead.
 
-        If a segment was launched before the device had ended the segment before, its span begins
-        with that end: the start-up of the segment and the copies in front of it belong to the span.
-        Else the span begins with the first kernel, and the time before counts as waiting.
+        If a segment was launched before the device had ended the segment before, or before other
+        devices had ended what it needs, its span begins with that end: the start-up of the segment
+        and the copies in front of it belong to the span. Else the span begins with the first
+        kernel, and the time before counts as waiting.
         """
         ends_s: dict[Place, float] = {}
         for node, work in self._in_flight.items():
-            place = self._compiled.segments[node].place
+            segment = self._compiled.segments[node]
+            place = segment.place
             start_s, end_s = work.span_s()
-            if ends_s.get(place, 0.0) > self._start_s[node]:
-                start_s = min(end_s, ends_s[place])
+            needed_s = (self._end_s.get(before, 0.0) for before in segment.after)
+            ready_s = max(ends_s.get(place, 0.0), *needed_s, 0.0)
+            if ready_s > self._start_s[node]:
+                start_s = min(end_s, ready_s)
             self._start_s[node], self._end_s[node] = start_s, end_s
             ends_s[place] = max(end_s, ends_s.get(place, end_s))
         self._in_flight.clear()

@@ -26,10 +26,32 @@ class SignalEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitWord:
+    """Wait until a processor without a thread, such as a GPU, has set a word of 32 bits to 1."""
+
+    address: int
+    """In the host's memory. The word is 0 before a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetWord:
+    """Set a word of 32 bits to 1: everything that this device did before is complete.
+
+    A run that is stopped sets all these words, so that no processor waits for ever. Its loop cannot
+    run again.
+    """
+
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
 class CallPython:
     """Call a Python function. The run ends if it raises."""
 
     function: Callable[[], object]
+    waits: bool = False
+    """Whether it only waits for a processor that may wait for this loop. A fork does not wait for
+    its end."""
 
 
 class Spot(NamedTuple):
@@ -53,7 +75,7 @@ class CopyBox:
     """The axes around them, outermost first: size, and strides in bytes of target and source."""
 
 
-LoopStep = AwaitEvent | SignalEvent | NativeCall | CallPython | CopyBox
+LoopStep = AwaitEvent | SignalEvent | AwaitWord | SetWord | NativeCall | CallPython | CopyBox
 
 Outcome = tuple[int, int, int, BaseException | None]
 """Why a run has not ended: the device and its step that failed, the result of the C function, and

@@ -5,6 +5,7 @@ leave locked: a signal handler may raise at any bytecode of `run`.
 """
 
 import ctypes
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,10 +19,12 @@ from coexec.arrays import Array
 from coexec.engines.base import NativeCall
 from coexec.runtime.steps import (
     AwaitEvent,
+    AwaitWord,
     CallPython,
     CopyBox,
     LoopStep,
     Outcome,
+    SetWord,
     SignalEvent,
     Spot,
 )
@@ -32,6 +35,8 @@ _LOOK_S = 0.01
 _REST_S = 0.1
 """Seconds after which a thread that waits looks whether the loop has ended."""
 _PAUSE_S = 0.0002
+_WORD_S = 0.00005
+"""Seconds between two looks at a word that another processor sets."""
 
 
 class TwinLoop:
@@ -59,12 +64,20 @@ class TwinLoop:
         self._caller, self._slot_count = caller, slots
         self._slots: Sequence[int] = ()
         self._programs = [[self._prepared(step, events) for step in p] for p in programs]
+        steps = [(device, *each) for device in devices for each in enumerate(programs[device])]
+        self._only_waits = {
+            (device, index)
+            for device, index, step in steps
+            if isinstance(step, CallPython) and step.waits
+        }
+        self._set_words = [step.address for *_, step in steps if isinstance(step, SetWord)]
+        """Words that other processors may wait for."""
+        self._process = os.getpid()
         self._waiting: list[set[int]] = [set() for _ in range(events)]
         """By event, the devices that wait for it."""
-        for device, program in enumerate(programs):
-            for step in program:
-                if isinstance(step, AwaitEvent):
-                    self._waiting[step.event].add(device)
+        for device, _, step in steps:
+            if isinstance(step, AwaitEvent):
+                self._waiting[step.event].add(device)
         self._signalled = [0] * events
         self._bells: list[SimpleQueue[None]] = [SimpleQueue() for _ in devices]
         """By device: rings when something has happened that its thread may wait for."""
@@ -97,7 +110,8 @@ class TwinLoop:
     ) -> Outcome | None:
         if len(slots) != self._slot_count:
             raise ValueError("a run sets another number of slots than its loop has")
-        self._slots, self._timed, self._stopped, self._outcome = slots, timed, False, []
+        self._slots, self._timed, self._outcome = slots, timed, []
+        self._stopped = self._stopped and bool(self._set_words)
         if self._ended:
             return (len(self._programs), 0, 0, None)
         run = self._run + 1
@@ -117,6 +131,8 @@ class TwinLoop:
 
     def stop(self) -> None:
         self._stopped = True
+        for address in self._set_words:
+            self._set_word(address)
         for bell in self._bells:
             bell.put(None)
 
@@ -139,6 +155,10 @@ class TwinLoop:
     def spans(self, device: int) -> Sequence[tuple[float, float]]:
         return self._spans[device]
 
+    def _set_word(self, address: int) -> None:
+        if os.getpid() == self._process:  # a forked child may not have the memory
+            ctypes.c_uint32.from_address(address).value = 1
+
     def _listen(self, device: int, longest_s: float) -> None:
         try:
             self._bells[device].get(timeout=longest_s)
@@ -146,15 +166,17 @@ class TwinLoop:
             return
 
     def _wait(
-        self, device: int, arrived: Callable[[], bool], look: Callable[[], object] | None
+        self,
+        device: int,
+        arrived: Callable[[], bool],
+        look: Callable[[], object] | None,
+        listen_s: float = _LOOK_S,
     ) -> bool:
         """Wait for something. False if the run was stopped before."""
-        while not arrived():
-            if self._stopped:
-                return False
+        while not (self._stopped or arrived()):
             if look is not None:
                 look()
-            self._listen(device, _LOOK_S)
+            self._listen(device, listen_s)
         return not self._stopped
 
     def _follow(self, device: int, run: int, look: Callable[[], object] | None) -> bool:
@@ -175,6 +197,10 @@ class TwinLoop:
                 self._signalled[step.event] = run
                 for waiting in self._waiting[step.event]:
                     self._bells[waiting].put(None)
+            elif isinstance(step, AwaitWord):
+                word = ctypes.c_uint32.from_address(step.address)
+                if not self._wait(device, lambda: word.value != 0, look, _WORD_S):  # noqa: B023
+                    return False
             elif not self._carried_out(device, index, step):
                 return False
             if self._timed:
@@ -186,9 +212,11 @@ class TwinLoop:
         stopped during a pause."""
         inside, me = self._inside, threading.get_ident()
         result, failed = 0, None
+        only_waits = (device, index) in self._only_waits
         try:
-            inside[device] = me
-            while self._paused:
+            if not only_waits:
+                inside[device] = me
+            while self._paused and not only_waits:
                 inside.pop(device, None)
                 time.sleep(_PAUSE_S)
                 if self._stopped:
@@ -207,9 +235,13 @@ class TwinLoop:
 
     def _prepared(
         self, step: LoopStep, events: int
-    ) -> AwaitEvent | SignalEvent | Callable[[], int | None]:
+    ) -> AwaitEvent | SignalEvent | AwaitWord | Callable[[], int | None]:
         """The step, or a function that does its work."""
         match step:
+            case AwaitWord():
+                return step
+            case SetWord():
+                return partial(self._set_word, step.address)
             case AwaitEvent() | SignalEvent():
                 if step.event >= events:
                     raise IndexError("a step names an event that the loop has not")

@@ -179,6 +179,33 @@ def test_a_mark_has_ended_when_cuda_says_so(context: CudaContext, noting: Noting
         _ = mark.ended
 
 
+def test_words_are_written_and_awaited_in_the_stream(
+    context: CudaContext, noting: NotingDriver
+) -> None:
+    context.await_word(64)
+    context.set_word(68)
+    assert noting.calls[-5][1] == (context.stream, 64, 1, 0)
+    assert noting.calls[-2][1] == (context.stream, 68, 1, 0)
+
+
+@pytest.mark.parametrize("broken", ["", "absent", "refused", "without effect"])
+def test_words_are_tried_once(
+    broken: str, context: CudaContext, noting: NotingDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word = np.zeros(1, np.uint32)
+    noting.values["cuMemHostAlloc"] = word.ctypes.data
+    if broken == "absent":
+        noting.absent.add("cuStreamWaitValue32")
+    if broken == "refused":
+        noting.codes["cuStreamWaitValue32"] = Result.CUDA_ERROR_OUT_OF_MEMORY
+
+    def finish(context: CudaContext) -> None:
+        word[0] = broken != "without effect"
+
+    monkeypatch.setattr(CudaContext, "finish", finish)
+    assert context.has_words == (not broken)
+
+
 def test_everything_is_given_back_but_not_in_a_forked_child(
     noting: NotingDriver, context: CudaContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

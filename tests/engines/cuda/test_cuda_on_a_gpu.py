@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from coexec import InferenceSession
+from coexec.cache import Cache
 from coexec.engines.cuda.driver import gpus
+from coexec.engines.opened import OpenDevice
 from coexec.engines.options import parsed
-from coexec.engines.registry import describe, load_engine
+from coexec.engines.registry import describe, load_engine, open_devices
 from coexec.errors import DeviceError
 from coexec.graph.graph import Tensor
 from coexec.model.load import load
+from coexec.runtime.executor import Executor
 from tests.engines.cuda.test_cuda_programs import assert_close, bound_network, expected, feeds_of
 from tests.helpers.gpu_networks import mixed_network, run_on
 from tests.helpers.small_models import branches
@@ -78,6 +81,25 @@ def test_memory_that_is_not_there_is_an_error_with_a_remedy(tmp_path: Path) -> N
     engine = opened(tmp_path)
     with pytest.raises(DeviceError, match=r"gpu:0 ran out of memory while taking .*nvidia-smi"):
         engine.allocate(Tensor("huge", (1 << 42,), "float32"))
+
+
+@pytest.mark.parametrize("words", [True, False])
+def test_a_plan_for_gpu_and_cpu_is_equal_to_the_last_bit(
+    words: bool, cache: Cache, tmp_path: Path
+) -> None:
+    from tests.runtime.test_words import FEEDS, by_turns, right
+
+    (cpu,) = open_devices(["cpu:0"])
+    engine = opened(tmp_path)
+    engine.awaits_words &= words
+    devices = [cpu, OpenDevice.of(engine)]
+    with Executor(by_turns(devices, cache), devices) as executor:
+        first = [executor.run(feeds) for feeds in FEEDS]
+        assert all(right(found, number) for number, found in enumerate(first))
+        for number in range(1000):
+            found = executor.run(FEEDS[number % len(FEEDS)])
+            for name, array in first[number % len(FEEDS)].items():
+                np.testing.assert_array_equal(found[name], array)
 
 
 @pytest.mark.parametrize("devices", [["gpu:0"], ["cpu:0", "gpu:0"]])

@@ -1,5 +1,6 @@
 """Programs as CUDA graphs, on a GPU that is computed by OpenCL (`tests/helpers/fake_cuda.py`)."""
 
+import time
 import weakref
 from typing import Any
 
@@ -9,17 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coexec.arrays import address_of
 from coexec.engines.cuda import compilers, driver
 from coexec.engines.cuda.device import CudaDevice
 from coexec.engines.cuda.driver import CudaError
 from coexec.engines.cuda.failures import CompileError
 from coexec.engines.kernels.dependencies import Dependencies
 from coexec.errors import DeviceError, ExecutionError, ForkedError
+from coexec.graph.graph import Tensor
 from coexec.graph.region import Region
 from coexec.model.load import load
 from coexec.model.reference_session import plain_session
 from tests.helpers.fake_cuda import FakeContext, fake_cuda
 from tests.helpers.gpu_networks import mixed_network, module_of, run_on, small_network
+from tests.helpers.patience import until
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 Array = np.ndarray[Any, Any]
@@ -214,17 +218,47 @@ def test_what_does_not_fit_twice_runs_one_launch_after_the_other(
         assert_close(run_on(engine, load(proto), feeds), expected(proto, feeds))
 
 
-def test_a_run_marks_the_tensor_that_it_wrote() -> None:
+def test_a_run_writes_the_tensors_that_it_was_launched_with() -> None:
     proto = small_network("swish", as_model=True)
+    feeds = feeds_of(proto)
     with fake_cuda() as engine:
         bound, inputs, outputs = bound_network(engine, proto)
-        engine.upload(feeds_of(proto)["x"], inputs["x"])
+        engine.upload(feeds["x"], inputs["x"])
         run = bound.launch()
         (tensor,) = module_of(load(proto)).outputs
-        other = engine.allocate(tensor, True)
-        bound.set_output("y", other)
+        bound.set_output("y", engine.allocate(tensor, True))
         run.wait()
-        assert outputs["y"].is_sent and not other.is_sent
+        assert_close({"y": engine.download(outputs["y"])}, expected(proto, feeds))
+
+
+def words_of(engine: CudaDevice) -> tuple[Any, Array, int]:
+    """The tensor and the array of two words, and the address of the first."""
+    tensor = engine.allocate(Tensor("words", (2,), "int32"))
+    array = engine.host_array(tensor)
+    array[...] = 0
+    return tensor, array, address_of(array)
+
+
+def test_a_program_that_was_launched_begins_at_a_word_and_sets_one_at_its_end() -> None:
+    proto = small_network("concat", as_model=True)
+    with fake_cuda() as engine:
+        bound, inputs, outputs = bound_network(engine, proto)
+        _, words, address = words_of(engine)
+        entrance = engine.host_array(inputs["x"])
+        for seed in range(3):
+            entrance[...] = np.nan
+            words[...] = 0
+            run = bound.launch(["x"], [address], address + 4)
+            time.sleep(0.01)
+            assert not run.ended and not words[1]
+            feeds = feeds_of(proto, seed)
+            entrance[...] = feeds["x"]
+            words[0] = 1
+            until(lambda: words[1] == 1, "the word that the program sets")
+            made = {name: engine.host_array(tensor).copy() for name, tensor in outputs.items()}
+            assert_close(made, expected(proto, feeds))
+            run.wait()
+        assert not inputs["x"].users
 
 
 def test_nothing_keeps_a_program_that_nobody_has() -> None:

@@ -47,6 +47,7 @@ class CudaDevice(OpenEngine):
         self.arch = architecture(gpu, "" if options.precision == "fp32" else options.precision)
         with translated(device.name, f"opening {gpu.name}"):
             self._context = CudaContext(gpu, sleeps=options.waiting == "passive")
+            self.awaits_words = self._context.has_words
         # Only the prelude for NVRTC has the functions of matrix units.
         compiler = "nvrtc" if self.arch.unit else options.compiler
         self.images = Images(self._context, compiler, folder)
@@ -101,6 +102,10 @@ class CudaDevice(OpenEngine):
     def download(self, tensor: GpuTensor) -> Array:
         with translated(self.device.name, f"sending {tensor.value.name!r}", ExecutionError):
             return self._memory.download(tensor)
+
+    def host_array(self, tensor: GpuTensor) -> Array:
+        with translated(self.device.name, f"taking page-locked memory for {tensor.value.name!r}"):
+            return self._memory.array(tensor)
 
     def rests(self, end_s: float) -> bool:
         with translated(self.device.name, "coming to rest"):

@@ -253,6 +253,28 @@ class CudaContext:
         """
         return CudaGraph(self, nodes, timed)
 
+    @cached_property
+    def has_words(self) -> bool:
+        """Whether the stream can wait for words of the host's memory and set them: tried once."""
+        word = self.host_memory(4)
+        word.bytes[:] = 0
+        try:
+            self.set_word(word.address)
+            self.await_word(word.address)
+            self.finish()
+        except CudaError:
+            return False
+        return bool(word.bytes.any())
+
+    def await_word(self, address: int) -> None:
+        """Begin later work of the stream when a word of 32 bits in page-locked memory is 1."""
+        self.call("cuStreamWaitValue32", self.stream, address, 1, 0)  # 0: at least
+
+    def set_word(self, address: int) -> None:
+        """Set a word of 32 bits in page-locked memory to 1 when all earlier work of the stream has
+        ended. The host then finds there what this work has written."""
+        self.call("cuStreamWriteValue32", self.stream, address, 1, 0)  # 0: with a memory barrier
+
     def mark(self, timed: bool = False) -> "Mark":
         """A mark behind all work that the stream has got; it has a time if it is ``timed``."""
         return Mark(self, timed)

@@ -1,7 +1,7 @@
 """A compiled module as one CUDA graph: its kernels, constants and memory, and its runs."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -110,30 +110,38 @@ class _BoundGraph:
     def run(self) -> None:
         self.launch().wait()
 
-    def launch(self) -> "_GraphRun":
-        timer = self._memory.timer
+    def launch(
+        self,
+        written: Collection[str] = (),
+        words: Sequence[int] = (),
+        end_word: int | None = None,
+    ) -> "_GraphRun":
+        timer, context = self._memory.timer, self._memory.context
         with self.translated():
+            for name in written:
+                self._tensors[name].is_pending = True
             entering = frozenset(n for n in self._inputs if self._tensors[n].is_pending)
             leaving = frozenset(n for n in self._outputs if self._tensors[n].leaving)
             key = entering, leaving, timer is not None
             if key not in self._graphs:
                 nodes = self._assembled(entering, leaving)
-                graph = self._memory.context.graph(nodes, timed=timer is not None)
+                graph = context.graph(nodes, timed=timer is not None)
                 self._graphs[key] = _Assembled(graph, nodes, entering, leaving)
             graph = self._graphs[key].graph
             if timer is not None:
-                timer.collect()
-            for name in self._outputs:
-                self._tensors[name].is_sent = self._tensors[name].is_pending = False
+                timer.spare(graph)
+            for word in words:
+                context.await_word(word)
             graph.launch()
-            end = self._memory.context.mark()
-            run = _GraphRun(self, end, dict(self._tensors), leaving, timer)
+            if end_word is not None:
+                context.set_word(end_word)
+            end = context.mark()
+            run = _GraphRun(self, end, dict(self._tensors), timer)
             if timer is not None:
                 run.number = timer.keep(graph, self._titles(entering, leaving), end)
-            for name in self._outputs:
-                self._tensors[name].latest = end
-            for name in entering:
+            for name in (*self._outputs, *entering):
                 self._tensors[name].is_pending = False
+            for name in entering.difference(written):
                 self._tensors[name].users.append(end)
         return run
 
@@ -192,13 +200,11 @@ class _GraphRun:
         bound: _BoundGraph,
         mark: Mark,
         tensors: Mapping[str, GpuTensor],
-        leaving: frozenset[str],
         timer: GraphTimer | None,
     ) -> None:
         self._bound = bound
         self._mark = mark
         self._tensors = tensors
-        self._leaving = leaving
         self._timer = timer
         self._launched_s = time.perf_counter()
 
@@ -210,9 +216,6 @@ class _GraphRun:
     def wait(self) -> None:
         with self._bound.translated():
             self._mark.wait()
-        for name in self._leaving:
-            tensor = self._tensors[name]
-            tensor.is_sent = tensor.is_sent or tensor.latest is self._mark
 
     def span_s(self) -> tuple[float, float]:
         if self._timer is None:

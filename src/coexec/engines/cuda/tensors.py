@@ -31,20 +31,8 @@ class GpuTensor:
     """The tensor in the layout of numpy, for the host; made when it is first needed."""
     is_pending: bool = False
     """Whether the newest values are in `host`, and not yet in `memory`."""
-    is_sent: bool = False
-    """Whether the newest values are in `host`, too."""
     users: list[Mark] = field(default_factory=list)
     """The ends of work that may be reading `host`."""
-    latest: Mark | None = None
-    """The end of the latest work that writes it."""
-
-    @property
-    def array(self) -> Array:
-        """The array in page-locked memory."""
-        assert self.host is not None
-        plain = replace(self.value, block=0, half=False)
-        bytes_ = self.host.bytes[: plain.size_bytes]
-        return bytes_.view(numpy_type(self.value.dtype)).reshape(self.value.shape)
 
 
 class GpuMemory:
@@ -72,18 +60,23 @@ class GpuMemory:
         read."""
         while tensor.users:
             tensor.users.pop().wait()
-        self._with_host(tensor)
         for array, region in boxes:
-            tensor.array[region.slices] = array
-        tensor.is_pending, tensor.is_sent = True, False
+            self.array(tensor)[region.slices] = array
+        tensor.is_pending = True
 
     def download(self, tensor: GpuTensor) -> Array:
         """The values of ``tensor``, valid until it is written or downloaded again."""
-        if not (tensor.is_sent or tensor.is_pending):
+        if not (tensor.leaving or tensor.is_pending):
             graph = self.context.graph([self.leave(tensor)])
             graph.launch()
             self.context.finish()
-        return tensor.array
+        return self.array(tensor)
+
+    def array(self, tensor: GpuTensor) -> Array:
+        """The array in page-locked memory."""
+        plain = replace(tensor.value, block=0, half=False)
+        bytes_ = self._with_host(tensor).bytes[: plain.size_bytes]
+        return bytes_.view(numpy_type(plain.dtype)).reshape(plain.shape)
 
     def enter(self, tensor: GpuTensor) -> GraphNode:
         """The kernel that fetches a tensor from the host's memory."""
@@ -91,7 +84,6 @@ class GpuMemory:
 
     def leave(self, tensor: GpuTensor, waits: Sequence[int] = ()) -> GraphNode:
         """The kernel that writes a tensor to the host's memory."""
-        self._with_host(tensor)
         return self._reordering(tensor, enters=False, waits=waits)
 
     def prepare(self, values: Sequence[Value]) -> list[Any]:

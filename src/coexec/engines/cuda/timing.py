@@ -30,8 +30,13 @@ class GraphTimer:
         self._details.append([])
         return len(self._details) - 1
 
+    def spare(self, graph: CudaGraph) -> None:
+        """Read the times of a graph before its next launch overwrites them."""
+        if any(graph is running for _, running, *_ in self._running):
+            self.collect()
+
     def collect(self) -> None:
-        """Wait for all launched graphs and read their times, which the next launch overwrites."""
+        """Wait for all launched graphs and read their times."""
         running, self._running = self._running, []
         for number, graph, titles, launched_s, last in running:
             last.wait()

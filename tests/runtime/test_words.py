@@ -1,0 +1,303 @@
+"""Plans on the CPU and on a GPU that meet at words in memory: order, failures, stops and forks.
+
+`tests/helpers/fake_cuda.py` is the GPU.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyopencl")
+
+from coexec.cache import Cache
+from coexec.engines.cuda.device import CudaDevice
+from coexec.engines.cuda.driver import CudaError
+from coexec.engines.opened import OpenDevice
+from coexec.engines.reference import ReferenceEngine
+from coexec.errors import ExecutionError, TerminatedError
+from coexec.graph.graph import Piece
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
+from coexec.model.reference_session import plain_session
+from coexec.plan.derive import derive
+from coexec.runtime.compiled import CompiledPlan
+from coexec.runtime.compiler import Compiler
+from coexec.runtime.executor import Executor
+from coexec.runtime.linking import LinkedPlan
+from coexec.runtime.loops import VARIABLE, loop_classes
+from coexec.runtime.recorder import RealRecorder
+from coexec.runtime.steps import AwaitWord, CallPython, CopyBox, SetWord
+from tests.helpers.fake_cuda import FakeContext, fake_cuda
+from tests.helpers.graphs import hand_made
+from tests.helpers.patience import until
+from tests.helpers.small_models import branches
+from tests.runtime.test_executor import reference
+from tests.runtime.test_interrupts import Injected, TimeOut
+from tests.runtime.test_traces import check_rows
+
+MODEL = load(branches(width=4, channels=8, size=12))
+FEEDS = [random_inputs(MODEL.graph, seed) for seed in range(3)]
+EXPECTED = [
+    dict(zip(MODEL.graph.outputs, plain_session(MODEL.source).run(None, feeds), strict=True))
+    for feeds in FEEDS
+]
+pytestmark = pytest.mark.parametrize("loop", loop_classes(), indirect=True)
+
+
+class Hooked(ReferenceEngine):
+    """A CPU whose tasks call a function first."""
+
+    hook: Any = staticmethod(lambda: None)
+
+    def compile(self, module: Any) -> Any:
+        program = super().compile(module)
+        bind = program.bind
+
+        def hooked(inputs: Any, outputs: Any) -> Any:
+            bound = bind(inputs, outputs)
+            run = bound.run
+            bound.run = lambda: (self.hook(), run())
+            return bound
+
+        program.bind = hooked
+        return program
+
+
+@pytest.fixture
+def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(VARIABLE, request.param)
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def gpu() -> Iterator[CudaDevice]:
+    with fake_cuda() as engine:
+        yield engine
+
+
+@pytest.fixture
+def cpu() -> Hooked:
+    return Hooked(*reference(0))
+
+
+@pytest.fixture
+def devices(cpu: Hooked, gpu: CudaDevice) -> list[OpenDevice]:
+    return [OpenDevice.of(cpu), OpenDevice.of(gpu)]
+
+
+@pytest.fixture
+def plan(devices: list[OpenDevice], cache: Cache) -> CompiledPlan:
+    return by_turns(devices, cache)
+
+
+def by_turns(devices: Sequence[OpenDevice], cache: Cache) -> CompiledPlan:
+    """Tasks on both devices in turn, from the second one on."""
+    graph, places = MODEL.graph, [device.engine.place for device in reversed(devices)]
+    order: dict[str, list[Piece]] = {place.device: [] for place in places}
+    for number, task in enumerate(graph.tasks):
+        order[places[number % 2].device].append(graph.whole_piece(task))
+    made = hand_made(graph, order, "")
+    engines = {place.device: place.engine for place in places}
+    engine_of = {piece: engines[device] for piece, device in made.device_of.items()}
+    plan = type(made)(made.model, made.order, engine_of, made.provenance)
+    return Compiler(MODEL, cache).compile(derive(plan, graph), devices)
+
+
+def right(found: dict[str, np.ndarray], number: int) -> bool:
+    return all(worst_difference(found[n], array) < 1e-5 for n, array in EXPECTED[number].items())
+
+
+def context_of(gpu: CudaDevice) -> FakeContext:
+    context = gpu._context
+    assert isinstance(context, FakeContext)
+    return context
+
+
+def test_all_of_the_gpus_work_is_launched_first_and_hand_overs_are_words(
+    devices: list[OpenDevice], plan: CompiledPlan, cpu: Hooked, gpu: CudaDevice, loop: str
+) -> None:
+    launched: list[int] = []
+    count = sum(segment.device == gpu.device.name for segment in plan.segments)
+    context = context_of(gpu)
+
+    def all_are_launched() -> None:
+        until(lambda: len(context.launched) >= count, "all launches before the first hand-over")
+        launched.append(len(context.launched))
+
+    with Executor(plan, devices) as executor:
+        assert right(executor.run(FEEDS[0]), 0)
+        context.launched.clear()
+        cpu.hook = all_are_launched
+        assert right(executor.run(FEEDS[1]), 1)
+        assert launched[0] == count > 3
+        linked = executor._linked
+        assert linked is not None
+        of_cpu, of_gpu = _programs(linked.plan, plan)
+        kinds = [type(step) for step in of_cpu]
+        assert kinds.count(AwaitWord) > 1 and kinds.count(SetWord) > 1
+        tasks = sum(segment.device != gpu.device.name for segment in plan.segments)
+        assert kinds.count(CallPython) == tasks  # the engine's own: nothing is fetched
+        assert not any(isinstance(step, CopyBox) for step in of_cpu)
+        assert all(isinstance(step, CallPython) for step in of_gpu)
+
+
+def _programs(linked: LinkedPlan, plan: CompiledPlan) -> list[list[Any]]:
+    """The steps of the CPU and of the GPU."""
+    first = plan.segments[0].device
+    programs = [[step.step for step in program] for program in linked.programs(True)]
+    return programs[::-1] if first.startswith("gpu") else programs
+
+
+def test_many_runs_are_equal_to_the_last_bit(
+    devices: list[OpenDevice], plan: CompiledPlan, loop: str
+) -> None:
+    with Executor(plan, devices) as executor:
+        first = [executor.run(feeds) for feeds in FEEDS]
+        for number in range(30):
+            found = executor.run(FEEDS[number % 3])
+            for name, array in first[number % 3].items():
+                np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.mark.parametrize("call", [0, 2])
+def test_a_failure_of_the_cpu_leaves_no_gpu_waiting(
+    call: int,
+    devices: list[OpenDevice],
+    plan: CompiledPlan,
+    cpu: Hooked,
+    gpu: CudaDevice,
+    loop: str,
+) -> None:
+    calls = [0]
+
+    def fails() -> None:
+        calls[0] += 1
+        if calls[0] == call + 1:
+            raise ExecutionError("out of magic")
+
+    with Executor(plan, devices) as executor:
+        assert right(executor.run(FEEDS[0]), 0)
+        cpu.hook = fails
+        with pytest.raises(ExecutionError, match="out of magic"):
+            executor.run(FEEDS[1])
+        assert gpu.rests(time.monotonic() + 60)
+        assert right(executor.run(FEEDS[2]), 2)
+
+
+@pytest.mark.parametrize("error", [TerminatedError, KeyboardInterrupt])
+def test_a_stopped_run_leaves_no_gpu_waiting(
+    error: type[BaseException],
+    devices: list[OpenDevice],
+    plan: CompiledPlan,
+    cpu: Hooked,
+    gpu: CudaDevice,
+    loop: str,
+) -> None:
+    """Whether the CPU or the GPU is at work then."""
+    context, inside = context_of(gpu), threading.Event()
+
+    def cancelled() -> bool:
+        if inside.is_set() and error is not TerminatedError:
+            raise error
+        return inside.is_set()
+
+    with Executor(plan, devices) as executor:
+        assert right(executor.run(FEEDS[0]), 0)
+        held = threading.Event()
+        for hold in (False, True):
+            inside.clear()
+            held.clear()
+            if hold:  # the GPU takes long
+                context.queue_work(lambda: (inside.set(), held.wait()))
+            cpu.hook = lambda: (inside.set(), time.sleep(0.02))  # longer than between looks
+            with pytest.raises(error):
+                executor.run(FEEDS[1], cancelled=cancelled)
+            held.set()
+            cpu.hook = lambda: None
+            assert gpu.rests(time.monotonic() + 60)
+            assert right(executor.run(FEEDS[2]), 2)
+
+
+def test_an_exception_at_any_bytecode_leaves_no_gpu_waiting(
+    devices: list[OpenDevice], plan: CompiledPlan, gpu: CudaDevice, loop: str
+) -> None:
+    with Executor(plan, devices) as executor:
+        executor.run(FEEDS[0])
+        with Injected(-1) as counting:
+            executor.run(FEEDS[0])
+        for at in range(1, counting.seen, counting.seen // 40):
+            with suppress(TimeOut), Injected(at):
+                assert right(executor.run(FEEDS[1]), 1)
+            assert gpu.rests(time.monotonic() + 60)
+            assert right(executor.run(FEEDS[2]), 2)
+
+
+def test_a_failure_of_the_gpu_ends_the_wait_for_its_words(
+    devices: list[OpenDevice], plan: CompiledPlan, cpu: Hooked, gpu: CudaDevice, loop: str
+) -> None:
+    context = context_of(gpu)
+
+    def fails() -> None:
+        context.broken = CudaError("CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access")
+
+    with Executor(plan, devices) as executor:
+        assert right(executor.run(FEEDS[0]), 0)
+        cpu.hook = fails
+        with pytest.raises(ExecutionError, match=r"gpu:0 failed .*illegal memory access"):
+            executor.run(FEEDS[1])
+        context.broken, cpu.hook = None, lambda: None
+        assert right(executor.run(FEEDS[2]), 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_touches_no_word(
+    devices: list[OpenDevice], plan: CompiledPlan, cpu: Hooked, loop: str
+) -> None:
+    """A fork during a run does not wait for the GPU, which waits for the thread that forks."""
+    took_s: list[float] = []
+
+    def fork() -> None:
+        cpu.hook = lambda: None
+        latest = executor._latest
+        assert latest is not None
+        (words,) = latest.plan._words.values()
+        before, start_s = words.array.copy(), time.monotonic()
+        child = os.fork()
+        if child == 0:
+            executor.close()
+            latest.end()
+            os._exit(0 if (words.array[before == 0] == 0).all() else 1)
+        took_s.append(time.monotonic() - start_s)
+        assert os.waitpid(child, 0)[1] == 0
+
+    with Executor(plan, devices) as executor:
+        assert right(executor.run(FEEDS[0]), 0)
+        cpu.hook = fork
+        assert right(executor.run(FEEDS[1]), 1)
+        assert took_s[0] < 5
+
+
+def test_a_trace_has_the_kernels_and_the_waits(
+    devices: list[OpenDevice], plan: CompiledPlan, loop: str
+) -> None:
+    recorder = RealRecorder(plan, [device.spec.name for device in devices])
+    with Executor(plan, devices) as executor:
+        executor.run(FEEDS[0])
+        assert right(executor.run(FEEDS[1], recorder), 1)
+    trace = recorder.trace()
+    check_rows(trace)
+    spans = {span.segment: span for span in trace.of("compute")}
+    assert len(spans) == len(plan.segments)
+    assert {"conv_tiled", "concat"} & {detail.name for detail in trace.details}
+    for segment in plan.segments:
+        if segment.device == "gpu:0":  # the clocks of GPU and host differ by some microseconds
+            for before in segment.after:
+                assert spans[before].end_s <= spans[segment.index].start_s
