@@ -2,7 +2,8 @@
 
 It has the interface of `coexec.engines.cuda.driver.CudaContext`. The nodes of a graph run one after
 the other, in a random one of the sequences that the graph allows: a dependency that is missing, or
-memory that two tensors share wrongly, gives wrong numbers sooner or later.
+memory that two tensors share wrongly, gives wrong numbers sooner or later. By its clock, each
+kernel takes `KERNEL_S` and starts as soon as those that it waits for have ended.
 """
 
 import random
@@ -23,6 +24,7 @@ from coexec.hardware.hardware import Device, EngineInfo
 from tests.helpers.needs_opencl import opencl_found
 
 NAME = "gpu:0"
+KERNEL_S = 1e-5
 
 
 @dataclass
@@ -46,14 +48,16 @@ class _Memory:
         self.address = self.bytes.ctypes.data
 
 
+@dataclass
 class _Mark:
+    at_s: float = 0.0
     ended = True
 
     def wait(self) -> None:
         """Everything has ended."""
 
     def seconds_since(self, earlier: "_Mark") -> float:
-        return 1.0
+        return self.at_s - earlier.at_s
 
 
 @dataclass(eq=False)
@@ -75,6 +79,7 @@ class FakeContext:
         self.memories: dict[int, _Memory] = {}
         self.opencl = opencl_found().context()
         self.queue = cl.CommandQueue(self.opencl)
+        self.clock_s = 0.0
         self.launched: list[int] = []
         """Number of nodes of each graph that was launched."""
 
@@ -99,7 +104,7 @@ class FakeContext:
         return _Graph(self, nodes, timed)
 
     def mark(self, timed: bool = False) -> _Mark:
-        return _Mark()
+        return _Mark(self.clock_s)
 
     def finish(self) -> None:
         """Everything has ended."""
@@ -125,6 +130,14 @@ class _Graph:
         while left:
             ready = [n for n, node in left.items() if not set(node.waits) & left.keys()]
             self._run(left.pop(context.random.choice(ready)))
+        ends_s: list[float] = []
+        for number, node in enumerate(self._nodes):
+            start_s = max((ends_s[other] for other in node.waits), default=context.clock_s)
+            ends_s.append(start_s + KERNEL_S)
+            if self.times:
+                start, end = self.times[number]
+                start.at_s, end.at_s = start_s, ends_s[-1]
+        context.clock_s = max(ends_s, default=context.clock_s)
 
     def _run(self, node: GraphNode) -> None:
         import pyopencl as cl

@@ -243,6 +243,8 @@ class OpenEngine(ABC):
     """Whether its bound programs have a method ``launch``, for any thread. The device computes them
     one after the other, outside of the launching thread. Such an engine has a clock of its own,
     because only the device can report when it computed."""
+    decisions: Sequence[str] = ()
+    """Sentences for the report: what it has measured and chosen while it compiled."""
     runs_opaque: bool = False
     """Whether it runs opaque tasks. Its programs then get opaque inputs as the caller feeds them,
     and a `OpaqueValue` for each opaque output."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coexec.arrays import Array
 from coexec.engines.base import AfterFork, OpenEngine
-from coexec.engines.cuda.branches import faster_order
+from coexec.engines.cuda.branches import Order, faster_order
 from coexec.engines.cuda.compilers import Images
 from coexec.engines.cuda.driver import CudaContext, Gpu, refuse_forked
 from coexec.engines.cuda.failures import translated
@@ -51,6 +51,8 @@ class CudaDevice(OpenEngine):
         kernels = LoadedKernels(self._context, self.images, self.arch)
         self._memory = GpuMemory(self._context, self.arch, kernels)
         self._branches = options.branches
+        self._reasons: dict[str, str] = {}
+        """By names of outputs of a program, the order of its launches and why."""
         self._choices = Choices(f"{gpu.name} {gpu.version} {self.images.compiler}", folder)
 
     def why_not_operator(self, op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
@@ -67,17 +69,21 @@ class CudaDevice(OpenEngine):
             ) from error
         with translated(self.device.name, f"compiling what makes {names}"):
             built = resident(built, self._memory)
-            program = CudaProgram(self.device.name, built, self._memory, self._order(built))
+            order, reason = self._order(built)
+            program = CudaProgram(self.device.name, built, self._memory, order)
+            if reason:
+                self._reasons[names] = f"{self.device.name} runs the branches of {names} {reason}."
+                self.decisions = tuple(self._reasons.values())
             ends = {t.name: t for t in (*module.inputs, *module.outputs)}
             context = Context(self.arch, ends, {})
             program.ends = self._memory.prepare([context.value(name) for name in ends])
             return program
 
-    def _order(self, built: Build) -> Dependencies:
+    def _order(self, built: Build) -> Order:
         if self._branches == "none":
-            return Dependencies.chain(len(built.launches))
+            return Order(Dependencies.chain(len(built.launches)), "one after the other, by option")
         if self._branches == "all":
-            return Dependencies.of(built)
+            return Order(Dependencies.of(built), "side by side, by option")
         return faster_order(self.device.name, built, self._memory, self._choices)
 
     def allocate(self, tensor: Tensor, leaving: bool = False) -> GpuTensor:
