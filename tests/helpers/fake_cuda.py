@@ -9,18 +9,27 @@ kernel takes `KERNEL_S` and starts as soon as those that it waits for have ended
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from coexec.engines.cuda import compilers, device
+from coexec.engines import registry
+from coexec.engines.base import Processor
+from coexec.engines.cuda import compilers, device, driver, engine
 from coexec.engines.cuda.device import CudaDevice
-from coexec.engines.cuda.driver import GraphNode, Pointer
+from coexec.engines.cuda.driver import CudaError, GraphNode, Pointer
+from coexec.engines.cuda.engine import Cuda
+from coexec.engines.cuda.listing import ListedGpu, Listing
 from coexec.engines.cuda.options import CudaOptions
 from coexec.engines.kernels.base import OPENCL_PRELUDE
+from coexec.engines.opencl.engine import OpenCl
+from coexec.engines.reference import ReferenceEngine
+from coexec.errors import CoexecError
 from coexec.hardware.hardware import Device, EngineInfo
+from coexec.selection import background, prepare
 from tests.helpers.needs_opencl import opencl_found
 
 NAME = "gpu:0"
@@ -39,6 +48,30 @@ class FakeGpu:
     max_group: int = 256
     local_bytes: int = 32768
     capability: tuple[int, int] = (9, 0)
+    unusable: str | None = None
+
+
+@dataclass
+class Faults:
+    """Errors of CUDA: each call of a method of `FakeContext`, of its graphs and marks fails that is
+    named here. "open" is its constructor."""
+
+    errors: dict[str, CudaError] = field(default_factory=dict)
+    opened: int = 0
+    """Number of contexts that were opened, or failed to open."""
+    hangs: bool = False
+    """Whether launched work does not end."""
+
+    def at(self, method: str) -> None:
+        """Fail if ``method`` has to. After an error that is no lack of memory, or of a kernel that
+        does not load, the GPU is lost for this process."""
+        error = self.errors.get(method) or self.errors.get("all")
+        if error is None:
+            return
+        if not error.is_out_of_memory and method != "kernel":
+            self.errors["all"] = error
+            driver._lost[FakeGpu.identity] = str(error)
+        raise error
 
 
 class _Memory:
@@ -50,11 +83,17 @@ class _Memory:
 
 @dataclass
 class _Mark:
+    faults: Faults
     at_s: float = 0.0
-    ended = True
+
+    @property
+    def ended(self) -> bool:
+        self.faults.at("ended")
+        return not self.faults.hangs
 
     def wait(self) -> None:
         """Everything has ended."""
+        self.faults.at("wait")
 
     def seconds_since(self, earlier: "_Mark") -> float:
         return self.at_s - earlier.at_s
@@ -70,10 +109,15 @@ class FakeKernel:
 class FakeContext:
     """An open GPU."""
 
-    def __init__(self, gpu: FakeGpu, sleeps: bool = False, seed: int = 0) -> None:
+    def __init__(
+        self, gpu: FakeGpu, sleeps: bool = False, seed: int = 0, faults: Faults | None = None
+    ) -> None:
         import pyopencl as cl
 
         self.gpu = gpu
+        self.faults = faults or Faults()
+        self.faults.opened += 1
+        self.faults.at("open")
         self.is_forked = False
         self.random = random.Random(seed)
         self.memories: dict[int, _Memory] = {}
@@ -86,28 +130,36 @@ class FakeContext:
     def kernel(self, image: bytes, name: str) -> Any:
         import pyopencl as cl
 
+        self.faults.at("kernel")
         program = cl.Program(self.opencl, OPENCL_PRELUDE + image.decode())
         kernel = cl.Kernel(program.build("-cl-std=CL1.2 -cl-opt-disable"), name)
         return FakeKernel(kernel)
 
     def memory(self, size_bytes: int) -> _Memory:
+        self.faults.at("memory")
         memory = _Memory(max(size_bytes, 4))
         self.memories[memory.address] = memory
         return memory
 
-    host_memory = memory
+    def host_memory(self, size_bytes: int) -> _Memory:
+        self.faults.at("host_memory")
+        return self.memory(size_bytes)
 
     def write(self, memory: _Memory, array: "np.ndarray[Any, Any]") -> None:
+        self.faults.at("write")
         memory.bytes[: array.nbytes] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
 
     def graph(self, nodes: Sequence[GraphNode], timed: bool = False) -> "_Graph":
+        self.faults.at("graph")
         return _Graph(self, nodes, timed)
 
     def mark(self, timed: bool = False) -> _Mark:
-        return _Mark(self.clock_s)
+        self.faults.at("mark")
+        return _Mark(self.faults, self.clock_s)
 
     def finish(self) -> None:
         """Everything has ended."""
+        self.faults.at("finish")
 
     def release(self, name: str, handle: Any) -> None:
         """Nothing has to be given back."""
@@ -119,12 +171,14 @@ class _Graph:
         assert all(max(node.groups[1:]) <= 65535 for node in nodes)  # as CUDA requires
         self._context = context
         self._nodes = list(nodes)
-        self.times = [(_Mark(), _Mark()) for _ in nodes] if timed else []
+        self.times = [(context.mark(), context.mark()) for _ in nodes] if timed else []
 
     def change(self, number: int, node: GraphNode) -> None:
+        self._context.faults.at("change")
         self._nodes[number] = node
 
     def launch(self) -> None:
+        self._context.faults.at("launch")
         context, left = self._context, dict(enumerate(self._nodes))
         context.launched.append(len(left))
         while left:
@@ -163,3 +217,37 @@ def fake_cuda(seed: int = 0, **options: Any) -> Iterator[CudaDevice]:
         patch.setattr(compilers, "_chosen", lambda *_: (str.encode, "fake"))
         spec = Device(NAME, "gpu", EngineInfo("cuda", "1", f"cuda on {NAME}"))
         yield CudaDevice(spec, spec.engine, FakeGpu(), CudaOptions(**options), None)
+
+
+@contextmanager
+def machine_with_gpu(has_opencl: bool = True) -> Iterator[Faults]:
+    """This machine with a GPU, "gpu:0", which the engine `cuda` drives as `fake_cuda` does, and
+    `opencl`, in whose place the reference engine computes. Planning takes no process of its own.
+    """
+    gpu, faults = FakeGpu(), Faults()
+    names = ("onnxruntime", "cuda", "opencl")
+    engines = sorted(map(registry.load_engine, names), key=lambda engine: engine.rank)
+    listed = ListedGpu(gpu.name, gpu.identity, gpu.version, gpu.memory_bytes, 16, "9.0", None)
+    opencl = [Processor("gpu", gpu.name, gpu.identity)] if has_opencl else []
+
+    def planned(job: Any, source: Any, settings: Any, again: bool) -> Exception | None:
+        try:
+            prepare.prepare(source, settings, again)
+        except CoexecError as error:
+            return error
+        return None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_working", lambda: tuple(engines))
+        patch.setattr(engine, "find_spec", lambda name: True)
+        patch.setattr(engine, "listing", lambda bindings: Listing((listed,)))
+        patch.setattr(engine, "gpus", lambda: (gpu,))
+        patch.setattr(driver, "_lost", {})
+        patch.setattr(Cuda, "needs_trial", False)
+        patch.setattr(device, "CudaContext", partial(FakeContext, faults=faults))
+        patch.setattr(compilers, "_chosen", lambda *_: (str.encode, "fake"))
+        patch.setattr(OpenCl, "processors", lambda self, kind: opencl if kind == "gpu" else [])
+        patch.setattr(OpenCl, "describe", lambda *_: EngineInfo("opencl", "1"))
+        patch.setattr(OpenCl, "open", lambda self, device, info, *_: ReferenceEngine(device, info))
+        patch.setattr(background, "error_of_planning", planned)
+        yield faults

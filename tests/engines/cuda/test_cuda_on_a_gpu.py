@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from coexec import InferenceSession
-from coexec.engines.cuda.driver import gpus
 from coexec.engines.options import parsed
-from coexec.engines.registry import describe, load_engine
+from coexec.engines.registry import describe, listed, load_engine
 from coexec.errors import DeviceError
 from coexec.graph.graph import Tensor
 from coexec.model.load import load
@@ -19,7 +18,10 @@ from tests.helpers.small_models import branches
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.skipif(not gpus(), reason="there is no GPU of NVIDIA, or no cuda-bindings"),
+    pytest.mark.skipif(
+        not listed(load_engine("cuda"), "gpu"),
+        reason="there is no GPU of NVIDIA, or no cuda-bindings",
+    ),
 ]
 
 

@@ -188,7 +188,7 @@ def test_a_kernel_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(compilers, "_chosen", fails)
         engine.images._compile = fails()[0]
         with pytest.raises(
-            DeviceError, match=r"failed while compiling what makes y \(line 3: error"
+            DeviceError, match=r"compiling what makes y \(kernel \w+ of '\w+': line 3: error"
         ):
             engine.compile(small_network("swish"))
 

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from coexec.arrays import Array
 from coexec.engines.base import AfterFork, OpenEngine
 from coexec.engines.cuda.branches import Order, faster_order
 from coexec.engines.cuda.compilers import Images
-from coexec.engines.cuda.driver import CudaContext, Gpu, refuse_forked
+from coexec.engines.cuda.driver import CudaContext, CudaError, Gpu, refuse_forked
 from coexec.engines.cuda.failures import translated
 from coexec.engines.cuda.kernels import LoadedKernels
 from coexec.engines.cuda.options import CudaOptions
@@ -44,8 +45,8 @@ class CudaDevice(OpenEngine):
     ) -> None:
         refuse_forked()
         super().__init__(device, info)
-        self.arch = architecture(gpu)
-        with translated(device.name, f"opening {gpu.name}"):
+        with translated(device.name, f"opening {device.processor}"):
+            self.arch = architecture(gpu)
             self._context = CudaContext(gpu, sleeps=options.waiting == "passive")
         self.images = Images(self._context, options.compiler, folder)
         kernels = LoadedKernels(self._context, self.images, self.arch)
@@ -125,10 +126,9 @@ class CudaDevice(OpenEngine):
             return [] if timer is None else timer.details()
 
     def close(self) -> None:
-        if self._context.is_forked:
-            return
-        with translated(self.device.name, "closing"):
-            self._context.finish()
+        if not self._context.is_forked:
+            with suppress(CudaError):  # of a GPU that has failed: all its work has ended
+                self._context.finish()
 
 
 def architecture(gpu: Gpu) -> Architecture:
