@@ -3,7 +3,8 @@
 It has the interface of `coexec.engines.cuda.driver.CudaContext`. A thread does the work of the
 stream. The nodes of a graph run one after the other, in a random one of the sequences that the
 graph allows: a dependency that is missing, or memory that two tensors share wrongly, gives wrong
-numbers sooner or later.
+numbers sooner or later. By its clock, each kernel takes `KERNEL_S` and starts as soon as those that
+it waits for have ended.
 """
 
 import ctypes
@@ -12,19 +13,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import pytest
 
-from coexec.engines.cuda import compilers, device
+from coexec.engines import registry
+from coexec.engines.base import Processor
+from coexec.engines.cuda import compilers, device, driver, engine
 from coexec.engines.cuda.device import CudaDevice
-from coexec.engines.cuda.driver import GraphNode, Pointer
+from coexec.engines.cuda.driver import CudaError, GraphNode, Pointer
+from coexec.engines.cuda.engine import Cuda
+from coexec.engines.cuda.listing import ListedGpu, Listing
 from coexec.engines.cuda.options import CudaOptions
 from coexec.engines.kernels.base import OPENCL_PRELUDE
+from coexec.engines.opencl.engine import OpenCl
+from coexec.engines.reference import ReferenceEngine
+from coexec.errors import CoexecError
 from coexec.hardware.hardware import Device, EngineInfo
+from coexec.selection import background, prepare
 from tests.helpers.needs_opencl import opencl_found
 
 
@@ -76,6 +85,7 @@ void copy_raw(__local ushort* to, __global const ushort4* from, int inside) {
     + _matrix_unit("fp16", "ushort", 32, "vload_half({1}, (__local const half*){0})")
 )
 NAME = "gpu:0"
+KERNEL_S = 1e-5
 
 
 @dataclass
@@ -90,6 +100,30 @@ class FakeGpu:
     max_group: int = 256
     local_bytes: int = 32768
     capability: tuple[int, int] = (9, 0)
+    unusable: str | None = None
+
+
+@dataclass
+class Faults:
+    """Errors of CUDA: each call of a method of `FakeContext`, of its graphs and marks fails that is
+    named here. "open" is its constructor."""
+
+    errors: dict[str, CudaError] = field(default_factory=dict)
+    opened: int = 0
+    """Number of contexts that were opened, or failed to open."""
+    hangs: bool = False
+    """Whether launched work does not end."""
+
+    def at(self, method: str) -> None:
+        """Fail if ``method`` has to. After an error that is no lack of memory, or of a kernel that
+        does not load, the GPU is lost for this process."""
+        error = self.errors.get(method) or self.errors.get("all")
+        if error is None:
+            return
+        if not error.is_out_of_memory and method != "kernel":
+            self.errors["all"] = error
+            driver._lost[FakeGpu.identity] = str(error)
+        raise error
 
 
 class _Memory:
@@ -103,24 +137,28 @@ class _Mark:
     def __init__(self, context: "FakeContext") -> None:
         self._context = context
         self._reached = threading.Event()
-        self._at_s = 0.0
+        self.at_s = 0.0
 
-    def reach(self) -> None:
-        self._at_s = time.perf_counter()
+    def reach(self, at_s: float | None = None) -> None:
+        real = self._context.has_real_clock
+        self.at_s = time.perf_counter() if real else self._context.clock_s if at_s is None else at_s
         self._reached.set()
 
     @property
     def ended(self) -> bool:
+        self._context.faults.at("ended")
         if self._reached.is_set() and self._context.broken is not None:
             raise self._context.broken
-        return self._reached.is_set()
+        return self._reached.is_set() and not self._context.faults.hangs
 
     def wait(self) -> None:
+        self._context.faults.at("wait")
         self._reached.wait()
-        assert self.ended
+        if self._context.broken is not None:
+            raise self._context.broken
 
     def seconds_since(self, earlier: "_Mark") -> float:
-        return self._at_s - earlier._at_s
+        return self.at_s - earlier.at_s
 
 
 @dataclass(eq=False)
@@ -133,15 +171,23 @@ class FakeKernel:
 class FakeContext:
     """An open GPU."""
 
-    def __init__(self, gpu: FakeGpu, sleeps: bool = False, seed: int = 0) -> None:
+    def __init__(
+        self, gpu: FakeGpu, sleeps: bool = False, seed: int = 0, faults: Faults | None = None
+    ) -> None:
         import pyopencl as cl
 
         self.gpu = gpu
+        self.faults = faults or Faults()
+        self.faults.opened += 1
+        self.faults.at("open")
         self.is_forked = False
         self.random = random.Random(seed)
         self.memories: dict[int, _Memory] = {}
         self.opencl = opencl_found().context()
         self.queue = cl.CommandQueue(self.opencl)
+        self.clock_s = 0.0
+        self.has_real_clock = False
+        """Whether kernels take the time that they take here."""
         self.launched: list[int] = []
         """Number of nodes of each graph that was launched."""
         self.broken: Exception | None = None
@@ -153,21 +199,27 @@ class FakeContext:
     def kernel(self, image: bytes, name: str) -> Any:
         import pyopencl as cl
 
+        self.faults.at("kernel")
         program = cl.Program(self.opencl, OPENCL_PRELUDE + _MATRIX_UNITS + image.decode())
         kernel = cl.Kernel(program.build("-cl-std=CL1.2 -cl-opt-disable"), name)
         return FakeKernel(kernel)
 
     def memory(self, size_bytes: int) -> _Memory:
+        self.faults.at("memory")
         memory = _Memory(max(size_bytes, 4))
         self.memories[memory.address] = memory
         return memory
 
-    host_memory = memory
+    def host_memory(self, size_bytes: int) -> _Memory:
+        self.faults.at("host_memory")
+        return self.memory(size_bytes)
 
     def write(self, memory: _Memory, array: "np.ndarray[Any, Any]") -> None:
+        self.faults.at("write")
         memory.bytes[: array.nbytes] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
 
     def graph(self, nodes: Sequence[GraphNode], timed: bool = False) -> "_Graph":
+        self.faults.at("graph")
         return _Graph(self, nodes, timed)
 
     def queue_work(self, work: Callable[[], None]) -> None:
@@ -188,11 +240,13 @@ class FakeContext:
         self.queue_work(lambda: setattr(word, "value", 1))
 
     def mark(self, timed: bool = False) -> _Mark:
+        self.faults.at("mark")
         mark = _Mark(self)
         self._work.put(mark.reach)
         return mark
 
     def finish(self) -> None:
+        self.faults.at("finish")
         self.mark().wait()
 
     def close(self) -> None:
@@ -217,22 +271,36 @@ class _Graph:
         self.times = [(_Mark(context), _Mark(context)) for _ in nodes] if timed else []
 
     def change(self, number: int, node: GraphNode) -> None:
+        self._context.faults.at("change")
         self._nodes[number] = node
 
     def launch(self) -> None:
+        self._context.faults.at("launch")
         nodes = dict(enumerate(self._nodes))
         self._context.launched.append(len(nodes))
         self._context.queue_work(lambda: self._run_all(nodes))
 
-    def _run_all(self, left: dict[int, GraphNode]) -> None:
+    def _run_all(self, nodes: dict[int, GraphNode]) -> None:
+        begin_s, left = self._context.clock_s, dict(nodes)
         while left:
             ready = [n for n, node in left.items() if not set(node.waits) & left.keys()]
             number = self._context.random.choice(ready)
-            if self.times:
-                self.times[number][0].reach()
+            real = self.times[number] if self.times and self._context.has_real_clock else ()
+            for mark in real[:1]:
+                mark.reach()
             self._run(left.pop(number))
+            for mark in real[1:]:
+                mark.reach()
+        if self._context.has_real_clock:
+            return
+        ends_s: list[float] = []
+        for number, node in nodes.items():
+            start_s = max((ends_s[other] for other in node.waits), default=begin_s)
+            ends_s.append(start_s + KERNEL_S)
             if self.times:
-                self.times[number][1].reach()
+                for mark, at_s in zip(self.times[number], (start_s, ends_s[-1]), strict=True):
+                    mark.reach(at_s)
+        self._context.clock_s = max(ends_s, default=begin_s)
 
     def _run(self, node: GraphNode) -> None:
         import pyopencl as cl
@@ -259,3 +327,45 @@ def fake_cuda(seed: int = 0, **options: Any) -> Iterator[CudaDevice]:
         patch.setattr(compilers, "_chosen", lambda *_: (str.encode, "fake"))
         spec = Device(NAME, "gpu", EngineInfo("cuda", "1", f"cuda on {NAME}"))
         yield CudaDevice(spec, spec.engine, context.gpu, CudaOptions(**options), None)
+
+
+@contextmanager
+def machine_with_gpu(has_opencl: bool = True) -> Iterator[Faults]:
+    """This machine with a GPU, "gpu:0", which the engine `cuda` drives as `fake_cuda` does, and
+    `opencl`, in whose place the reference engine computes. Planning takes no process of its own.
+    """
+    gpu, faults = FakeGpu(), Faults()
+    contexts: list[FakeContext] = []
+
+    def opened(gpu: FakeGpu, sleeps: bool) -> FakeContext:
+        contexts.append(FakeContext(gpu, sleeps, faults=faults))
+        return contexts[-1]
+
+    names = ("onnxruntime", "cuda", "opencl")
+    engines = sorted(map(registry.load_engine, names), key=lambda engine: engine.rank)
+    listed = ListedGpu(gpu.name, gpu.identity, gpu.version, gpu.memory_bytes, 16, "9.0", None)
+    opencl = [Processor("gpu", gpu.name, gpu.identity)] if has_opencl else []
+
+    def planned(job: Any, source: Any, settings: Any, again: bool) -> Exception | None:
+        try:
+            prepare.prepare(source, settings, again)
+        except CoexecError as error:
+            return error
+        return None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_working", lambda: tuple(engines))
+        patch.setattr(engine, "find_spec", lambda name: True)
+        patch.setattr(engine, "listing", lambda bindings: Listing((listed,)))
+        patch.setattr(engine, "gpus", lambda: (gpu,))
+        patch.setattr(driver, "_lost", {})
+        patch.setattr(Cuda, "needs_trial", False)
+        patch.setattr(device, "CudaContext", opened)
+        patch.setattr(compilers, "_chosen", lambda *_: (str.encode, "fake"))
+        patch.setattr(OpenCl, "processors", lambda self, kind: opencl if kind == "gpu" else [])
+        patch.setattr(OpenCl, "describe", lambda *_: EngineInfo("opencl", "1"))
+        patch.setattr(OpenCl, "open", lambda self, device, info, *_: ReferenceEngine(device, info))
+        patch.setattr(background, "error_of_planning", planned)
+        yield faults
+    for context in contexts:
+        context.close()

@@ -286,8 +286,9 @@ def test_a_forked_child_touches_no_word(
 
 
 def test_a_trace_has_the_kernels_and_the_waits(
-    devices: list[OpenDevice], plan: CompiledPlan, loop: str
+    devices: list[OpenDevice], plan: CompiledPlan, gpu: CudaDevice, loop: str
 ) -> None:
+    context_of(gpu).has_real_clock = True
     recorder = RealRecorder(plan, [device.spec.name for device in devices])
     with Executor(plan, devices) as executor:
         executor.run(FEEDS[0])

@@ -106,6 +106,18 @@ def test_without_a_plan_the_reason_is_kept_and_nothing_more_is_tried(
     assert after(TimeSpent(1e3, None), state=state)[1] == []
 
 
+def test_a_plan_for_another_engine_takes_the_place_of_one_that_has_failed() -> None:
+    failed = Failed(OF_A, "why", goes_on=True)
+    state, actions = after(CacheSearched(A), Started(A, OF_A), failed)
+    assert actions == [Cancel(), Switch(OF_A), SearchCache(LIMITS.look_s)]
+    assert state.running is None and state.reason == "why" and state.is_busy
+    later, _ = after(CacheSearched(None), PlanMade(None), CacheSearched(B), state=state)
+    answered, _ = after(Started(B, OF_B), state=later)
+    assert answered.running is OF_B and answered.reason is None
+    ended, _ = after(CacheSearched(None), PlanMade("no such device"), state=state)
+    assert ended.is_decided and ended.reason == "no such device" and not ended.is_busy
+
+
 def test_requests_of_new_shapes_are_planned_when_they_are_worth_it() -> None:
     few, actions = after(TimeSpent(LIMITS.cheap_s / 2, None))
     assert actions == [] and few.reason is not None and "more requests" in few.reason

@@ -21,7 +21,7 @@ class Devices:
     processors: "Sequence[Driven]"
     """Processors, each with what its engines say of it."""
     broken: Mapping[str, str]
-    """By engine that cannot be imported, the reason."""
+    """By engine that cannot be used at all, the reason."""
 
 
 @verb(Devices, "fresh")

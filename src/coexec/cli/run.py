@@ -61,6 +61,7 @@ def command(
     from coexec.report.energy import measured_energy
     from coexec.runtime.recorder import RealRecorder
     from coexec.selection.prepare import prepare
+    from coexec.timing.lanes import kernels_in_words
     from coexec.units import format_joules, format_seconds
 
     check_files(output, trace)
@@ -86,6 +87,9 @@ def command(
     def text() -> Iterator[Any]:
         yield draw(ran)
         yield f"{work.model.graph.name}: {format_seconds(ran.makespan_s)}"
+        for name in dict.fromkeys(d.spec.name for d in work.devices if d.spec.kind != "cpu"):
+            if words := kernels_in_words(d for d in ran.details if d.device == name):
+                yield f"{name}: {words}"
         if energy_j is not None:
             drawn = "all that the processors and their memory draw meanwhile"
             yield f"energy: {format_joules(energy_j)}, {drawn}"

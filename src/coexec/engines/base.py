@@ -255,6 +255,8 @@ class OpenEngine(ABC):
     awaits_words: bool = False
     """Whether its programs, which it launches ahead, can wait for words in the host's memory and
     set them: see `Bound`."""
+    decisions: Sequence[str] = ()
+    """Sentences for the report: what it has measured and chosen while it compiled."""
     runs_opaque: bool = False
     """Whether it runs opaque tasks. Its programs then get opaque inputs as the caller feeds them,
     and a `OpaqueValue` for each opaque output."""

@@ -183,14 +183,26 @@ def grouped(by_engine: Mapping[str, Sequence[Processor]]) -> list[Driven]:
 
 
 def broken() -> dict[str, str]:
-    """The reasons by name, for engines that are installed but cannot be imported."""
+    """The reasons by name, for engines that are installed but cannot be imported, or cannot list
+    their processors."""
     reasons = {}
     for name in engine_names():
         try:
-            load_engine(name)
+            check_listing(load_engine(name))
         except DeviceError as error:
             reasons[name] = str(error)
     return reasons
+
+
+def check_listing(engine: Engine) -> None:
+    """
+    Raises:
+        DeviceError: the engine cannot list its processors other than CPU cores.
+    """
+    for kind in () if engine.pretends else engine.kinds:
+        if kind != "cpu":  # `listed` has the reason otherwise
+            with _contract(engine.name, f"list its processors of kind {kind}"):
+                engine.processors(kind)
 
 
 def tried(engine: Engine, processor: Processor) -> Processor:

@@ -6,7 +6,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from coexec.engines.base import Processor
-from coexec.engines.registry import Driven, engine_names, grouped, listed, load_engine, tried
+from coexec.engines.registry import (
+    Driven,
+    check_listing,
+    engine_names,
+    grouped,
+    listed,
+    load_engine,
+    tried,
+)
 from coexec.errors import CoexecError
 from coexec.processes import Child, EndedError, Parent, ending
 
@@ -76,4 +84,6 @@ def serve(parent: Parent) -> None:
     for processor in listed(engine, None):
         parent.send(None)
         found.append(tried(engine, processor))
+    if not found:
+        check_listing(engine)
     parent.send((engine.rank, name, found))

@@ -57,6 +57,15 @@ def failure(attempt: str, *arguments: object, facts: Mapping[str, object], **env
         facts: the facts on which the verdict depends, in types that JSON has.
         env: further environment variables of the trial.
     """
+    return answer(attempt, *arguments, facts=facts, **env)
+
+
+def answer(attempt: str, *arguments: object, facts: Mapping[str, object], **env: str) -> str:
+    """The text that a function has returned in a process of its own; or how the process has ended,
+    as `failure` does. It is asked for again after a day, if it is not "".
+
+    Args are those of `failure`.
+    """
     facts = {"form": _FORM, "features": list(detect.features()), **facts}
     path = _folder() / f"{digest(sorted(facts.items()))}.json"
     with _lock:  # threads that open the same device try it once

@@ -8,7 +8,7 @@ from coexec.codec import encode
 from coexec.report.alternatives import Alternative
 from coexec.report.ways import Way
 from coexec.timing.critical_path import critical_path
-from coexec.timing.trace import Trace
+from coexec.timing.trace import Span, Trace
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,8 @@ class Contents:
     left_out: Mapping[str, str] = field(default_factory=dict)
     predicted: Trace | None = None
     measured: Trace | None = None
+    kernels: tuple[str, ...] = ()
+    """Sentences about the kernels of GPUs in the measured trace, and about their branches."""
     tasks: tuple[TaskRow, ...] = ()
     nodes: tuple[DrawnTask, ...] = ()
     edges: tuple[tuple[int, int], ...] = ()
@@ -135,8 +137,13 @@ def _drawn(trace: Trace | None) -> dict[str, Any] | None:
     if trace is None:
         return None
     critical = {id(span) for span in critical_path(trace)}
-    return {
-        "makespan_s": trace.makespan_s,
-        "utilisation": {device: trace.utilisation(device) for device in trace.devices},
-        "blocks": [{**encode(s), "is_critical": id(s) in critical} for s in trace.spans],
-    }
+    utilisation = {device: trace.utilisation(device) for device in trace.devices}
+    blocks = [{**encode(s), "is_critical": id(s) in critical} for s in trace.spans]
+    for (_, number), detail in sorted(trace.details_in_lanes(), key=lambda pair: pair[0]):
+        branch = f"branch {number + 1}" if number else f"{detail.kind}s"
+        row = f"{detail.device} {branch}"
+        span = Span(detail.task or detail.name, row, detail.start_s, detail.end_s)
+        blocks.append({**encode(span), "kind": detail.kind, "tensor": detail.result})
+        share = detail.duration_s / (trace.makespan_s or 1.0)
+        utilisation[row] = utilisation.get(row, 0.0) + share
+    return {"makespan_s": trace.makespan_s, "utilisation": utilisation, "blocks": blocks}

@@ -14,6 +14,7 @@ from typing import Any
 
 from coexec.arrays import Array
 from coexec.engines import detect
+from coexec.engines.opened import OpenDevice
 from coexec.errors import CoexecError
 from coexec.graph.graph import Graph, Piece
 from coexec.plan.footprint import task_bytes
@@ -47,6 +48,7 @@ from coexec.runtime.runner import Runner
 from coexec.selection.prepared import Prepared, Simulated
 from coexec.timing.critical_path import critical_path
 from coexec.timing.explain import GROUPS
+from coexec.timing.lanes import kernels_in_words
 from coexec.timing.placed_pieces import placed_pieces
 from coexec.timing.simulate import simulate
 from coexec.timing.trace import Trace
@@ -199,7 +201,11 @@ class _Gathering:
 
     def _measured(self, trace: Trace) -> None:
         if trace.spans:
-            self._add(measured=replace(trace, details=()))
+            gpus = [d for d in self._prepared.work.devices if d.spec.kind != "cpu"]
+            names = {device.spec.name for device in gpus}
+            trace = replace(trace, details=tuple(d for d in trace.details if d.device in names))
+            sentences = _kernels(self._prepared.graph.name, trace, gpus)
+            self._add(measured=trace, kernels=tuple(sentences))
 
     def alternatives(self, planners_s: float) -> None:
         """What other planners would do, and the plan without each of its devices."""
@@ -210,6 +216,15 @@ class _Gathering:
     def answer(self) -> None:
         doubt = doubt_of(self._prepared) or self.contents.doubt
         self._add(answer=answer_of(self.contents, self._prepared), doubt=doubt)
+
+
+def _kernels(title: str, trace: Trace, gpus: Sequence[OpenDevice]) -> Iterator[str]:
+    """What a recorded run shows of the kernels of GPUs, and how their order was chosen."""
+    for gpu in gpus:
+        words = kernels_in_words(d for d in trace.details if d.device == gpu.spec.name)
+        if words:
+            yield f"{title} on {gpu.spec.place}: {words}."
+            yield from gpu.engine.decisions
 
 
 def _facts(prepared: Prepared, platform: str) -> dict[str, str]:

@@ -25,8 +25,8 @@ from coexec.engines.opened import OpenDevice
 from coexec.errors import (
     ClosedError,
     CoexecError,
-    DeviceError,
     ExecutionError,
+    ForkedError,
     InputError,
     TerminatedError,
     UnfinishedError,
@@ -349,7 +349,7 @@ class Executor:
         self._lock = RunLock()
         lost = [engine.place for engine in self._engines if engine.after_fork == "lost"]
         if lost:
-            self._refusal = DeviceError(
+            self._refusal = ForkedError(
                 f"{lost[0]} was opened by the process that os.fork copied, and does not work in "
                 f"the child; start the child with multiprocessing's method 'spawn', or leave this "
                 f"device out"

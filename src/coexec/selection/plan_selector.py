@@ -81,6 +81,8 @@ class _ShapesPlan:
     began_s: float = field(default_factory=time.monotonic)
     """When planning in the background has begun."""
     is_dropped: bool = False
+    failed: Running | None = None
+    """The latest plan of which a device has failed."""
 
 
 class PlanSelector:
@@ -182,25 +184,37 @@ class PlanSelector:
     def start_now(self, shapes: Shapes) -> None:
         """Make a plan for these shapes and start it, in this thread.
 
-        If a device fails, there is a warning, as for a device that fails later. If no plan can be
-        made of the model, there is a warning too, because ONNX Runtime can run the model.
+        If a device fails, there is a warning, as for a device that fails later, and the next engine
+        of the device is tried, if it was named without an engine. If no plan can be made of the
+        model, there is a warning too, because ONNX Runtime can run the model.
 
         Raises:
             CoexecError: no plan can be made for another reason; or a plan of the settings does not
                 answer, and they are strict.
         """
-        from coexec.selection.prepare import prepare
+        from coexec.selection.prepare import plan_maker, prepare
 
         slot = self._slot(shapes)
-        try:
-            self._send(slot, self._started(slot, prepare(self.source, self._of(shapes))))
-        except (DeviceError, ExecutionError, ModelError) as error:
-            self._send(slot, Unusable(str(error)))
-            if self._settings.strict and self._settings.plan is not None:
+        while True:
+            maker: PlanMaker | None = None
+            prepared: Prepared | None = None
+            try:
+                settings = self._of(shapes)
+                maker = plan_maker(self.source, settings)
+                prepared = prepare(self.source, settings, maker=maker)
+                self._send(slot, self._started(slot, prepared))
+            except (DeviceError, ExecutionError, ModelError) as error:
+                if (other := self._on_other_engines(error, prepared or maker)) is not None:
+                    _warn(error, f"{_names(other)} computes in its place")
+                    self._settings = other
+                    continue
+                self._send(slot, Unusable(str(error)))
+                if self._settings.strict and self._settings.plan is not None:
+                    self._require_answers(slot)
+                _warn(error)
+            else:
                 self._require_answers(slot)
-            _warn(error)
-        else:
-            self._require_answers(slot)
+            return
 
     def start_later(self, shapes: Shapes) -> None:
         """Start the earlier choice for these shapes in the background, or plan there."""
@@ -225,11 +239,21 @@ class PlanSelector:
                     self._send(slot, EnoughRequests())
 
     def failed(self, shapes: Shapes, running: Running, error: CoexecError) -> None:
-        """Stop a plan because a device has failed; the own session answers from now on."""
+        """Stop a plan because a device has failed. The own session answers from now on; until a
+        plan on another engine is ready, if one drives the same device."""
         slot = self._slots.get(shapes)
-        if slot is not None and slot.state.running is running:
-            self._send(slot, Failed(running, str(error)))
+        with self._lock:  # requests of several threads may fail together
+            if slot is None or slot.state.running is not running or slot.failed is running:
+                return
+            slot.failed = running
+        other = self._on_other_engines(error, running.prepared)
+        is_new = other is None or _names(other) != _names(self._settings)
+        self._settings = other or self._settings
+        self._send(slot, Failed(running, str(error), goes_on=other is not None))
+        if other is None:
             _warn(error)
+        elif is_new:  # else a plan for other shapes has failed before
+            _warn(error, f"{_CARRIES_ON} until a plan on {_names(other)} is ready")
 
     def replace(self, old: Running, prepared: "Prepared") -> None:
         """Run another plan on the same devices from now on, in place of ``old``."""
@@ -254,6 +278,29 @@ class PlanSelector:
         self._lock = threading.RLock()
         for slot in list(self._slots.values()):
             slot.job, slot.state = None, replace(slot.state, task=None, is_comparing=False)
+
+    def _on_other_engines(
+        self, error: CoexecError, failed: "Prepared | PlanMaker | None"
+    ) -> Settings | None:
+        """Settings with other engines on the same devices, after a plan has failed; None if there
+        are none, or if the settings have a plan, which names its engines."""
+        from coexec.selection.configurations import with_next_engines
+        from coexec.selection.planning_context import PlanningContext
+        from coexec.selection.prepared import Prepared
+
+        works = []
+        if isinstance(failed, Prepared):
+            works = [each.work for each in (failed, *failed.beside)]
+        elif isinstance(failed, PlanningContext):
+            works = [failed]
+        if isinstance(error, ModelError) or self._settings.plan is not None:
+            return None
+        other = with_next_engines(
+            (name, device.spec)
+            for work in works
+            for name, device in zip(work.settings.devices or (), work.devices, strict=False)
+        )
+        return None if other is None else replace(self._settings, devices=other)
 
     def _of(self, shapes: Shapes) -> Settings:
         own = self._settings
@@ -379,7 +426,15 @@ class PlanSelector:
         try:
             started = self._started(slot, prepared)
         except CoexecError as error:
-            self._send(slot, Unusable(str(error)))
+            other = None
+            if slot.state.running is None:
+                other = self._on_other_engines(error, prepared)
+            if other is None:
+                self._send(slot, Unusable(str(error)))
+            else:
+                self._settings = other
+                self._carry_out(slot, Log(f"its plan does not start: {error}"))
+                self._send(slot, Requested())
             return
         finally:
             TRAFFIC.end()
@@ -460,10 +515,16 @@ class PlanSelector:
         return self.doubt(new), False
 
 
-def _warn(error: CoexecError) -> None:
-    """Warn that ONNX Runtime answers because of an error, at the line of the user's program."""
-    text = f"{error}. The session carries on with ONNX Runtime on the CPU"
-    warnings.warn(text, DegradedWarning, stacklevel=5)
+_CARRIES_ON = "The session carries on with ONNX Runtime on the CPU"
+
+
+def _warn(error: CoexecError, then: str = _CARRIES_ON) -> None:
+    """Warn what answers because of an error, at the line of the user's program."""
+    warnings.warn(f"{error}. {then}", DegradedWarning, stacklevel=5)
+
+
+def _names(settings: Settings) -> str:
+    return ", ".join(settings.devices or ())
 
 
 def _warm_up(running: Running) -> None:

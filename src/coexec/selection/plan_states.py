@@ -5,7 +5,7 @@ actions.
 or process here, so every order of events can be tested.
 
 * Without a plan, ONNX Runtime's own session answers: until a plan is ready, if no plan is faster,
-  and for good after a device of a plan has failed.
+  and for good after a device of a plan has failed, unless another engine drives the same device.
 * The cache is searched first; planning in another process follows only if there is no plan in it.
 * A choice that is open goes on later. A plan in use stays until a better one has started.
 * A plan that cannot be compared on made-up inputs waits for requests of the program.
@@ -151,6 +151,8 @@ class Failed(NamedTuple):
 
     running: Running
     error: str
+    goes_on: bool = False
+    """Whether another plan is made in its place, on other engines."""
 
 
 Event = (
@@ -233,12 +235,17 @@ def next_actions(state: PlanState, event: Event, limits: Patience) -> Next:
             return replace(state, pending=None, is_comparing=True), (start,)
         case Failed() if state.running is event.running:
             failed = PlanState(reason=event.error, decision=state.decision, is_decided=True)
-            return failed, (Cancel(), Switch(state.running))
+            ended = Cancel(), Switch(state.running)
+            if not event.goes_on:
+                return failed, ended
+            failed = replace(failed, is_decided=False, task="look, then plan")
+            return failed, (*ended, SearchCache(limits.look_s))
     return state, ()
 
 
 def _requested(state: PlanState, limits: Patience) -> Next:
-    state = replace(state, reason="its plan is still being made", task="look, then plan")
+    reason = "its plan is still being made"
+    state = replace(state, reason=reason, task="look, then plan", is_comparing=False)
     text = "planning in the background begins"
     return state, (Log(text, logging.INFO), SearchCache(limits.look_s))
 

@@ -36,16 +36,20 @@ def plan_maker(source: Any, settings: Settings) -> PlanMaker:
     return (Chooser if settings.planner == AUTO else PlanningContext)(source, settings)
 
 
-def prepare(source: Any, settings: Settings, again: bool = False) -> Prepared:
+def prepare(
+    source: Any, settings: Settings, again: bool = False, maker: PlanMaker | None = None
+) -> Prepared:
     """The plan that ``settings`` contain, or else a plan by the planner that they name. Begin, end
     and refusal are logged.
 
-    ``again``: make one more pass for a choice of "auto" that is open.
+    Args:
+        again: make one more pass for a choice of "auto" that is open.
+        maker: the `plan_maker` of these settings; None: a new one.
 
     Raises:
         CoexecError: the plan cannot be made or used.
     """
-    maker = plan_maker(source, settings)
+    maker = maker or plan_maker(source, settings)
     if settings.examples:
         _ = (
             maker.user_model.model

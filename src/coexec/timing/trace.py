@@ -23,17 +23,20 @@ second 0 until the device has ended its last span.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from coexec.hardware.hardware import Place
 from coexec.plan.schedule import Segment
+from coexec.timing.lanes import in_nanoseconds, lanes
 
 Kind = Literal["compute", "transfer", "layout", "wait"]
 
 REORDER = "reorder"
 """Name of kernels that change the layout of a tensor and nothing else."""
+Lane = tuple[str, int]
+"""A row of a drawn trace: its title, and which of the rows with this title it is, from 0 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,11 @@ class Trace:
         """Share of the makespan that ``device`` was busy, 0 to 1."""
         return self.busy_s(device) / self.makespan_s if self.makespan_s else 0.0
 
+    def details_in_lanes(self) -> list[tuple[Lane, "Detail"]]:
+        """The kernels and copies with their rows: those of one device that overlap have several."""
+        periods = [(_detail_row(d), d.start_s, d.end_s) for d in self.details]
+        return list(zip(_in_lanes(periods), self.details, strict=True))
+
     def with_tasks(self, maker: Mapping[str, str]) -> Self:
         """The trace, with the name of its task in each detail.
 
@@ -173,32 +181,42 @@ class Trace:
         """JSON in Chrome's trace event format, for ui.perfetto.dev, with flow arrows for tensors.
 
         Categories are the kinds of spans. Layout changes, kernels and copies have rows of their
-        own, because the clock of the device or engine differs from the clock of its thread.
+        own, because the clock of the device or engine differs from the clock of its thread. Those
+        that overlap are the branches of a GPU: they have as many rows as run side by side.
 
         Args:
             process: the title above all rows.
         """
-        layouts = (_row(span) for span in self.of("layout"))
-        details = map(_detail_row, self.details)
-        rows = {n: i for i, n in enumerate(dict.fromkeys((*self.devices, *layouts, *details)))}
+        layouts = self.of("layout")
+        in_layouts = _in_lanes([(f"{s.device} layout", s.start_s, s.end_s) for s in layouts])
+        details = self.details_in_lanes()
+        of_devices = [(name, 0) for name in self.devices]
+        used = [*of_devices, *in_layouts, *(lane for lane, _ in details)]
+        titles = list(dict.fromkeys(title for title, _ in used))
+        ordered = sorted(set(used), key=lambda lane: (titles.index(lane[0]), lane[1]))
+        rows = {lane: number for number, lane in enumerate(ordered)}
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": process}}
         ]
         events += [
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": name}}
-            for name, i in rows.items()
+            for name, i in zip(map(_lane_name, rows), rows.values(), strict=True)
         ]
         events += [
             {"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": i, "args": {"sort_index": i}}
             for i in rows.values()
         ]
-        events += [_complete_event(span, rows) for span in self.spans]
-        events += [_detail_event(detail, rows) for detail in self.details]
+        layout_lanes = iter(in_layouts)
+        events += [
+            _complete_event(s, rows[next(layout_lanes) if s.kind == "layout" else (s.device, 0)])
+            for s in self.spans
+        ]
+        events += [_detail_event(detail, rows[lane]) for lane, detail in details]
         events += self._flow_events(rows)
         # Perfetto shows the escape of a character as it is written.
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, ensure_ascii=False)
 
-    def _flow_events(self, rows: Mapping[str, int]) -> Iterable[dict[str, Any]]:
+    def _flow_events(self, rows: Mapping[Lane, int]) -> Iterable[dict[str, Any]]:
         at = {(s.request, s.segment): s for s in self.of("compute")}
         for number, flow in enumerate(self.flows):
             source = at.get((flow.request, flow.source))
@@ -214,17 +232,34 @@ class Trace:
             }
             # A flow binds to the slice that encloses its time stamp, so start just before the end.
             leave_us = round(1e9 * (source.start_s + 0.999 * source.duration_s)) / 1e3
-            yield common | {"ph": "s", "tid": rows[source.device], "ts": leave_us}
+            yield common | {"ph": "s", "tid": rows[source.device, 0], "ts": leave_us}
             enter_us = round(1e9 * (target.start_s + 0.001 * target.duration_s)) / 1e3
-            yield common | {"ph": "f", "bp": "e", "tid": rows[target.device], "ts": enter_us}
+            yield common | {"ph": "f", "bp": "e", "tid": rows[target.device, 0], "ts": enter_us}
 
 
 def _detail_row(detail: Detail) -> str:
     return f"{detail.device} {detail.kind}s, by the engine's clock"
 
 
-def _row(span: Span) -> str:
-    return f"{span.device} layout" if span.kind == "layout" else span.device
+def _in_lanes(periods: Sequence[tuple[str, float, float]]) -> list[Lane]:
+    """The lane of each period among those with the same title.
+
+    Args:
+        periods: title, start and end in seconds.
+    """
+    numbers: dict[str, list[int]] = {}
+    for number, (title, _, _) in enumerate(periods):
+        numbers.setdefault(title, []).append(number)
+    lane_of: dict[int, int] = {}
+    for same in numbers.values():
+        lane_of |= zip(same, lanes([in_nanoseconds(*periods[n][1:]) for n in same]), strict=True)
+    return [(title, lane_of[number]) for number, (title, _, _) in enumerate(periods)]
+
+
+def _lane_name(lane: Lane) -> str:
+    """The title of a row: "gpu:0 layout", "gpu:0 layout, branch 2"."""
+    title, number = lane
+    return f"{title}, branch {number + 1}" if number else title
 
 
 def _times_us(start_s: float, end_s: float) -> dict[str, float]:
@@ -233,17 +268,17 @@ def _times_us(start_s: float, end_s: float) -> dict[str, float]:
     Perfetto counts whole nanoseconds, and drops an event that overlaps the previous one of its row
     by one of them. So the end is rounded like the start of the next event.
     """
-    start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
+    start_ns, end_ns = in_nanoseconds(start_s, end_s)
     return {"ts": start_ns / 1e3, "dur": (end_ns - start_ns) / 1e3}
 
 
-def _complete_event(span: Span, rows: Mapping[str, int]) -> dict[str, Any]:
+def _complete_event(span: Span, row: int) -> dict[str, Any]:
     return {
         "ph": "X",
         "name": span.name,
         "cat": span.kind,
         "pid": 0,
-        "tid": rows[_row(span)],
+        "tid": row,
         **_times_us(span.start_s, span.end_s),
         "args": {"segment": span.segment, "request": span.request} | _arguments(span),
     }
@@ -263,7 +298,7 @@ def _arguments(span: Span) -> dict[str, Any]:
     return {"tensor": span.tensor}
 
 
-def _detail_event(detail: Detail, rows: Mapping[str, int]) -> dict[str, Any]:
+def _detail_event(detail: Detail, row: int) -> dict[str, Any]:
     waited = {
         "queued_us": 1e6 * (detail.submitted_s - detail.queued_s),
         "submitted_us": 1e6 * (detail.start_s - detail.submitted_s),
@@ -273,7 +308,7 @@ def _detail_event(detail: Detail, rows: Mapping[str, int]) -> dict[str, Any]:
         "name": detail.task or detail.name,
         "cat": detail.kind,
         "pid": 0,
-        "tid": rows[_detail_row(detail)],
+        "tid": row,
         **_times_us(detail.start_s, detail.end_s),
         "args": {detail.kind: detail.name, "result": detail.result} | waited,
     }

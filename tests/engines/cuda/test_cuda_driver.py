@@ -1,17 +1,24 @@
 """The file that calls CUDA's driver, with a driver that notes its calls."""
 
 import enum
+import gc
 import itertools
-from collections.abc import Iterator
+import json
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from coexec.codec import decode
+from coexec.engines import trial
 from coexec.engines.cuda import driver
-from coexec.engines.cuda.driver import CudaContext, CudaError, Gpu, GraphNode, Pointer, gpus
-from coexec.engines.cuda.engine import Cuda
+from coexec.engines.cuda.driver import CudaContext, CudaError, Gpu, GraphNode, Pointer, gpus, loss
+from coexec.engines.cuda.listing import Listing, listed, listing
 
 
 class Result(enum.IntEnum):
@@ -19,7 +26,9 @@ class Result(enum.IntEnum):
 
     CUDA_SUCCESS = 0
     CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NO_DEVICE = 100
     CUDA_ERROR_NOT_READY = 600
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700
 
 
 class NotingDriver:
@@ -42,7 +51,7 @@ class NotingDriver:
             "cuDriverGetVersion": 13000,
             "cuDeviceGetAttribute": 9,
             "cuEventElapsedTime": 2.5,
-            "cuGetErrorName": b"CUDA_ERROR_OUT_OF_MEMORY",
+            "cuDeviceTotalMem": 1 << 30,
             "cuGetErrorString": b"out of memory",
         }
         self.CUdevice_attribute: Any = SimpleNamespace(
@@ -67,6 +76,8 @@ class NotingDriver:
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> tuple[Any, ...]:
+            if name == "cuGetErrorName":
+                return Result.CUDA_SUCCESS, Result(*arguments).name.encode()
             if name in self.absent:
                 raise RuntimeError(f"Function {name} is not found")
             value = self.values.get(name, next(self._numbers))
@@ -81,6 +92,7 @@ class NotingDriver:
 def noting(monkeypatch: pytest.MonkeyPatch) -> Iterator[NotingDriver]:
     noted = NotingDriver()
     monkeypatch.setattr(driver, "_driver", lambda: noted)
+    monkeypatch.setattr(driver, "_lost", {})
     gpus.cache_clear()
     yield noted
     gpus.cache_clear()
@@ -100,24 +112,44 @@ def test_a_gpu_is_described(noting: NotingDriver) -> None:
 
 
 def test_a_driver_that_is_too_old_for_the_bindings_is_unusable_with_the_remedy(
-    noting: NotingDriver, monkeypatch: pytest.MonkeyPatch
+    noting: NotingDriver,
 ) -> None:
     noting.values["cuDriverGetVersion"] = 12080
-    monkeypatch.setattr("coexec.engines.cuda.engine.find_spec", lambda name: True)
-    (processor,) = Cuda().processors("gpu")
-    assert processor.unusable == (
+    (gpu,) = decode(Listing, json.loads(listed())).gpus
+    assert gpu.unusable == (
         "the driver of A GPU supports CUDA 12.8, and the installed cuda-bindings are for CUDA 13; "
         "update the driver, or pip install 'cuda-bindings==12.*'"
     )
 
 
-@pytest.mark.parametrize("broken", ["no driver", "no GPU"])
-def test_a_machine_without_a_gpu_has_none(broken: str, noting: NotingDriver) -> None:
-    if broken == "no driver":
+@pytest.mark.parametrize("what", ["no driver", "no GPU", "no bindings", "broken"])
+def test_a_machine_without_a_gpu_has_none_and_a_broken_driver_is_a_failure(
+    what: str, noting: NotingDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what == "no driver":
         noting.absent.add("cuInit")
+    elif what == "no bindings":
+        monkeypatch.setattr(driver, "_driver", lambda: import_module("no_such_module"))
     else:
-        noting.codes["cuInit"] = Result.CUDA_ERROR_OUT_OF_MEMORY
-    assert gpus() == ()
+        code = Result.CUDA_ERROR_NO_DEVICE if what == "no GPU" else Result.CUDA_ERROR_OUT_OF_MEMORY
+        noting.codes["cuInit"] = code
+    found = decode(Listing, json.loads(listed()))
+    assert found.gpus == () and bool(found.failure) == (what == "broken")
+
+
+def test_gpus_are_listed_by_another_process_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that forked children of a process that only lists them can use CUDA."""
+    texts = ['{"gpus": [], "failure": "first"}', "crashed its process (Aborted)"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(trial, "_tried", lambda *_: texts.pop(0))
+    monkeypatch.setattr(driver, "_started_by", None)
+    for _ in range(2):
+        assert listing("1") == Listing(failure="first")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert listing("1") == Listing(failure="listing its GPUs crashed its process (Aborted)")
+    assert driver._started_by is None
 
 
 def test_each_call_leaves_the_thread_its_context(
@@ -204,6 +236,77 @@ def test_words_are_tried_once(
 
     monkeypatch.setattr(CudaContext, "finish", finish)
     assert context.has_words == (not broken)
+
+
+CALLS = {
+    "cuDevicePrimaryCtxRetain": "open",
+    "cuStreamCreate": "open",
+    "cuModuleLoadData": "kernel",
+    "cuModuleGetFunction": "kernel",
+    "cuMemAlloc": "memory",
+    "cuMemHostAlloc": "host memory",
+    "cuMemcpyHtoD": "write",
+    "cuGraphCreate": "graph",
+    "cuGraphAddKernelNode": "graph",
+    "cuGraphInstantiate": "graph",
+    "cuGraphExecKernelNodeSetParams": "change",
+    "cuGraphLaunch": "launch",
+    "cuEventCreate": "mark",
+    "cuEventRecord": "mark",
+    "cuEventQuery": "ended",
+    "cuEventSynchronize": "wait",
+    "cuEventElapsedTime": "time",
+    "cuStreamSynchronize": "finish",
+}
+"""What needs a call of the driver."""
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+@pytest.mark.parametrize("call", CALLS)
+def test_each_call_that_fails_is_an_error_and_everything_is_given_back(
+    call: str, is_lost: bool, noting: NotingDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a context that is lost, every call fails, also those that give something back."""
+    unheard: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unheard.append)
+    made: dict[str, Any] = {}
+    steps: dict[str, Callable[[], Any]] = {
+        "open": lambda: CudaContext(gpus()[0]),
+        "memory": lambda: made["open"].memory(16),
+        "host memory": lambda: made["open"].host_memory(16),
+        "write": lambda: made["open"].write(made["memory"], np.ones(4, np.float32)),
+        "kernel": lambda: made["open"].kernel(b"code", "k"),
+        "node": lambda: GraphNode(made["kernel"], (1, 1, 1), (1, 1, 1), ()),
+        "graph": lambda: made["open"].graph([made["node"]]),
+        "change": lambda: made["graph"].change(0, made["node"]),
+        "launch": lambda: made["graph"].launch(),
+        "mark": lambda: made["open"].mark(timed=True),
+        "ended": lambda: made["mark"].ended,
+        "wait": lambda: made["mark"].wait(),
+        "time": lambda: made["mark"].seconds_since(made["mark"]),
+        "finish": lambda: made["open"].finish(),
+    }
+    for step, make in steps.items():
+        if step != CALLS[call]:
+            made[step] = make()
+            continue
+        noting.codes[call] = Result.CUDA_ERROR_ILLEGAL_ADDRESS
+        if is_lost:
+            ends = ("Free", "FreeHost", "Destroy", "Unload")
+            gone = {name for name in noting.names() if name.endswith(ends)}
+            lost = ({"cuStreamQuery"} | CALLS.keys() | gone) - {"cuDevicePrimaryCtxRetain"}
+            noting.codes |= dict.fromkeys(lost, noting.codes[call])
+        with pytest.raises(CudaError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
+            make()
+        assert not caught.value.is_out_of_memory
+        break
+    assert noting.names().count("cuCtxPushCurrent") == noting.names().count("cuCtxPopCurrent")
+    expected = is_lost and call != "cuDevicePrimaryCtxRetain"
+    assert (loss(gpus()[0].identity) is not None) == expected
+    made.clear()
+    del caught
+    gc.collect()
+    assert unheard == []
 
 
 def test_everything_is_given_back_but_not_in_a_forked_child(

@@ -8,10 +8,9 @@ import pytest
 
 from coexec import InferenceSession
 from coexec.cache import Cache
-from coexec.engines.cuda.driver import gpus
 from coexec.engines.opened import OpenDevice
 from coexec.engines.options import parsed
-from coexec.engines.registry import describe, load_engine, open_devices
+from coexec.engines.registry import describe, listed, load_engine, open_devices
 from coexec.errors import DeviceError
 from coexec.graph.graph import Tensor
 from coexec.model.load import load
@@ -22,7 +21,10 @@ from tests.helpers.small_models import branches
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.skipif(not gpus(), reason="there is no GPU of NVIDIA, or no cuda-bindings"),
+    pytest.mark.skipif(
+        not listed(load_engine("cuda"), "gpu"),
+        reason="there is no GPU of NVIDIA, or no cuda-bindings",
+    ),
 ]
 
 

@@ -1,5 +1,6 @@
 """Programs as CUDA graphs, on a GPU that is computed by OpenCL (`tests/helpers/fake_cuda.py`)."""
 
+import re
 import time
 import weakref
 from typing import Any
@@ -21,6 +22,7 @@ from coexec.graph.graph import Tensor
 from coexec.graph.region import Region
 from coexec.model.load import load
 from coexec.model.reference_session import plain_session
+from coexec.timing.lanes import kernels_in_words
 from tests.helpers.fake_cuda import FakeContext, fake_cuda
 from tests.helpers.gpu_networks import mixed_network, module_of, run_on, small_network
 from tests.helpers.patience import until
@@ -152,6 +154,33 @@ def test_the_clock_has_every_kernel_with_its_result() -> None:
     assert {d.device for d in details} == {"gpu:0"}
 
 
+def test_kernels_of_branches_are_timed_side_by_side() -> None:
+    proto = branches(width=3)
+    with fake_cuda(branches="all") as engine:
+        bound, inputs, _ = bound_network(engine, proto)
+        engine.upload(feeds_of(proto)["x"], inputs["x"])
+        engine.start_timing()
+        bound.launch().wait()
+        assert "3 side by side" in kernels_in_words(engine.stop_timing())
+
+
+def test_the_order_is_measured_once_and_told_with_the_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    proto = branches(width=3)
+    with fake_cuda(branches="auto") as engine:
+        program = engine.compile(module_of(load(proto)))
+        launches = len(program.build.launches)
+        assert program.order.waits != Dependencies.chain(launches).waits
+        (told,) = engine.decisions
+        words = r"gpu:0 runs the branches of joined, y side by side: that takes (0\.\d\d) of the "
+        found = re.match(words, told)
+        assert found is not None
+        levels = 1 + max(bin(before).count("1") for before in program.order.before)
+        assert 0 < float(found[1]) <= levels / launches + 0.01
+        monkeypatch.setattr("coexec.engines.cuda.branches._gain", lambda *_: 1 / 0)
+        assert engine.compile(module_of(load(proto))).order.waits == program.order.waits
+        assert engine.decisions == (told,)
+
+
 def test_a_kernel_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> Any:
         def compile_(source: str) -> bytes:
@@ -163,7 +192,7 @@ def test_a_kernel_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(compilers, "_chosen", fails)
         engine.images._compile = fails()[0]
         with pytest.raises(
-            DeviceError, match=r"failed while compiling what makes y \(line 3: error"
+            DeviceError, match=r"compiling what makes y \(kernel \w+ of '\w+': line 3: error"
         ):
             engine.compile(small_network("swish"))
 

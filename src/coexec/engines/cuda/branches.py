@@ -5,6 +5,7 @@ memory bandwidth from each other, and they need more memory.
 """
 
 import statistics
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,15 @@ _GAIN = 0.98
 """A program runs its branches side by side if that takes less than this part of the time."""
 
 
-def faster_order(name: str, build: Build, memory: GpuMemory, choices: Choices) -> Dependencies:
+class Order(NamedTuple):
+    """An order of the launches of a program."""
+
+    dependencies: Dependencies
+    reason: str = ""
+    """Why this one; "" if there is no other."""
+
+
+def faster_order(name: str, build: Build, memory: GpuMemory, choices: Choices) -> Order:
     """The order of launches that takes less time on this GPU.
 
     Args:
@@ -34,20 +43,24 @@ def faster_order(name: str, build: Build, memory: GpuMemory, choices: Choices) -
     side_by_side = Dependencies.of(build)
     chain = Dependencies.chain(len(build.launches))
     if side_by_side == chain:
-        return chain
+        return Order(chain)
     launches = build.launches
     key = digest("branches", [(one.source, one.grid) for one in launches], side_by_side.waits)
-    choice = choices.get(key)
-    if choice not in ("all", "none"):
+    try:
+        gain = float(choices.get(key) or "")
+    except ValueError:  # not measured yet
         try:
             gain = _gain(name, build, memory, side_by_side, chain)
         except CudaError as error:
             if not error.is_out_of_memory:
                 raise
-            return chain  # what does not fit twice may fit once
-        choice = "all" if gain < _GAIN else "none"
-        choices.set(key, choice)
-    return side_by_side if choice == "all" else chain
+            # What does not fit twice may fit once.
+            return Order(chain, "one after the other: both orders do not fit into its memory")
+        choices.set(key, f"{gain:.3f}")
+    if gain < _GAIN:
+        reason = f"side by side: that takes {gain:.2f} of the time one after the other"
+        return Order(side_by_side, reason)
+    return Order(chain, f"one after the other: side by side takes {gain:.2f} of that time")
 
 
 def _gain(

@@ -72,7 +72,10 @@ class Images:
         return None if entry is None else bytes(entry.files["kernel.bin"])
 
     def _made(self, source: str) -> bytes:
-        image = self._compile(source)
+        try:
+            image = self._compile(source)
+        except CompileError as error:
+            raise CompileError(str(error), source) from error
         self.compiled += 1
         if self._cache is not None:
             self._cache.add("kernels", self._key(source), Entry({"kernel.bin": image}))

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from coexec.arrays import Array
 from coexec.engines.base import AfterFork, OpenEngine
-from coexec.engines.cuda.branches import faster_order
+from coexec.engines.cuda.branches import Order, faster_order
 from coexec.engines.cuda.compilers import Images
-from coexec.engines.cuda.driver import CudaContext, Gpu, refuse_forked
+from coexec.engines.cuda.driver import CudaContext, CudaError, Gpu, refuse_forked
 from coexec.engines.cuda.failures import translated
 from coexec.engines.cuda.kernels import LoadedKernels
 from coexec.engines.cuda.options import CudaOptions
@@ -44,8 +45,8 @@ class CudaDevice(OpenEngine):
     ) -> None:
         refuse_forked()
         super().__init__(device, info)
-        self.arch = architecture(gpu, "" if options.precision == "fp32" else options.precision)
-        with translated(device.name, f"opening {gpu.name}"):
+        with translated(device.name, f"opening {device.processor}"):
+            self.arch = architecture(gpu, "" if options.precision == "fp32" else options.precision)
             self._context = CudaContext(gpu, sleeps=options.waiting == "passive")
             self.awaits_words = self._context.has_words
         # Only the prelude for NVRTC has the functions of matrix units.
@@ -54,6 +55,8 @@ class CudaDevice(OpenEngine):
         kernels = LoadedKernels(self._context, self.images, self.arch)
         self._memory = GpuMemory(self._context, self.arch, kernels)
         self._branches = options.branches
+        self._reasons: dict[str, str] = {}
+        """By names of outputs of a program, the order of its launches and why."""
         self._choices = Choices(f"{gpu.name} {gpu.version} {self.images.compiler}", folder)
 
     def why_not_operator(self, op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
@@ -70,17 +73,21 @@ class CudaDevice(OpenEngine):
             ) from error
         with translated(self.device.name, f"compiling what makes {names}"):
             built = resident(built, self._memory)
-            program = CudaProgram(self.device.name, built, self._memory, self._order(built))
+            order, reason = self._order(built)
+            program = CudaProgram(self.device.name, built, self._memory, order)
+            if reason:
+                self._reasons[names] = f"{self.device.name} runs the branches of {names} {reason}."
+                self.decisions = tuple(self._reasons.values())
             ends = {t.name: t for t in (*module.inputs, *module.outputs)}
             context = Context(self.arch, ends, {})
             program.ends = self._memory.prepare([context.value(name) for name in ends])
             return program
 
-    def _order(self, built: Build) -> Dependencies:
+    def _order(self, built: Build) -> Order:
         if self._branches == "none":
-            return Dependencies.chain(len(built.launches))
+            return Order(Dependencies.chain(len(built.launches)), "one after the other, by option")
         if self._branches == "all":
-            return Dependencies.of(built)
+            return Order(Dependencies.of(built), "side by side, by option")
         return faster_order(self.device.name, built, self._memory, self._choices)
 
     def allocate(self, tensor: Tensor, leaving: bool = False) -> GpuTensor:
@@ -126,10 +133,9 @@ class CudaDevice(OpenEngine):
             return [] if timer is None else timer.details()
 
     def close(self) -> None:
-        if self._context.is_forked:
-            return
-        with translated(self.device.name, "closing"):
-            self._context.finish()
+        if not self._context.is_forked:
+            with suppress(CudaError):  # of a GPU that has failed: all its work has ended
+                self._context.finish()
 
 
 def architecture(gpu: Gpu, unit: MatrixUnit = "") -> Architecture:

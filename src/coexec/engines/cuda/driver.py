@@ -21,10 +21,15 @@ import numpy as np
 
 from coexec.arrays import Array
 from coexec.engines.kernels.base import Grid
-from coexec.errors import ForkedError
+from coexec.errors import ForkedError, first_line
 
 _MAPPED = 0x02 | 0x01  # CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+_NO_DRIVER = "no driver"
+_WITHOUT_GPU = (_NO_DRIVER, "CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_STUB_LIBRARY")
+_lost: dict[str, str] = {}
+"""By identity of a GPU whose context has failed in this process: the error. No call works in such a
+context, and all libraries of the process share it."""
 _started_by: int | None = None
 """Id of the process that has started CUDA; a forked child inherits the number."""
 
@@ -36,6 +41,8 @@ class CudaError(Exception):
         """``name``: the name of CUDA's error code; ``text``: what CUDA says about it."""
         super().__init__(f"{name}: {text}")
         self.is_out_of_memory = name == _OUT_OF_MEMORY
+        self.is_without_gpu = name in _WITHOUT_GPU
+        """Whether there is no GPU of NVIDIA, or no driver for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,11 @@ def checked(result: tuple[Any, ...]) -> Any:
 
 @cache
 def gpus() -> tuple["Gpu", ...]:
-    """The GPUs that CUDA finds; none without NVIDIA's driver or bindings."""
+    """The GPUs that CUDA finds. Starts CUDA in this process.
+
+    Raises:
+        CudaError: NVIDIA's driver or bindings are missing, or do not work.
+    """
     global _started_by
     _started_by = os.getpid()
     try:
@@ -96,8 +107,16 @@ def gpus() -> tuple["Gpu", ...]:
         checked(driver.cuInit(0))
         count = checked(driver.cuDeviceGetCount())
         return tuple(Gpu(checked(driver.cuDeviceGet(number))) for number in range(count))
-    except (ImportError, RuntimeError, CudaError):
-        return ()
+    except (ImportError, RuntimeError) as error:
+        raise CudaError(_NO_DRIVER, first_line(error)) from error
+
+
+def loss(identity: str) -> str | None:
+    """Why this process cannot use a GPU any more, and the remedy; None if it can."""
+    error = _lost.get(identity)
+    if error is None:
+        return None
+    return f"CUDA has failed on it in this process ({error}); a new process can use it again"
 
 
 def refuse_forked() -> None:
@@ -196,7 +215,19 @@ class CudaContext:
         Raises:
             CudaError: it has failed.
         """
-        return checked(self.result(name, *arguments))
+        return self.checked(self.result(name, *arguments))
+
+    def checked(self, result: tuple[Any, ...]) -> Any:
+        """As the function `checked`. After an error, finds out whether the context still works."""
+        try:
+            return checked(result)
+        except CudaError as error:
+            with suppress(CudaError):  # of another library that has ended the context
+                code, *_ = self.result("cuStreamQuery", self.__dict__.get("stream", 0))
+                works = _driver().CUresult.CUDA_SUCCESS, _driver().CUresult.CUDA_ERROR_NOT_READY
+                if code not in works:
+                    _lost[self.gpu.identity] = str(error)
+            raise
 
     def result(self, name: str, *arguments: Any) -> tuple[Any, ...]:
         """As `call`, with the error code in front of the values."""
@@ -347,7 +378,7 @@ class Mark:
         code, *_ = self._context.result("cuEventQuery", self.handle)
         if code == _driver().CUresult.CUDA_ERROR_NOT_READY:
             return False
-        checked((code,))
+        self._context.checked((code,))
         return True
 
     def wait(self) -> None:

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from coexec.cache.source import source_digest
 from coexec.engines.base import Engine, OpenEngine, Processor
+from coexec.engines.cuda.driver import gpus, loss, refuse_forked
+from coexec.engines.cuda.failures import translated
+from coexec.engines.cuda.listing import listing
 from coexec.engines.cuda.options import CudaOptions
 from coexec.errors import DeviceError
 from coexec.hardware.hardware import Device, EngineInfo
@@ -25,35 +28,36 @@ class Cuda(Engine):
     def processors(self, kind: str) -> Sequence[Processor]:
         if kind != "gpu" or find_spec("cuda") is None:
             return []
-        from coexec.engines.cuda.driver import gpus
-
+        found = listing(self.installed)
+        if found.failure:
+            raise DeviceError(f"CUDA cannot be used: {found.failure}; update NVIDIA's driver")
         return [
             Processor(
                 "gpu",
                 gpu.name,
                 gpu.identity,
                 f"CUDA {gpu.version}",
-                gpu.unusable,
+                gpu.unusable or loss(gpu.identity),
                 facts={
                     "units": str(gpu.compute_units),
                     "memory": format_bytes(gpu.memory_bytes),
-                    "compute capability": ".".join(map(str, gpu.capability)),
+                    "compute capability": gpu.capability,
                 },
             )
-            for gpu in gpus()
+            for gpu in found.gpus
         ]
 
     def describe(self, device: Device, options: CudaOptions) -> EngineInfo:
-        from coexec.engines.cuda.driver import gpus
-
-        gpu = next((gpu for gpu in gpus() if gpu.identity == device.identity), None)
-        if gpu is None or gpu.unusable:
-            why = gpu.unusable if gpu else f"CUDA does not find it ({device.processor})"
+        found = listing(self.installed)
+        gpu = next((gpu for gpu in found.gpus if gpu.identity == device.identity), None)
+        if gpu is None or gpu.unusable is not None:
+            unknown = found.failure or f"CUDA does not find it ({device.processor})"
+            why = gpu.unusable if gpu else unknown
             raise DeviceError(f"device {device.name!r} cannot be used through CUDA: {why}")
-        if options.precision != "fp32" and gpu.capability < (8, 0):
+        if options.precision != "fp32" and float(gpu.capability) < 8.0:
             raise DeviceError(
                 f"{gpu.name} has no matrix units for cuda.precision={options.precision}: they came "
-                f"with compute capability 8.0, and it has {'.'.join(map(str, gpu.capability))}; "
+                f"with compute capability 8.0, and it has {gpu.capability}; "
                 f"leave the option out"
             )
         folder = Path(__file__).parent
@@ -68,7 +72,15 @@ class Cuda(Engine):
         self, device: Device, info: EngineInfo, options: CudaOptions, folder: Path | None
     ) -> OpenEngine:
         from coexec.engines.cuda.device import CudaDevice
-        from coexec.engines.cuda.driver import gpus
 
-        gpu = next(gpu for gpu in gpus() if gpu.identity == device.identity)
-        return CudaDevice(device, info, gpu, options, folder)
+        refuse_forked()
+        if lost := loss(device.identity):
+            raise DeviceError(f"{device.name} cannot be used through CUDA: {lost}")
+        with translated(device.name, "starting CUDA"):
+            for gpu in gpus():
+                if gpu.identity == device.identity:
+                    return CudaDevice(device, info, gpu, options, folder)
+        raise DeviceError(
+            f"CUDA does not find {device.name} ({device.processor}) any more; coexec devices "
+            f"--fresh lists what is there"
+        )

@@ -8,7 +8,12 @@ from coexec.errors import CoexecError, DeviceError, first_line
 
 
 class CompileError(Exception):
-    """A kernel's text does not compile, or CUDA cannot launch it."""
+    """A kernel's text does not compile, or CUDA cannot load or launch it."""
+
+    def __init__(self, text: str, source: str = "") -> None:
+        """``source``: the kernel's text, if it is known."""
+        super().__init__(text)
+        self.source = source
 
 
 @contextmanager

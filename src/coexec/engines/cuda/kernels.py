@@ -5,7 +5,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from coexec.engines.cuda.compilers import Images
-from coexec.engines.cuda.driver import Argument, CudaContext, GraphNode, Pointer
+from coexec.engines.cuda.driver import Argument, CudaContext, CudaError, GraphNode, Pointer
 from coexec.engines.cuda.failures import CompileError
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Grid, KernelLaunch, Value
@@ -25,18 +25,34 @@ class LoadedKernels:
         self._loaded: WeakValueDictionary[tuple[str, str], Any] = WeakValueDictionary()
         """Programs keep the kernels that they launch."""
 
-    def of(self, launches: Sequence[KernelLaunch]) -> list[Any]:
+    def of(self, launches: Sequence[KernelLaunch], tasks: Sequence[str] = ()) -> list[Any]:
         """The kernel of each launch; compiled and loaded if it is new.
 
+        Args:
+            tasks: the name of each launch's result, for messages.
+
         Raises:
-            CompileError: a text does not compile, or a launch has too many groups.
+            CompileError: a text does not compile, its kernel cannot be loaded, or a launch has too
+                many groups.
+            CudaError: there is not enough memory.
         """
         for launch in launches:
             self._grid(launch)
         keys = [(launch.source, launch.name) for launch in launches]
         new = list(dict.fromkeys(key for key in keys if key not in self._loaded))
-        images = self._images.of([source for source, _ in new])
-        fresh = {key: self._context.kernel(images[key[0]], key[1]) for key in new}
+        at = new[0] if new else ("", "")
+        fresh = {}
+        try:
+            images = self._images.of([source for source, _ in new])
+            for at in new:
+                fresh[at] = self._context.kernel(images[at[0]], at[1])
+        except (CompileError, CudaError) as error:
+            if isinstance(error, CudaError) and error.is_out_of_memory:
+                raise
+            source = (isinstance(error, CompileError) and error.source) or at[0]
+            number = [launch.source for launch in launches].index(source)
+            task = f" of {tasks[number]!r}" if tasks else ""
+            raise CompileError(f"kernel {launches[number].name}{task}: {error}") from error
         known = {key: self._loaded[key] for key in keys if key not in fresh}
         self._loaded.update(fresh)
         return [fresh.get(key) or known[key] for key in keys]

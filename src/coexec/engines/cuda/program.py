@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coexec.engines.cuda.driver import CudaGraph, CudaMemory, GraphNode, Mark
+from coexec.engines.cuda.driver import CudaError, CudaGraph, CudaMemory, GraphNode, Mark
 from coexec.engines.cuda.failures import translated
 from coexec.engines.cuda.tensors import GpuMemory, GpuTensor
 from coexec.engines.cuda.timing import GraphTimer
@@ -51,7 +51,7 @@ class CudaProgram:
         self.build = build
         self.memory = memory
         self.order = order
-        self._kernels = memory.kernels.of(build.launches)
+        self._kernels = memory.kernels.of(build.launches, build.tasks)
         self._buffer_of, sizes = shared_buffers(build, order)
         self._buffers = [memory.context.memory(size) for size in sizes]
         self.scratch_bytes = sum(sizes)
@@ -210,8 +210,10 @@ class _GraphRun:
 
     @property
     def ended(self) -> bool:
-        with self._bound.translated():
+        try:
             return self._mark.ended
+        except CudaError:  # which `wait` raises
+            return True
 
     def wait(self) -> None:
         with self._bound.translated():

@@ -275,7 +275,8 @@ function drawTimelines() {
   node.append(element("div", { class: "bar" }, button("Zoom in", () => scale(2)),
     button("Zoom out", () => scale(0.5))),
     legend([...data.places.map(place => [place, colourOf(place)]), ["copying", "var(--copy)"],
-      ["waiting", "var(--wait)"], ["critical path", "var(--strong)"]]), scroller);
+      ["waiting", "var(--wait)"], ["critical path", "var(--strong)"]]), scroller,
+    ...data.kernels.map(text => element("p", { class: "quiet" }, text)));
   draw();
   let pending = 0;
   addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(draw, 150); });
@@ -292,7 +293,7 @@ function drawTicks(svg, x, end, count, bottom) {
 
 function blockOf(block, kind, device, x, y, height) {
   const classes = ["block", block.kind, block.is_critical && block.kind !== "wait" ? "critical" : ""];
-  const inset = block.kind === "wait" ? 8 : block.kind === "layout" ? 6 : 0;
+  const inset = block.kind === "wait" ? 8 : block.kind === "layout" ? 6 : block.kind === "kernel" ? 3 : 0;
   const rect = svgElement("rect", { class: classes.join(" "), x: x(block.start_s), y: y + inset,
     width: Math.max(1, x(block.end_s) - x(block.start_s)), height: height - 6 - 2 * inset });
   if (block.kind === "compute") rect.setAttribute("fill", colourOf(`${device}/${block.engine}`));
