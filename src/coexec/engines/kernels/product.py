@@ -105,14 +105,16 @@ class Operands:
 
     def left_at(self, row: str, k: str) -> str:
         """Position of an element of the left side."""
-        matrix = (k,) if self._ranks[0] == 1 else (k, row) if self._product.across_a else (row, k)
-        return at("a", [*self._outer(self._node.operator.inputs[0], len(matrix)), *matrix])
+        return self._at("a", 0, (k,), (k, row) if self._product.across_a else (row, k))
 
     def right_at(self, k: str, column: str) -> str:
         """Position of an element of the right side, where it is not packed."""
-        matrix = (column, k) if self._product.across_b else (k, column)
-        matrix = (k,) if self._ranks[1] == 1 else matrix
-        return at("b", [*self._outer(self._node.operator.inputs[1], len(matrix)), *matrix])
+        return self._at("b", 1, (k,), (column, k) if self._product.across_b else (k, column))
+
+    def _at(self, name: str, side: int, vector: tuple[str, ...], matrix: tuple[str, ...]) -> str:
+        """Position in an operand, which is a vector or has matrices."""
+        inner = vector if self._ranks[side] == 1 else matrix
+        return at(name, [*self._outer(self._node.operator.inputs[side], len(inner)), *inner])
 
     def right_matrix(self) -> str:
         """Number of the current matrix among the matrices of the right side."""
