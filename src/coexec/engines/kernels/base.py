@@ -17,7 +17,7 @@ from coexec.arrays import Array, aligned
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.parameter import Parameter
 from coexec.engines.kernels.unsupported import ALL
-from coexec.engines.kernels.value import CTYPES, Value, View, ceil_div, literal, row_major
+from coexec.engines.kernels.value import CTYPES, TensorView, Value, ceil_div, literal, row_major
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = [
@@ -128,7 +128,7 @@ class Context:
     constants: Mapping[str, Array]
     blocks: Mapping[str, int] = field(default_factory=dict)
     """Block size by tensor, where the layout is not the usual one."""
-    views: Mapping[str, View] = field(default_factory=dict)
+    views: Mapping[str, TensorView] = field(default_factory=dict)
     """Place of each tensor that is a view, see `views`."""
     in_place: dict[str, frozenset[int]] = field(default_factory=dict)
     """Positions of the inputs that are computed in place, by result of a Concat."""

@@ -78,7 +78,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TensorView:
     """Place of a tensor in the memory of another one, which is row-major."""
 
     source: str

@@ -20,7 +20,7 @@ from coexec.engines.kernels.base import Context, Kernel, Node
 from coexec.engines.kernels.network import DeviceGraph, readers_of
 from coexec.engines.kernels.slicing import axis_slices
 from coexec.engines.kernels.transpose import permutation
-from coexec.engines.kernels.value import View
+from coexec.engines.kernels.value import TensorView
 from coexec.graph.graph import Operator
 
 _RESHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
@@ -38,15 +38,15 @@ class _Part:
     part: Array
     factor: float = 1.0
 
-    def view(self) -> View:
+    def view(self) -> TensorView:
         offset = self.part.ctypes.data - self.whole.ctypes.data
         strides = () if self.part.flags.c_contiguous else self.part.strides
-        return View(self.source, offset, strides, self.factor)
+        return TensorView(self.source, offset, strides, self.factor)
 
 
 def find_views(
     network: DeviceGraph, context: Context, kernels: Mapping[str, Kernel]
-) -> tuple[dict[str, View], set[str]]:
+) -> tuple[dict[str, TensorView], set[str]]:
     """The views of a network by name, and the results of the nodes that need no kernel because of
     them. The source of a view is no view.
 
@@ -96,7 +96,9 @@ def _reads_views(
     return _takes_views(node, kernels) and name not in others
 
 
-def _possible(network: DeviceGraph, context: Context, made: Container[str]) -> dict[str, View]:
+def _possible(
+    network: DeviceGraph, context: Context, made: Container[str]
+) -> dict[str, TensorView]:
     """The results that may be views if kernels compute the tensors ``made``, which all nodes can
     then read."""
     parts: dict[str, _Part] = {}
@@ -117,9 +119,9 @@ def _possible(network: DeviceGraph, context: Context, made: Container[str]) -> d
 def _start(name: str, context: Context) -> _Part | None:
     """The whole memory of a tensor; None if it is constant, or not row-major float32."""
     tensor = context.tensors.get(name)
-    if tensor is None or tensor.dtype != "float32" or context.constant(name) is not None:
+    if tensor is None or tensor.dtype != "float32":
         return None
-    if context.value(name).block:
+    if context.constant(name) is not None or context.value(name).block:
         return None
     whole = np.empty(tensor.shape, np.int8)  # never written, so it takes no memory
     return _Part(name, whole, whole)
@@ -128,17 +130,17 @@ def _start(name: str, context: Context) -> _Part | None:
 def _scaled(op: Operator, context: Context) -> tuple[str, float]:
     """The first input and 1, or for a Mul or Div by a constant scalar, the other input and the
     factor."""
-    names = op.inputs[:2]
     if op.op_type not in ("Mul", "Div"):
-        return names[0], 1.0
-    for name, other in (names, names[::-1])[: 2 if op.op_type == "Mul" else 1]:
-        array = context.constant(other)
-        same = context.tensors[name].shape == context.tensors[op.outputs[0]].shape
-        if array is not None and array.size == 1 and same:
-            number = float(array.item())
-            if number and math.isfinite(number):
-                return name, number if op.op_type == "Mul" else 1 / number
-    return names[0], 1.0
+        return op.inputs[0], 1.0
+    data, other = op.inputs
+    if op.op_type == "Mul" and context.constant(data) is not None:
+        data, other = other, data
+    array = context.constant(other)
+    same = context.tensors[data].shape == context.tensors[op.outputs[0]].shape
+    number = float(array.item()) if array is not None and array.size == 1 and same else 0.0
+    if not number or not math.isfinite(number):
+        return data, 1.0
+    return data, number if op.op_type == "Mul" else 1 / number
 
 
 def _moved(
