@@ -16,6 +16,7 @@ from coexec.graph.graph import Tensor
 from coexec.model.load import load
 from coexec.runtime.executor import Executor
 from tests.engines.cuda.test_cuda_programs import assert_close, bound_network, expected, feeds_of
+from tests.helpers import product_networks
 from tests.helpers.gpu_networks import mixed_network, run_on
 from tests.helpers.small_models import branches
 
@@ -41,6 +42,16 @@ def test_a_network_is_computed_as_by_onnx_runtime(order: str, waiting: str, tmp_
         feeds = feeds_of(proto)
         engine = opened(tmp_path, branches=order, waiting=waiting)
         assert_close(run_on(engine, load(proto), feeds), expected(proto, feeds))
+
+
+@pytest.mark.parametrize("precision", product_networks.TOLERANCES)
+def test_products_of_views_are_those_of_onnx_runtime(precision: str, tmp_path: Path) -> None:
+    engine = opened(tmp_path, precision=precision)
+    networks = [product_networks.random_network(seed) for seed in range(40)]
+    for proto in [*networks, product_networks.attention(), product_networks.attention(197, 3, 64)]:
+        feeds, wanted = product_networks.feeds_and_outputs(proto)
+        made = run_on(engine, load(proto), feeds)
+        product_networks.assert_close(made, wanted, product_networks.TOLERANCES[precision])
 
 
 def test_runs_are_equal_to_the_last_bit(tmp_path: Path) -> None:

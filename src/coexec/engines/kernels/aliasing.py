@@ -7,7 +7,7 @@ are possible if the part is contiguous there and starts at a whole block of chan
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from coexec.engines.kernels.base import Context, Node, Value
@@ -40,6 +40,10 @@ class Aliases:
         self._parent: dict[str, Location] = {}
         self._members: dict[str, list[str]] = {}
         self._external = {*network.inputs, *network.outputs, *network.constants}
+
+        for name, view in context.views.items():
+            self._parent[name] = Location(view.source, view.offset)
+            self._members.setdefault(view.source, []).append(name)
 
     def of(self, name: str) -> Location:
         offset = 0
@@ -86,16 +90,19 @@ class Aliases:
         return max(self.of(v.name).offset + v.items for v in values)
 
 
-def alias(network: DeviceGraph, context: Context) -> tuple[Aliases, set[str]]:
-    """The aliases, and the outputs of nodes that need no kernel because of them.
+def alias(
+    network: DeviceGraph, context: Context, skipped: Collection[str] = ()
+) -> tuple[Aliases, set[str]]:
+    """The aliases, and the outputs of nodes that need no kernel because of them, or are ``skipped``
+    because of `views`.
 
     Also writes to ``context.in_place`` which inputs of a Concat are computed in place.
     """
     aliases = Aliases(network, context)
-    done: set[str] = set()
+    done = set(skipped)
     for node in network.nodes:
         view = _parts if node.operator.op_type in ("Slice", "Split") else _view
-        if not node.epilogue and view(node, aliases, context):
+        if not node.epilogue and node.output not in done and view(node, aliases, context):
             done.add(node.output)
     joined: list[Node] = []
     for node in reversed(network.nodes):  # a Concat before the Concats that it reads
@@ -141,6 +148,8 @@ def _parts(node: Node, aliases: Aliases, context: Context) -> bool:
     whole = context.value(op.inputs[0])
     offsets: dict[str, int] = {}
     for name, cuts in (axis_slices(op, context.tensors) or {}).items():
+        if name in context.views:
+            continue
         offset = _offset(context.value(name), whole, cuts)
         if offset is None or not aliases.may_move(name, whole.name, offset):
             return False

@@ -17,7 +17,7 @@ from coexec.arrays import Array, aligned
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.parameter import Parameter
 from coexec.engines.kernels.unsupported import ALL
-from coexec.engines.kernels.value import CTYPES, Value, ceil_div, literal, row_major
+from coexec.engines.kernels.value import CTYPES, TensorView, Value, ceil_div, literal, row_major
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = [
@@ -130,6 +130,8 @@ class Context:
     """Block size by tensor, where the layout is not the usual one."""
     last: Container[str] = ()
     """Tensors in blocks whose blocks lie behind each other at each pixel."""
+    views: Mapping[str, TensorView] = field(default_factory=dict)
+    """Place of each tensor that is a view, see `views`."""
     in_place: dict[str, frozenset[int]] = field(default_factory=dict)
     """Positions of the inputs that are computed in place, by result of a Concat."""
     chooser: "Chooser | None" = None
@@ -140,6 +142,10 @@ class Context:
     def value(self, name: str) -> Value:
         """A tensor with its layout on the device."""
         tensor = self.tensors[name]
+        view = self.views.get(name)
+        if view is not None:
+            half = self.value(view.source).half
+            return Value(name, tensor.shape, tensor.dtype, 0, half, strides=view.strides)
         block = self.blocks.get(name, usual_block(tensor, self.arch))
         half = in_half(self.arch, tensor.dtype, math.prod(tensor.shape))
         return Value(name, tensor.shape, tensor.dtype, block, half, name in self.last)
@@ -152,6 +158,20 @@ class Context:
         """The values of ``name`` if it is constant, else the tensor."""
         array = self.constant(name)
         return self.value(name) if array is None else array
+
+    def has_vectors(self, name: str, axis: int) -> bool:
+        """Whether a tensor or constant consists of aligned vectors of four neighbours along
+        ``axis``; not on CPU cores, see `Architecture.in_vectors`."""
+        shape = self.tensors[name].shape
+        array, view = self.constant(name), self.views.get(name)
+        if array is None and self.value(name).block:
+            return False
+        dense = tuple(math.prod(shape[a + 1 :]) for a in range(len(shape)))
+        strides = view.strides if view and view.strides else dense
+        own = axis % len(shape)
+        others = [s for a, s in enumerate(strides) if a != own and shape[a] > 1]
+        steps = [shape[own], view.offset if view else 0, *others]
+        return strides[own] == 1 and not any(step % 4 for step in steps)
 
     def choose(
         self, key: str, variants: Mapping[str, Callable[[], list[KernelLaunch]]]
@@ -205,6 +225,8 @@ class Kernel:
     """The reason, for users, why an operator of these types is not supported; None if it is."""
     refuses: str = ""
     """In words, the operators for which `why_not` has a reason."""
+    takes_views: bool = False
+    """Whether the first two inputs and the result may have strides, see `views`."""
     takes_epilogue: bool = False
     """Whether they apply element-wise operators that are fused behind to their result."""
     joins: Literal["nothing", "scalars", "vectors"] = "nothing"

@@ -19,6 +19,7 @@ from coexec.engines.kernels.images import Extent, stored_as_images
 from coexec.engines.kernels.layouts import channels_last, row_major_tensors
 from coexec.engines.kernels.network import DeviceGraph, clean_up
 from coexec.engines.kernels.operators import KERNELS
+from coexec.engines.kernels.views import find_views
 from coexec.graph.graph import Tensor
 from coexec.lowering.module import Module
 from coexec.model.operators import operator_of
@@ -75,7 +76,10 @@ def build(
         blocks = dict.fromkeys(row_major_tensors(network, arch), 0)
     last = channels_last(network, arch, blocks) if arch.family == "nvidia" else ()
     context = Context(arch, network.tensors, network.constants, blocks, last, chooser=chooser)
-    aliases, done = alias(network, context)
+    skipped: set[str] = set()
+    if arch.family != "cpu":
+        context.views, skipped = find_views(network, context, kernels)
+    aliases, done = alias(network, context, skipped)
     launches: list[KernelLaunch] = []
     tasks: list[str] = []
     for node in network.nodes:

@@ -15,10 +15,11 @@ from coexec.engines.kernels.base import (
     Source,
     Value,
     ceil_div,
+    in_half,
 )
 from coexec.engines.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.kernels.epilogue import Epilogue
-from coexec.engines.kernels.tiles import Sizes, Tiled, TileShape, takes_as_stored, tile_shapes
+from coexec.engines.kernels.tiles import Sizes, Tiled, TileShape, tile_shapes
 
 
 def fits(shape: ConvShape, x: Value) -> bool:
@@ -35,8 +36,8 @@ def sizes_of(shape: ConvShape) -> Sizes:
 def tiles_for(shape: ConvShape, arch: Architecture) -> list[TileShape]:
     """Candidates, the most promising first; none if no group fits this processor."""
     size = shape.batch * shape.in_channels * shape.in_h * shape.in_w
-    whole = shape.in_channels % 4 == 0
-    return tile_shapes(sizes_of(shape), arch, whole and takes_as_stored(arch, size))
+    copies = arch.unit == "fp16" and in_half(arch, "float32", size) and shape.in_channels % 4 == 0
+    return tile_shapes(sizes_of(shape), arch, copies)
 
 
 def steps(arch: Architecture, shape: ConvShape, tile_shape: TileShape) -> dict[str, float]:

@@ -109,4 +109,6 @@ def _lane_by_lane(node: Node, context: Context, product: Product) -> list[Kernel
     return [source.finish(grid, (1, 1, 1))]
 
 
-KERNELS = dict.fromkeys(("Gemm", "MatMul"), Kernel(launches, FLOAT32, takes_epilogue=True))
+KERNELS = dict.fromkeys(
+    ("Gemm", "MatMul"), Kernel(launches, FLOAT32, takes_views=True, takes_epilogue=True)
+)

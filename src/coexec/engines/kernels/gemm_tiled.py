@@ -18,7 +18,7 @@ from coexec.engines.kernels.base import (
     indented,
 )
 from coexec.engines.kernels.product import Operands, Product
-from coexec.engines.kernels.tiles import Sizes, Tiled, TileShape, takes_as_stored, tile_shapes
+from coexec.engines.kernels.tiles import Sizes, Tiled, TileShape, tile_shapes
 from coexec.engines.kernels.value import neighbours
 
 
@@ -27,8 +27,12 @@ def tile_of(node: Node, context: Context, product: Product) -> TileShape | None:
     left, right = node.operator.inputs[:2]
     constant = context.constant(right)
     packed = constant is not None and constant.ndim == 2
-    rows = packed and product.k % 4 == 0 and _in_rows(context, left, product.across_a)
-    copies = rows and takes_as_stored(context.arch, math.prod(context.tensors[left].shape))
+    copies = (
+        packed
+        and context.arch.unit == "fp16"
+        and context.has_vectors(left, -2 if product.across_a else -1)
+        and _half(context, left)
+    )
     found = tile_shapes(_sizes(node, context, product), context.arch, copies)
     return found[0] if found else None
 
@@ -41,10 +45,10 @@ def _sizes(node: Node, context: Context, product: Product) -> Sizes:
 
 
 def _one_matrix(node: Node, context: Context, product: Product) -> bool:
-    """Whether the rows of all matrices on the left lie one behind the other and meet one matrix."""
+    """Whether all matrices on the left meet one matrix, and ``k`` has one stride in all rows."""
     left, right = node.operator.inputs[:2]
-    alone = len(context.tensors[right].shape) == 2 and bool(product.batch)
-    return alone and product.k % 4 == 0 and _in_rows(context, left, product.across_a)
+    linear = context.constant(left) is not None or not context.value(left).block
+    return linear and len(context.tensors[right].shape) == 2 and bool(product.batch)
 
 
 def launches(
@@ -137,43 +141,55 @@ class _TiledProduct(Tiled):
         left, right = self._names = node.operator.inputs[:2]
         constant = context.constant(right)
         self.packed = constant is not None and constant.ndim == 2
-        self._left_rows = product.k % 4 == 0 and _in_rows(context, left, product.across_a)
-        half = in_half(context.arch, "float32", math.prod(context.tensors[left].shape))
-        self.raw_left = half and self._left_rows and tile_shape.unit == "fp16"
-        self._right_rows = product.n % 4 == 0 and _in_rows(context, right, product.across_b)
+        self._strides = () if context.constant(left) is not None else context.value(left).strides
+        self._left_rows = context.has_vectors(left, -2 if product.across_a else -1)
+        self.raw_left = self._left_rows and tile_shape.unit == "fp16" and _half(context, left)
+        rank = len(context.tensors[right].shape)
+        self._right_rows = rank > 1 and context.has_vectors(right, -2 if product.across_b else -1)
+        inner = -1 if product.across_b or rank == 1 else -2
+        self.inner_right = not self._right_rows and context.has_vectors(right, inner)
 
     def define_vectors(self, source: Source, context: Context) -> None:
         """Define ``NEAR_a`` and ``NEAR_b``, as far as the text uses them."""
-        used = (("a", self._left_rows), ("b", self._right_rows and not self.packed))
-        for (name, rows), operand in zip(used, self._names, strict=True):
-            size = math.prod(context.tensors[operand].shape)
-            if rows:
-                half = in_half(context.arch, "float32", size)
-                source.define(neighbours(name, half, 4, aligned=True))
+        right = not self.packed and (self._right_rows or self.inner_right)
+        used = (("a", self._left_rows), ("b", right))
+        for (name, vectors), operand in zip(used, self._names, strict=True):
+            if vectors:
+                source.define(neighbours(name, _half(context, operand), 4, aligned=True))
 
     def row_lines(self, number: int) -> list[str]:
-        return []
+        """Where all matrices are one, the position of the row is computed once."""
+        row, rows = f"m{number}", self._product.m
+        if not self.is_one:
+            return []
+        if not self._strides:
+            return [f"const int at{number} = {row} * {self._product.k};"]
+        lines = [f"const int row = {row} % {rows};", *self._operands.batch_lines(f"{row} / {rows}")]
+        start = self._operands.left_at("row", "0")
+        return [f"int at{number};", "{", *indented([*lines, f"at{number} = {start};"]), "}"]
 
     def left_place(self, number: int) -> tuple[list[str], str, str]:
-        at = self._operands.left_at(f"m{number}", "q * 4")
-        if self.is_one:
-            at = f"m{number} * {self._product.k} + q * 4"
+        at = f"at{number} + q * 4"
+        if not self.is_one:
+            at = self._operands.left_at(f"m{number}", "q * 4")
         return [], " && ".join(self.bounds) or "1", f"({at}) / 4"
 
     def load_row(self, number: int) -> list[str]:
         if self._left_rows:
             return super().load_row(number)
         i, product, row = number, self._product, f"m{number}"
-        lanes = (
-            (f"q * 4 + {lane}", f"{row} < {product.m} && q * 4 + {lane} < {product.k}")
-            for lane in range(4)
-        )
-        loads = [f"{inside} ? {self._operands.left(row, k)} : 0.0f" for k, inside in lanes]
+        step = self._strides[-1] if self._strides else 1
+        loads = []
+        for k in (f"q * 4 + {lane}" for lane in range(4)):
+            one = f"GET_a(at{i} + ({k}) * {step})"
+            element = one if self.is_one else self._operands.left(row, k)
+            inside = f"{row} < {self.sizes.rows} && {k} < {product.k}"
+            loads.append(f"{inside} ? {element} : 0.0f")
         return [f"fx{i} = (float4)({', '.join(loads)});"]
 
     def load_columns(self, number: int) -> str:
         target, product = f"fw{number}", self._product
-        if self._right_rows:
+        if self._right_rows or self.inner_right:
             at = self._operands.right_at("k", "right")
             inside = f"k < {product.k} && right < {product.n}"
             zero = "(float4)(0.0f)"
@@ -193,8 +209,8 @@ class _TiledProduct(Tiled):
         return " ".join([f"const int row = m % {rows};", *batch])
 
 
-def _in_rows(context: Context, name: str, across: bool) -> bool:
-    """Whether four neighbours in a row of an operand are a vector in memory."""
-    if context.constant(name) is None and context.value(name).block:
-        return False
-    return not across and len(context.tensors[name].shape) > 1
+def _half(context: Context, name: str) -> bool:
+    """Whether an operand is stored in 16 bits."""
+    if context.constant(name) is None:
+        return context.value(name).half
+    return in_half(context.arch, "float32", math.prod(context.tensors[name].shape))

@@ -34,7 +34,8 @@ def clean_up(network: DeviceGraph, kernels: Mapping[str, Kernel]) -> DeviceGraph
     return _fuse(_without_identities(_merge_pads(network)), kernels)
 
 
-def _readers(network: DeviceGraph) -> dict[str, list[Node]]:
+def readers_of(network: DeviceGraph) -> dict[str, list[Node]]:
+    """The nodes that read a tensor, by its name."""
     readers: dict[str, list[Node]] = {}
     for node in network.nodes:
         for name in node.inputs:
@@ -44,7 +45,7 @@ def _readers(network: DeviceGraph) -> dict[str, list[Node]]:
 
 def _merge_pads(network: DeviceGraph) -> DeviceGraph:
     """Merge a Pad with zeros in front of a Conv into the padding of the Conv."""
-    readers = _readers(network)
+    readers = readers_of(network)
     pads = {n.operator.outputs[0]: n.operator for n in network.nodes if n.operator.op_type == "Pad"}
     merged_pads: set[str] = set()
     nodes: list[Node] = []
@@ -152,7 +153,7 @@ class _Fusion:
     def __init__(self, network: DeviceGraph, kernels: Mapping[str, Kernel]) -> None:
         self._network = network
         self._kernels = kernels
-        self._readers = _readers(network)
+        self._readers = readers_of(network)
         self._makers = {name: n for n in network.nodes for name in n.outputs}
         self._order = {id(n): i for i, n in enumerate(network.nodes)}
         self._taken: set[int] = set()

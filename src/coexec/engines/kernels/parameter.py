@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from coexec.arrays import Array
-from coexec.engines.kernels.value import CTYPES, Value, row_major
+from coexec.engines.kernels.value import CTYPES, Value, row_major, strided
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +69,8 @@ class Parameter:
         text = self._access_macros()
         if not isinstance(value, Value):
             return text
+        if value.strides:
+            return f"{text}\n{strided(name, value.strides)}"
         if not value.block:
             return f"{text}\n{row_major(name, self.sizes)}"
         slices, h, w = self.sizes

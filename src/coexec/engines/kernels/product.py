@@ -1,7 +1,6 @@
 """The sizes of a matrix product, and how its kernels read operands and store results."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coexec.engines.kernels.base import Context, Node, Source, in_half, literal
@@ -27,17 +26,19 @@ class Product:
     @staticmethod
     def of(op: Operator, context: Context) -> "Product":
         a, b = (context.tensors[n].shape for n in op.inputs[:2])
+        alpha = math.prod(context.views[n].factor for n in op.inputs[:2] if n in context.views)
         if op.op_type == "Gemm":
             ta, tb = bool(op.int("transA", 0)), bool(op.int("transB", 0))
             m, k = reversed(a) if ta else a
             n = b[0] if tb else b[1]
-            alpha, beta = op.number("alpha", 1.0), op.number("beta", 1.0)
+            beta = op.number("beta", 1.0)
+            alpha *= op.number("alpha", 1.0)
             return Product((), m, k, n, ta, tb, alpha, beta)
         out = context.tensors[op.outputs[0]].shape
         m = a[-2] if len(a) > 1 else 1
         n = b[-1] if len(b) > 1 else 1
         rank = len(out) - (len(a) > 1) - (len(b) > 1)
-        return Product(tuple(out[:rank]), m, a[-1], n)
+        return Product(tuple(out[:rank]), m, a[-1], n, alpha=alpha)
 
 
 class Operands:
@@ -61,6 +62,7 @@ class Operands:
 
     def declare_result(self, runs: bool = False) -> None:
         """Declare bias, epilogue and result; ``runs``: for vectors of neighbours, if possible."""
+        runs = runs and self._context.has_vectors(self._node.output, -1)
         if self._bias:
             self._source.read("c", self._context.operand(self._bias))
         self._epilogue = Epilogue(
@@ -95,25 +97,24 @@ class Operands:
 
     def left(self, row: str, k: str) -> str:
         """Expression of an element of the left side."""
-        matrix = (k,) if self._ranks[0] == 1 else (k, row) if self._product.across_a else (row, k)
-        return self._element("a", self._node.operator.inputs[0], matrix)
+        return f"GET_a({self.left_at(row, k)})"
 
     def right(self, k: str, column: str) -> str:
         """Expression of an element of the right side, where it is not packed."""
-        matrix = (
-            (k,)
-            if self._ranks[1] == 1
-            else ((column, k) if self._product.across_b else (k, column))
-        )
-        return self._element("b", self._node.operator.inputs[1], matrix)
+        return f"GET_b({self.right_at(k, column)})"
 
     def left_at(self, row: str, k: str) -> str:
-        """Position of an element of the left side; for two axes or more, not transposed."""
-        return at("a", [*self._outer(self._node.operator.inputs[0], 2), row, k])
+        """Position of an element of the left side."""
+        return self._at("a", 0, (k,), (k, row) if self._product.across_a else (row, k))
 
     def right_at(self, k: str, column: str) -> str:
-        """Position of an element of the right side; for two axes or more, not transposed."""
-        return at("b", [*self._outer(self._node.operator.inputs[1], 2), k, column])
+        """Position of an element of the right side, where it is not packed."""
+        return self._at("b", 1, (k,), (column, k) if self._product.across_b else (k, column))
+
+    def _at(self, name: str, side: int, vector: tuple[str, ...], matrix: tuple[str, ...]) -> str:
+        """Position in an operand, which is a vector or has matrices."""
+        inner = vector if self._ranks[side] == 1 else matrix
+        return at(name, [*self._outer(self._node.operator.inputs[side], len(inner)), *inner])
 
     def right_matrix(self) -> str:
         """Number of the current matrix among the matrices of the right side."""
@@ -129,9 +130,6 @@ class Operands:
         names = [f"b{i}" for i in range(len(self._product.batch))]
         pairs = zip(names[len(names) - len(sizes) :], sizes, strict=True)
         return [name if size > 1 else "0" for name, size in pairs]
-
-    def _element(self, name: str, tensor: str, matrix: Sequence[str]) -> str:
-        return f"GET_{name}({at(name, [*self._outer(tensor, len(matrix)), *matrix])})"
 
     def store(self, value: str, row: str, column: str, tag: str = "") -> list[str]:
         """Lines that finish an element of the result or a vector: scale, bias, epilogue, store."""

@@ -85,7 +85,8 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One kernel for each output that is no view of the input."""
     op = node.operator
     parts = axis_slices(op, context.tensors) or {}
-    return [_cut_out(node, context, name, cuts) for name, cuts in parts.items()]
+    made = {name: cuts for name, cuts in parts.items() if name not in context.views}
+    return [_cut_out(node, context, name, cuts) for name, cuts in made.items()]
 
 
 def _cut_out(node: Node, context: Context, name: str, slices: Sequence[AxisSlice]) -> KernelLaunch:

@@ -23,7 +23,7 @@ import numpy as np
 from coexec.arrays import Array, aligned, aligned_zeros
 from coexec.engines.kernels import matrix_units
 from coexec.engines.kernels.architecture import Architecture, MatrixUnit
-from coexec.engines.kernels.base import Grid, ceil_div, in_half, indented
+from coexec.engines.kernels.base import Grid, ceil_div, indented
 
 _DEPTH = 16
 _PAD = 4
@@ -191,11 +191,6 @@ def tile_shapes(sizes: Sizes, arch: Architecture, copies: bool = False) -> list[
     return sorted(allowed, key=lambda shape: expected_us(shape, sizes, arch))[:_MOST]
 
 
-def takes_as_stored(arch: Architecture, size: int) -> bool:
-    """Whether matrix units take a tensor of ``size`` scalars as it is stored."""
-    return arch.unit == "fp16" and in_half(arch, "float32", size)
-
-
 def _fits(shape: TileShape, arch: Architecture) -> bool:
     enough = shape.items * shape.parts <= arch.max_group
     return enough and shape.local_bytes <= arch.local_bytes
@@ -238,7 +233,8 @@ class Tiled(ABC):
     """The text of a kernel that computes products in tiles.
 
     A subclass says how a work item loads its vectors: ``fx0``, ``fx1``, ... are four neighbours
-    along the inner axis in a row, ``fw0``, ``fw1``, ... four neighbours in a row of the right side.
+    along the inner axis in a row, ``fw0``, ``fw1``, ... four neighbours in a row of the right side,
+    or along the inner axis.
     """
 
     in_rows: bool = False
@@ -246,6 +242,8 @@ class Tiled(ABC):
     neighbours load and store neighbours in a row."""
     packed: bool = True
     """Whether the right side is a constant, packed by `packed_right`."""
+    inner_right: bool = False
+    """Whether vectors of a right side that is not packed are neighbours along the inner axis."""
     raw_left: bool = False
     """Whether vectors of the left side are 16-bit floats that matrix units take as they are."""
     left = "LOAD_x({})"
@@ -302,9 +300,9 @@ class Tiled(ABC):
         ]
 
     def load_columns(self, number: int) -> str:
-        """A line that sets ``fw{number}`` to four scalars from ``right`` on, a column that may be
-        beyond the last one, in the row ``k`` of the right side; to zeros if there are none. Only
-        for a right side that is not packed."""
+        """A line that sets ``fw{number}`` to four scalars from the row ``k`` and the column
+        ``right`` on of the right side; to zeros if they are beyond the last ones. Only for a right
+        side that is not packed."""
         raise NotImplementedError
 
     def packed_right(self, matrix: Array) -> Array:
@@ -393,7 +391,7 @@ class Tiled(ABC):
     @property
     def _along_inner(self) -> bool:
         """Whether vectors of the right side are neighbours along the inner axis."""
-        return self.packed and bool(self.tile_shape.unit)
+        return bool(self.tile_shape.unit) if self.packed else self.inner_right
 
     @property
     def _raw_right(self) -> bool:
@@ -505,7 +503,10 @@ class Tiled(ABC):
 
     def _place_of_columns(self, number: int) -> tuple[str, str]:
         """Row and column in the tile of the first scalar of ``fw{number}``, as expressions."""
-        width = self.tile_shape.width
+        width, depth = self.tile_shape.width, self.tile_shape.depth
+        if self._along_inner and not self.packed:
+            column, vector = self._divided(number, depth // 4)
+            return f"{vector} * 4", column
         if self._along_inner:
             vector, column = self._divided(number, width)
             return f"{vector} * 4", column
@@ -635,7 +636,12 @@ class _WorkItems:
         )
 
     def keep_columns(self, vector: str, k: str, column: str, along_inner: bool) -> str:
-        return f"ws[now][part][{k}][({column}) / 4] = {vector};"
+        if not along_inner:
+            return f"ws[now][part][{k}][({column}) / 4] = {vector};"
+        return " ".join(
+            f"((__local float*)ws[now][part][{k} + {lane}])[{column}] = {vector}.{axis};"
+            for lane, axis in enumerate("xyzw")
+        )
 
     def multiply(self) -> list[str]:
         t = self._shape

@@ -51,10 +51,15 @@ class Value:
     last: bool = False
     """Whether the blocks of a pixel lie behind each other: [N, H, W, C]; then C is a multiple of
     ``block``."""
+    strides: tuple[int, ...] = ()
+    """Distance of neighbours along each axis, in scalars; none if the layout is as above."""
 
     @property
     def items(self) -> int:
-        """Number of stored scalars, padding included."""
+        """Number of scalars from the first to the last, padding and gaps included."""
+        if self.strides:
+            pairs = zip(self.shape, self.strides, strict=True)
+            return 1 + sum((size - 1) * stride for size, stride in pairs)
         if not self.block:
             return math.prod(self.shape)
         n, _, h, w = self.shape
@@ -73,6 +78,26 @@ class Value:
     def ctype(self) -> str:
         """Type of a stored scalar."""
         return "half" if self.half else CTYPES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """Place of a tensor in the memory of another one, which is row-major."""
+
+    source: str
+    offset: int
+    """Position of the first element, in scalars."""
+    strides: tuple[int, ...]
+    """As of `Value`."""
+    factor: float = 1.0
+    """A reader multiplies the elements by this number."""
+
+
+def strided(name: str, strides: Sequence[int]) -> str:
+    """The macro ``AT_name`` of a view."""
+    names = [f"i{axis}" for axis in range(len(strides))]
+    terms = (f"({i}) * {stride}" for i, stride in zip(names, strides, strict=True))
+    return f"#define AT_{name}({', '.join(names)}) ({' + '.join(terms)})"
 
 
 def row_major(name: str, shape: Sequence[int | str]) -> str:
