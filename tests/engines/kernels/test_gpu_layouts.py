@@ -9,7 +9,7 @@ from onnx import helper
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Value
 from coexec.engines.kernels.building import Build, build
-from coexec.engines.kernels.tiles import Sizes, expected_us, tile_shapes
+from coexec.engines.kernels.tile_shapes import Sizes, expected_us, tile_shapes
 from coexec.model.load import load
 from tests.helpers.gpu_networks import module_of
 from tests.helpers.small_models import from_nodes, tensor_info

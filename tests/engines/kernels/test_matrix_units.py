@@ -9,7 +9,7 @@ from onnx import helper
 from coexec.arrays import Array
 from coexec.engines.kernels import conv_tiled, gemm_tiled
 from coexec.engines.kernels.architecture import MatrixUnit
-from coexec.engines.kernels.tiles import WARP_SHAPES, TileShape
+from coexec.engines.kernels.tile_shapes import WARP_SHAPES, TileShape
 from coexec.model.load import load
 from tests.helpers.fake_cuda import fake_cuda
 from tests.helpers.gpu_networks import run_on

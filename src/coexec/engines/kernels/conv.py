@@ -18,7 +18,7 @@ from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value
 from coexec.engines.kernels.conv_shape import ConvShape, computed_weights
 from coexec.engines.kernels.epilogue import Output
-from coexec.engines.kernels.tiles import TileShape
+from coexec.engines.kernels.tile_shapes import TileShape
 from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.engines.kernels.value import at
 from coexec.engines.kernels.window_loops import grid, output_coordinates, over_taps

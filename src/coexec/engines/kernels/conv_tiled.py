@@ -19,7 +19,8 @@ from coexec.engines.kernels.base import (
 )
 from coexec.engines.kernels.conv_shape import ConvShape, in_turns, packed_bias
 from coexec.engines.kernels.epilogue import Epilogue
-from coexec.engines.kernels.tiles import Sizes, Tiled, TileShape, tile_shapes
+from coexec.engines.kernels.tile_shapes import Sizes, TileShape, tile_shapes
+from coexec.engines.kernels.tiles import Tiled
 
 
 def fits(shape: ConvShape, x: Value) -> bool:

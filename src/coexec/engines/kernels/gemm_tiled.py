@@ -18,7 +18,8 @@ from coexec.engines.kernels.base import (
     indented,
 )
 from coexec.engines.kernels.product import Operands, Product
-from coexec.engines.kernels.tiles import Sizes, Tiled, TileShape, tile_shapes
+from coexec.engines.kernels.tile_shapes import Sizes, TileShape, tile_shapes
+from coexec.engines.kernels.tiles import Tiled
 from coexec.engines.kernels.value import neighbours
 
 

@@ -4,30 +4,25 @@ A warp of 32 work items multiplies 16 rows by 16 columns of a chunk of the inner
 text calls functions for it that the compiler's prelude defines, ``left_of_tf32``,
 ``multiply_tf32`` and so on, as OpenCL C has none.
 
-A chunk is 64 bytes of a row or a column in local memory, four units of 16 bytes. Item ``lane`` of a
-warp multiplies the unit ``lane % 4`` of the rows ``lane / 4`` and ``lane / 4 + 8``. That is another
+A chunk is 64 bytes of a row or a column in local memory: four quarters. Item ``lane`` of a warp
+multiplies the quarter ``lane % 4`` of the rows ``lane / 4`` and ``lane / 4 + 8``. That is another
 order of the inner axis than the instruction's, but the same for both sides, so that one load of 16
 bytes serves two instructions. It has sums of four columns, ``lane % 4 * 4`` and its neighbours, in
-these two rows. The units of a row are exchanged (by ``row / 2 % 4``), so that neighbours use
+these two rows. The quarters of a row are exchanged (by ``row / 2 % 4``), so that neighbours use
 different banks.
 
 Source: NVIDIA, PTX ISA, "Warp-level matrix instructions", mma.m16n8k8 and mma.m16n8k16.
 """
 
-from typing import TYPE_CHECKING
+from coexec.engines.kernels.tile_shapes import DEPTH, TileShape
 
-if TYPE_CHECKING:
-    from coexec.engines.kernels.tiles import TileShape
-
-DEPTH = {"tf32": 16, "fp16": 32}
-"""Scalars of a chunk along the inner axis."""
 _CTYPES = {"tf32": "float", "fp16": "ushort"}
 
 
 class MatrixUnits:
     """The parts of a kernel's text that depend on the matrix units, see `tiles`."""
 
-    def __init__(self, tile_shape: "TileShape", raw_left: bool, raw_right: bool) -> None:
+    def __init__(self, tile_shape: TileShape, raw_left: bool, raw_right: bool) -> None:
         """``raw_left``, ``raw_right``: the vectors of that side have the type of the units."""
         self._shape = tile_shape
         self._keep_left, self._keep_right = (
@@ -63,11 +58,12 @@ class MatrixUnits:
         )
 
     def place(self, rows: int, row: str, k: str) -> str:
-        """The place of a scalar in a tile: [chunk][row][unit, exchanged][scalar of the unit]."""
-        depth, unit = self._depth, self._depth // 4
+        """The place of a scalar in a tile: [chunk][row][quarter, exchanged][scalar]."""
+        depth, quarter = self._depth, self._depth // 4
         k = f"({k})"
-        exchanged = f"({k} % {depth} / {unit} ^ {row} / 2 % 4)"
-        return f"({k} / {depth} * {rows} + {row}) * {depth} + {exchanged} * {unit} + {k} % {unit}"
+        exchanged = f"({k} % {depth} / {quarter} ^ {row} / 2 % 4)"
+        scalar = f"{exchanged} * {quarter} + {k} % {quarter}"
+        return f"({k} / {depth} * {rows} + {row}) * {depth} + {scalar}"
 
     def multiply(self) -> list[str]:
         t = self._shape
