@@ -371,3 +371,77 @@ def test_blocks_lie_where_the_last_axis_needs_them(name: str, transposes: int) -
     names = [launch.name for launch in launches]
     assert names.count("transpose") == transposes
     assert ("conv_sum" in names) == (name == "divided")
+
+
+def _convolved(weights: list[int], pads: list[int], x: list[int], y: list[int], **more: Any) -> Any:
+    return [onnx.helper.make_node("Conv", ["x", "w"], ["y"], pads=pads, **more)], weights, x, y
+
+
+def _behind_a_transpose(weights: list[int], pads: list[int], x: list[int], y: list[int]) -> Any:
+    """A convolution whose input has its channels last."""
+    node = onnx.helper.make_node
+    nodes = [
+        node("MatMul", ["x", "m"], ["a"]),
+        node("Transpose", ["a"], ["b"], perm=[0, 3, 1, 2]),
+        node("Conv", ["b", "w"], ["y"], pads=pads),
+    ]
+    return nodes, weights, x, y
+
+
+def _divided(by: float) -> Any:
+    """A product of numbers that are far from 1 without their divisors."""
+    node = onnx.helper.make_node
+    nodes = [
+        node("Mul", ["x", "by"], ["a"]),
+        node("Div", ["a", "by"], ["b"]),
+        node("Mul", ["x", "by"], ["c"]),
+        node("Div", ["c", "by"], ["d"]),
+        node("Transpose", ["d"], ["e"], perm=[1, 0]),
+        node("MatMul", ["b", "e"], ["y"]),
+    ]
+    return nodes, by, [6, 8], [6, 6]
+
+
+RARE = {
+    "1 x 1 with padding at the end": _convolved(
+        [12, 8, 1, 1], [0, 0, 2, 2], [1, 8, 7, 5], [1, 12, 9, 7]
+    ),
+    "to few channels": _behind_a_transpose([2, 8, 3, 3], [1, 2, 0, 1], [1, 6, 5, 8], [1, 2, 5, 6]),
+    "large factors": _divided(1e25),
+    "small factors": _divided(1e-30),
+}
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_rare_networks_are_right(name: str) -> None:
+    nodes, constant, x, y = RARE[name]
+    rng = np.random.default_rng(0)
+    weights = {"m": rng.standard_normal((8, 8), np.float32)}
+    if isinstance(constant, float):
+        weights["by"] = np.array(constant, np.float32)
+    else:
+        weights["w"] = rng.standard_normal(constant, np.float32)
+    read = {name for node in nodes for name in node.input}
+    used = {name: array for name, array in weights.items() if name in read}
+    proto = from_nodes(nodes, [tensor_info("x", x)], [tensor_info("y", y)], used)
+    feeds = feeds_of(proto)
+    if isinstance(constant, float):  # ONNX Runtime multiplies the product by 0
+        wanted = {"y": feeds["x"] @ feeds["x"].T}
+    else:
+        wanted = expected(proto, feeds)
+    with fake_cuda() as engine:
+        assert_close(run_on(engine, load(proto), feeds), wanted)
+
+
+def test_long_rows_of_pixels_fit_the_grid() -> None:
+    node = onnx.helper.make_node
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], group=8),
+        node("Transpose", ["a"], ["b"], perm=[0, 2, 3, 1]),
+        node("MatMul", ["b", "m"], ["y"]),
+    ]
+    weights = {"w": np.ones((8, 1, 1, 1), np.float32), "m": np.ones((8, 1), np.float32)}
+    infos = tensor_info("x", [1, 8, 70001, 1]), tensor_info("y", [1, 70001, 1, 1])
+    proto = from_nodes(nodes, [infos[0]], [infos[1]], weights)
+    with fake_cuda() as engine:
+        engine.compile(module_of(load(proto)))

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from coexec.cache import Cache, Entry
+from coexec.cache.source import source_digest
 from coexec.engines import detect
-from coexec.engines.cuda.dialect import FURTHER, in_cpp
+from coexec.engines.cuda.dialect import in_cpp
 from coexec.engines.cuda.driver import CudaContext, CudaError
 from coexec.engines.cuda.failures import CompileError
 from coexec.engines.cuda.options import Compiler
@@ -166,7 +167,7 @@ class _Nvrtc:
             b"--std=c++17",
             b"--device-as-default-execution-space",
         ]
-        self.form = digest(in_cpp(""), FURTHER, self._options)
+        self.form = digest(source_digest(Path(__file__).parent), self._options)
 
     def _checked(self, result: tuple[Any, ...]) -> Any:
         code, *values = result

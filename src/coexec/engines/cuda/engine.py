@@ -60,6 +60,11 @@ class Cuda(Engine):
                 f"with compute capability 8.0, and it has {gpu.capability}; "
                 f"leave the option out"
             )
+        if options.precision != "fp32" and options.compiler == "opencl":
+            raise DeviceError(
+                f"cuda.precision={options.precision} needs NVRTC: the compiler in NVIDIA's OpenCL "
+                f"driver knows no matrix units; leave cuda.compiler=opencl or the precision out"
+            )
         folder = Path(__file__).parent
         # Profiles depend on the text of the kernels and on how they are launched.
         digests = source_digest(folder.parent / "kernels"), source_digest(folder)

@@ -17,7 +17,8 @@ class CudaOptions:
     precision: Literal["fp32", "tf32", "fp16"] = "fp32"
     """The precision in which matrix units (tensor cores) multiply, in convolutions and products of
     matrices: no matrix units ("fp32"), 10 bits of fraction ("tf32"), or 16-bit floats, in which
-    tensors and weights are then stored, too ("fp16"). All sums are 32-bit floats."""
+    tensors and weights of more than 4,096 scalars are then stored, too ("fp16"). All sums are
+    32-bit floats."""
     compiler: Compiler = "auto"
     """The compiler of the kernels: NVIDIA's library for compilation at run time ("nvrtc"), the one
     in NVIDIA's OpenCL driver ("opencl"), or the first of them that is there ("auto")."""

@@ -43,7 +43,9 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
 def _key(node: Node, context: Context) -> str:
     shapes = [context.tensors[n].shape for n in node.inputs]
     epilogue = [op.op_type for op in node.epilogue]
-    return f"{shapes} {sorted(node.operator.attributes.items())} {epilogue}"
+    computed = [n for n in (*node.inputs, node.output) if n not in context.constants]
+    layouts = [(value.block, value.last) for value in map(context.value, computed)]
+    return f"{shapes} {layouts} {sorted(node.operator.attributes.items())} {epilogue}"
 
 
 def _variants(node: Node, context: Context) -> Variants:

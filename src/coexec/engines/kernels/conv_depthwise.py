@@ -44,15 +44,16 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
         grid = (ceil_div(shape.out_h, rows), y.slices, shape.batch)
         return [source.finish(grid, (1, 1, 1))]
     # Neighbours among the work items are neighbours in memory.
-    axes = [("ox", shape.out_w), ("row", shape.out_h), ("s", y.slices)]
-    axes = axes[-1:] + axes[:-1] if x.last or y.last else axes
-    (first, width), (second, height), (third, depth) = axes
-    source.add(
-        f"  const int {first} = get_global_id(0), {second} = get_global_id(1);\n"
-        f"  const int {third} = get_global_id(2) % {depth}, n = get_global_id(2) / {depth};"
-    )
+    across = x.last or y.last
+    if across:
+        place = f"ox = get_global_id(0) / {y.slices}, s = get_global_id(0) % {y.slices}"
+        grid = (shape.out_w * y.slices, shape.out_h, shape.batch)
+    else:
+        place = f"ox = get_global_id(0), s = get_global_id(2) % {y.slices}"
+        grid = (shape.out_w, shape.out_h, y.slices * shape.batch)
+    image = "get_global_id(2)" if across else f"get_global_id(2) / {y.slices}"
+    source.add(f"  const int {place};\n  const int row = get_global_id(1), n = {image};")
     source.add(lines.pixel())
-    grid = (width, height, depth * shape.batch)
     launch = source.finish(grid, convolution=shape.traits("depthwise"))
     return [launch]
 

@@ -170,12 +170,15 @@ def padded_copy(
     store = "STORE" if x.block else "PUT"
     zero = f"({context.arch.vector})(0.0f)" if x.block else "0.0f"
     in_h, in_w = size("in_h", shape.in_h), size("in_w", shape.in_w)
+    at = f"(outer * {in_h} + iy) * {in_w} + ix"
+    if x.last:
+        at = f"VEC_x(outer / {x.slices}, outer % {x.slices}, iy, ix)"
     source.add(
         f"  const int x0 = get_global_id(0), y0 = get_global_id(1), outer = get_global_id(2);\n"
         f"  const int ix = x0 - {size('left', shape.left)}, iy = y0 - {size('top', top)};\n"
         f"  const int to = (outer * {size('height', height)} + y0) * {size('width', width)} + x0;\n"
         f"  if (ix >= 0 && ix < {in_w} && iy >= 0 && iy < {in_h})\n"
-        f"    {store}_y(to, {load}_x((outer * {in_h} + iy) * {in_w} + ix));\n"
+        f"    {store}_y(to, {load}_x({at}));\n"
         f"  else {store}_y(to, {zero});"
     )
     inner = without_columns(shape)

@@ -155,7 +155,7 @@ class _TiledConv(Tiled):
         vectors = self.tile_shape.depth // 4
         first = f"tile * {vectors}" if blocks % vectors == 0 else "q"
         inside = self.bounds
-        if s.top or s.left or s.kernel_h * s.kernel_w > 1:
+        if s.padded or s.kernel_h * s.kernel_w > 1:
             inside.append(f"iy >= 0 && iy < {s.in_h} && ix >= 0 && ix < {s.in_w}")
         lines = [
             f"const int tap = {first} / {blocks}, s = q - tap * {blocks};",

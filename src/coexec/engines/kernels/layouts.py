@@ -1,7 +1,8 @@
 """Which tensors inside of a program lie in blocks of channels on a GPU, and which row by row.
 
 Convolutions read and write blocks of channels, and what is connected with one follows it, so that
-no layout changes in between. The tensors of four axes in attention and in networks with channels
+no layout changes in between. Where a Transpose puts channels on the last axis, the blocks of a
+pixel may lie behind each other. The tensors of four axes in attention and in networks with channels
 last are no images: their second axis is heads or rows, and blocks of these would tear apart what
 lies together.
 """
@@ -53,7 +54,7 @@ _PERMUTATIONS = ((0, 2, 3, 1), (0, 3, 1, 2))
 def channels_last(
     network: DeviceGraph, arch: Architecture, blocks: Mapping[str, int]
 ) -> frozenset[str]:
-    """The tensors in blocks that should have the blocks of a pixel behind each other.
+    """The tensors in blocks that are to be stored as [N, H, W, C].
 
     A Transpose that puts channels on the last axis, or back, has nothing to do then. These are the
     tensors with such a Transpose that only convolutions and element-wise operators touch besides.
@@ -69,7 +70,8 @@ def channels_last(
     return frozenset(
         name
         for name, nodes in touching.items()
-        if name not in ends
+        if name in network.tensors
+        and name not in ends
         and blocks.get(name, usual_block(network.tensors[name], arch))
         and network.tensors[name].shape[1] % arch.block == 0
         and all(_moves_channels(n) or _takes_channels_last(n, network) for n in nodes)

@@ -129,7 +129,7 @@ class _Costs:
     read: float
     """The same, for reading local memory where a work item uses each scalar once."""
     wait: float
-    """A step, until its loads have come, if little else runs; half of it if copied ahead."""
+    """A step that waits for its loads, if few groups run; half of it with more than two stages."""
     load: float
     """The same, for each vector that a work item loads."""
     add: float

@@ -70,8 +70,8 @@ class Tiled(ABC):
 
     @property
     def bounds(self) -> list[str]:
-        """Conditions, with ``m`` and ``q``, for a vector of the left side to exist, as far as whole
-        tiles go beyond it."""
+        """Conditions, with ``m`` and ``q``, for a vector of the left side to exist: those that the
+        last tile can violate."""
         inside = [f"q < {self.sizes.inner // 4}"] if self.all_inner > self.sizes.inner else []
         whole = self.sizes.rows % self.tile_shape.height == 0
         return inside if whole else [*inside, f"m < {self.sizes.rows}"]

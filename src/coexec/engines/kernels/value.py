@@ -24,13 +24,13 @@ def literal(value: float, dtype: str = "float32") -> str:
     """A constant in OpenCL C, exact to the last bit."""
     if dtype not in ("float32", "float64"):
         return f"({CTYPES[dtype]})({int(value)}{'L' if dtype == 'int64' else ''})"
-    if math.isnan(value):
+    with np.errstate(over="ignore"):
+        number = float(value) if dtype == "float64" else float(np.float32(value))
+    if math.isnan(number):
         return "NAN"
-    if math.isinf(value):
-        return "INFINITY" if value > 0 else "(-INFINITY)"
-    if dtype == "float64":
-        return f"({float(value)!r})"
-    return f"({float(np.float32(value))!r}f)"
+    if math.isinf(number):
+        return "INFINITY" if number > 0 else "(-INFINITY)"
+    return f"({number!r}{'' if dtype == 'float64' else 'f'})"
 
 
 @dataclass(frozen=True, slots=True)

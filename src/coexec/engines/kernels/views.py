@@ -26,12 +26,14 @@ from coexec.graph.graph import Operator
 _RESHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 _OPERATORS = frozenset({"Div", "Gather", "Mul", "Slice", "Split", "Transpose", *_RESHAPES})
 """Operators whose results may be views."""
+_LARGEST = 2.0**16
+"""Of the factors of a view, and of their inverses: a product without them must not overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of the memory of the tensor ``source``. Arrays with a byte for each scalar stand for
-    both: numpy computes the strides."""
+    """A part of the memory of the tensor ``source``. Its arrays have a byte for each scalar, which
+    is never accessed: numpy computes their strides."""
 
     source: str
     whole: Array
@@ -110,10 +112,22 @@ def _possible(
         start = parts.get(data) or _start(data, context)
         if start is None:
             continue
+        whole = start.factor * factor
+        if not _may_multiply_later(whole, start.source, context):
+            continue
         for name, part in _moved(op, start.part, factor, context):
             if name not in made:
-                parts[name] = replace(start, part=part, factor=start.factor * factor)
+                parts[name] = replace(start, part=part, factor=whole)
     return {name: part.view() for name, part in parts.items()}
+
+
+def _may_multiply_later(factor: float, source: str, context: Context) -> bool:
+    """Whether ``factor`` may be applied behind a product and not before it. Matrix units round what
+    is stored in 32 bits to 16, with a smaller range."""
+    if factor == 1.0:
+        return True
+    narrowed = context.arch.unit == "fp16" and not context.value(source).half
+    return not narrowed and 1 / _LARGEST <= abs(factor) <= _LARGEST
 
 
 def _start(name: str, context: Context) -> _Part | None:
@@ -123,7 +137,8 @@ def _start(name: str, context: Context) -> _Part | None:
         return None
     if context.constant(name) is not None or context.value(name).block:
         return None
-    whole = np.empty(tensor.shape, np.int8)  # never written, so it takes no memory
+    strides = [math.prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape))]
+    whole = np.lib.stride_tricks.as_strided(np.empty(1, np.int8), tensor.shape, strides)
     return _Part(name, whole, whole)
 
 
@@ -153,7 +168,7 @@ def _moved(
     elif op.op_type in _RESHAPES:
         try:
             yield result, part.reshape(context.tensors[result].shape, copy=False)
-        except ValueError:  # these elements cannot have strides
+        except ValueError:  # these elements have no constant distances
             return
     elif op.op_type in ("Slice", "Split"):
         for name, cuts in (axis_slices(op, context.tensors) or {}).items():
