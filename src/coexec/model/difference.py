@@ -15,6 +15,8 @@ TOLERANCE = 1e-4
 
 HALF_TOLERANCE = 1e-2
 """The same where tensors are stored in 16 bits."""
+_LEAST = {"fp32": 0.0, "tf32": 5e-3}
+"""The same by the precision of an engine, if the model has no wider limit itself."""
 _QUANTISED = 5e-2
 """Largest difference of ONNX Runtime's own answers that is rounding in a quantized model: six steps
 of 8 bits with a sign."""
@@ -88,6 +90,11 @@ def tolerance_of(graph: Graph) -> float:
     to the largest value."""
     half = any(is_half(tensor) for tensor in graph.tensors.values())
     return HALF_TOLERANCE if half else TOLERANCE
+
+
+def tolerance_in(precision: str, graph: Graph) -> float:
+    """Allowed difference of outputs on an engine that computes in ``precision``."""
+    return max(_LEAST.get(precision, HALF_TOLERANCE), tolerance_of(graph))
 
 
 def quantises(operators: Iterable[Operator]) -> bool:

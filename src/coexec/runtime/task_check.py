@@ -27,14 +27,13 @@ from coexec.hardware.hardware import Place
 from coexec.lowering.module import Module
 from coexec.lowering.text import text_of
 from coexec.model.difference import (
-    HALF_TOLERANCE,
     Difference,
     difference_of,
     is_rounding,
     moved,
     own_difference,
     quantises,
-    tolerance_of,
+    tolerance_in,
     unlike,
     worst_difference,
 )
@@ -203,8 +202,7 @@ class TaskCheck:
             reason = f"{kind}{first_line(error)}"
             return replace(comparison, verdict="failed", reason=reason, lowered=text_of(module))
         engine = engine_at(comparison.place, self._devices)
-        precise = engine.info.precision == "fp32"
-        allowed = tolerance_of(self._graph) if precise else HALF_TOLERANCE
+        allowed = tolerance_in(engine.info.precision, self._graph)
         parts = {tensor_part(*part, self._graph): part for part in segment.writes}
         pairs = {
             label: (results[label], values[name][region.slices])

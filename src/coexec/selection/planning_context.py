@@ -125,10 +125,9 @@ class PlanningContext:
     @property
     def tolerance(self) -> float:
         """Largest allowed difference from ONNX Runtime's outputs, relative to the largest value."""
-        from coexec.model.difference import HALF_TOLERANCE, tolerance_of
+        from coexec.model.difference import tolerance_in
 
-        half = any(d.spec.engine.precision != "fp32" for d in self.devices)
-        return HALF_TOLERANCE if half else tolerance_of(self.graph)
+        return max(tolerance_in(d.spec.engine.precision, self.graph) for d in self.devices)
 
     @property
     def untrained(self) -> list[str]:
