@@ -27,6 +27,29 @@ _MAPPED = 0x02 | 0x01  # CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 _NO_DRIVER = "no driver"
 _WITHOUT_GPU = (_NO_DRIVER, "CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_STUB_LIBRARY")
+_LASTING = frozenset(
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ECC_UNCORRECTABLE",
+        "NVLINK_UNCORRECTABLE",
+        "CONTAINED",
+        "ILLEGAL_ADDRESS",
+        "LAUNCH_TIMEOUT",
+        "CONTEXT_IS_DESTROYED",
+        "ASSERT",
+        "HARDWARE_STACK_ERROR",
+        "ILLEGAL_INSTRUCTION",
+        "MISALIGNED_ADDRESS",
+        "INVALID_ADDRESS_SPACE",
+        "INVALID_PC",
+        "LAUNCH_FAILED",
+        "TENSOR_MEMORY_LEAK",
+        "MPS_CLIENT_TERMINATED",
+        "EXTERNAL_DEVICE",
+    )
+)
+"""Errors after which no call works in the context. Others are of one call only: memory is short, or
+another library captures a graph."""
 _lost: dict[str, str] = {}
 """By identity of a GPU whose context has failed in this process: the error. No call works in such a
 context, and all libraries of the process share it."""
@@ -41,6 +64,7 @@ class CudaError(Exception):
         """``name``: the name of CUDA's error code; ``text``: what CUDA says about it."""
         super().__init__(f"{name}: {text}")
         self.is_out_of_memory = name == _OUT_OF_MEMORY
+        self.is_lasting = name in _LASTING
         self.is_without_gpu = name in _WITHOUT_GPU
         """Whether there is no GPU of NVIDIA, or no driver for one."""
 
@@ -218,15 +242,12 @@ class CudaContext:
         return self.checked(self.result(name, *arguments))
 
     def checked(self, result: tuple[Any, ...]) -> Any:
-        """As the function `checked`. After an error, finds out whether the context still works."""
+        """As the function `checked`; remembers an error after which the context does not work."""
         try:
             return checked(result)
         except CudaError as error:
-            with suppress(CudaError):  # of another library that has ended the context
-                code, *_ = self.result("cuStreamQuery", self.__dict__.get("stream", 0))
-                works = _driver().CUresult.CUDA_SUCCESS, _driver().CUresult.CUDA_ERROR_NOT_READY
-                if code not in works:
-                    _lost[self.gpu.identity] = str(error)
+            if error.is_lasting:
+                _lost[self.gpu.identity] = str(error)
             raise
 
     def result(self, name: str, *arguments: Any) -> tuple[Any, ...]:
