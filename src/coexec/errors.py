@@ -37,6 +37,9 @@ from typing import Any
 class CoexecError(Exception):
     """Base of all errors that coexec raises on purpose."""
 
+    device = ""
+    """Name of the device that has failed, if it is known."""
+
 
 class UsageError(CoexecError, ValueError):
     """An option or argument has no meaning here."""

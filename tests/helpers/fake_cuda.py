@@ -196,6 +196,9 @@ class FakeContext:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         threading.Thread(target=_works, args=(self._work,), daemon=True).start()
 
+    def beside(self) -> "FakeContext":
+        return self
+
     def kernel(self, image: bytes, name: str) -> Any:
         import pyopencl as cl
 
@@ -330,21 +333,28 @@ def fake_cuda(seed: int = 0, **options: Any) -> Iterator[CudaDevice]:
 
 
 @contextmanager
-def machine_with_gpu(has_opencl: bool = True) -> Iterator[Faults]:
+def machine_with_gpu(has_opencl: bool = True, count: int = 1) -> Iterator[Faults]:
     """This machine with a GPU, "gpu:0", which the engine `cuda` drives as `fake_cuda` does, and
     `opencl`, in whose place the reference engine computes. Planning takes no process of its own.
+
+    Args:
+        count: number of GPUs. Those after the first one do not fail.
     """
-    gpu, faults = FakeGpu(), Faults()
+    gpus = tuple(FakeGpu(f"Fake {n}" if n else "Fake", f"{n:02}") for n in range(count))
+    faults = Faults()
     contexts: list[FakeContext] = []
 
     def opened(gpu: FakeGpu, sleeps: bool) -> FakeContext:
-        contexts.append(FakeContext(gpu, sleeps, faults=faults))
+        contexts.append(FakeContext(gpu, sleeps, faults=faults if gpu == gpus[0] else None))
         return contexts[-1]
 
     names = ("onnxruntime", "cuda", "opencl")
     engines = sorted(map(registry.load_engine, names), key=lambda engine: engine.rank)
-    listed = ListedGpu(gpu.name, gpu.identity, gpu.version, gpu.memory_bytes, 16, "9.0", None)
-    opencl = [Processor("gpu", gpu.name, gpu.identity)] if has_opencl else []
+    listed = tuple(
+        ListedGpu(gpu.name, gpu.identity, gpu.version, gpu.memory_bytes, 16, "9.0", None)
+        for gpu in gpus
+    )
+    opencl = [Processor("gpu", gpu.name, gpu.identity) for gpu in gpus] if has_opencl else []
 
     def planned(job: Any, source: Any, settings: Any, again: bool) -> Exception | None:
         try:
@@ -356,8 +366,8 @@ def machine_with_gpu(has_opencl: bool = True) -> Iterator[Faults]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_working", lambda: tuple(engines))
         patch.setattr(engine, "find_spec", lambda name: True)
-        patch.setattr(engine, "listing", lambda bindings: Listing((listed,)))
-        patch.setattr(engine, "gpus", lambda: (gpu,))
+        patch.setattr(engine, "listing", lambda bindings: Listing(listed))
+        patch.setattr(engine, "gpus", lambda: gpus)
         patch.setattr(driver, "_lost", {})
         patch.setattr(Cuda, "needs_trial", False)
         patch.setattr(device, "CudaContext", opened)

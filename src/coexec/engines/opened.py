@@ -30,7 +30,11 @@ class OpenDevice:
         Raises:
             DeviceError: the engine cannot be opened.
         """
-        return self._opener()
+        try:
+            return self._opener()
+        except DeviceError as error:
+            error.device = self.spec.name
+            raise
 
     def timed(self) -> "OpenDevice":
         """The device with an engine that records more details and may be slower: see

@@ -434,5 +434,6 @@ def _of_segment(error: Exception, segment: Segment) -> Exception:
         f"{segment.device} failed in segment {segment.index} ({where}): "
         f"{error}; the run was stopped, no result is returned"
     )
+    wrapped.device = (error.device if isinstance(error, CoexecError) else "") or segment.device
     wrapped.__cause__ = error if not isinstance(error, CoexecError) else error.__cause__
     return wrapped

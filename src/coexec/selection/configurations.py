@@ -1,6 +1,6 @@
 """Sets of devices, with their engines, that a plan can use together, and their sets of cores."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from coexec.engines import detect
 from coexec.engines.names import cpu_name, parse, without_engine
@@ -31,26 +31,22 @@ def configurations(
     return list(dict.fromkeys(candidates))
 
 
-def with_next_engines(devices: Iterable[tuple[str, Device]]) -> Configuration | None:
-    """Names of the same processors for a plan after this one has failed: accelerators that are
-    named without an engine get the next engine that works. None if there is none.
+def with_next_engine(name: str, device: Device) -> str | None:
+    """The name of the same processor for a plan after this one has failed: an accelerator that is
+    named without an engine gets the next engine that works. None if there is none.
 
     Args:
-        devices: with the names by which they were requested.
+        name: how the device was requested.
     """
-    names, is_other = [], False
-    for name, device in devices:
-        request = parse(name)
-        further: Sequence[str] = ()
-        if request.kind != "cpu" and not request.engine:
-            driven = next((d for d in processors(request.kind) if d.name == device.name), None)
-            if driven is not None:
-                order, own = list(driven.by), device.engine.name
-                later = order[order.index(own) + 1 :] if own in order else order
-                further = [engine for engine in later if engine in driven.usable]
-        names.append(f"{name}/{further[0]}" if further else name)
-        is_other = is_other or bool(further)
-    return tuple(names) if is_other else None
+    request = parse(name)
+    if request.kind == "cpu" or request.engine:
+        return None
+    driven = next((d for d in processors(request.kind) if d.name == device.name), None)
+    if driven is None:
+        return None
+    order, own = list(driven.by), device.engine.name
+    later = order[order.index(own) + 1 :] if own in order else order
+    return next((f"{name}/{engine}" for engine in later if engine in driven.usable), None)
 
 
 def _of_names(names: Sequence[str], rules: Rules) -> list[Configuration]:

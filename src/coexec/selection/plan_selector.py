@@ -205,8 +205,8 @@ class PlanSelector:
                 self._send(slot, self._started(slot, prepared))
             except (DeviceError, ExecutionError, ModelError) as error:
                 if (other := self._on_other_engines(error, prepared or maker)) is not None:
-                    _warn(error, f"{_names(other)} computes in its place")
-                    self._settings = other
+                    self._settings, name = other
+                    _warn(error, f"{name} computes in its place")
                     continue
                 self._send(slot, Unusable(str(error)))
                 if self._settings.strict and self._settings.plan is not None:
@@ -247,13 +247,14 @@ class PlanSelector:
                 return
             slot.failed = running
         other = self._on_other_engines(error, running.prepared)
-        is_new = other is None or _names(other) != _names(self._settings)
-        self._settings = other or self._settings
+        before = self._settings
+        if other is not None:
+            self._settings, name = other
         self._send(slot, Failed(running, str(error), goes_on=other is not None))
         if other is None:
             _warn(error)
-        elif is_new:  # else a plan for other shapes has failed before
-            _warn(error, f"{_CARRIES_ON} until a plan on {_names(other)} is ready")
+        elif self._settings.devices != before.devices:  # else a plan for other shapes failed before
+            _warn(error, f"{_CARRIES_ON} until a plan on {name} is ready")
 
     def replace(self, old: Running, prepared: "Prepared") -> None:
         """Run another plan on the same devices from now on, in place of ``old``."""
@@ -281,10 +282,11 @@ class PlanSelector:
 
     def _on_other_engines(
         self, error: CoexecError, failed: "Prepared | PlanMaker | None"
-    ) -> Settings | None:
-        """Settings with other engines on the same devices, after a plan has failed; None if there
-        are none, or if the settings have a plan, which names its engines."""
-        from coexec.selection.configurations import with_next_engines
+    ) -> tuple[Settings, str] | None:
+        """Settings with another engine on the device that has failed, and the name of the device
+        with it. None if there is none, if it is not known which device has failed, or if the
+        settings have a plan, which names its engines."""
+        from coexec.selection.configurations import with_next_engine
         from coexec.selection.planning_context import PlanningContext
         from coexec.selection.prepared import Prepared
 
@@ -295,12 +297,21 @@ class PlanSelector:
             works = [failed]
         if isinstance(error, ModelError) or self._settings.plan is not None:
             return None
-        other = with_next_engines(
-            (name, device.spec)
+        devices = {
+            name: device.spec
             for work in works
             for name, device in zip(work.settings.devices or (), work.devices, strict=False)
-        )
-        return None if other is None else replace(self._settings, devices=other)
+        }
+        failures = {device for _, device, _ in getattr(error, "reasons", ())} or {error.device}
+        for name, spec in devices.items():
+            is_it = spec.name in failures or (len(devices) == 1 and failures == {""})
+            if is_it and (other := with_next_engine(name, spec)) is not None:
+                wanted = self._settings.devices or ()
+                if name not in wanted and other not in wanted:  # the planner has chosen the devices
+                    wanted = tuple(devices)
+                names = tuple(other if each == name else each for each in wanted)
+                return replace(self._settings, devices=names), other
+        return None
 
     def _of(self, shapes: Shapes) -> Settings:
         own = self._settings
@@ -432,7 +443,7 @@ class PlanSelector:
             if other is None:
                 self._send(slot, Unusable(str(error)))
             else:
-                self._settings = other
+                self._settings, _ = other
                 self._carry_out(slot, Log(f"its plan does not start: {error}"))
                 self._send(slot, Requested())
             return
@@ -521,10 +532,6 @@ _CARRIES_ON = "The session carries on with ONNX Runtime on the CPU"
 def _warn(error: CoexecError, then: str = _CARRIES_ON) -> None:
     """Warn what answers because of an error, at the line of the user's program."""
     warnings.warn(f"{error}. {then}", DegradedWarning, stacklevel=5)
-
-
-def _names(settings: Settings) -> str:
-    return ", ".join(settings.devices or ())
 
 
 def _warm_up(running: Running) -> None:

@@ -4,9 +4,10 @@ import enum
 import gc
 import itertools
 import json
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from coexec.codec import decode
 from coexec.engines import trial
 from coexec.engines.cuda import driver
+from coexec.engines.cuda import listing as gpu_listing
 from coexec.engines.cuda.driver import CudaContext, CudaError, Gpu, GraphNode, Pointer, gpus, loss
 from coexec.engines.cuda.listing import Listing, listed, listing
 
@@ -29,6 +31,7 @@ class Result(enum.IntEnum):
     CUDA_ERROR_NO_DEVICE = 100
     CUDA_ERROR_NOT_READY = 600
     CUDA_ERROR_ILLEGAL_ADDRESS = 700
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900
 
 
 class NotingDriver:
@@ -111,30 +114,81 @@ def test_a_gpu_is_described(noting: NotingDriver) -> None:
     assert gpu.unusable is None
 
 
+@pytest.mark.parametrize(
+    "version, needed, remedy",
+    [
+        ("11.8", 13, ""),
+        ("12.8", 13, ", or pip install 'cuda-bindings>=12.9.1,<13'"),
+        ("13.0", 14, ", or pip install 'cuda-bindings>=13.0,<14'"),
+    ],
+)
 def test_a_driver_that_is_too_old_for_the_bindings_is_unusable_with_the_remedy(
-    noting: NotingDriver,
+    version: str, needed: int, remedy: str, noting: NotingDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noting.values["cuDriverGetVersion"] = 12080
+    monkeypatch.setattr(noting, "CUDA_VERSION", 1000 * needed + 10)
+    major, _, minor = version.partition(".")
+    noting.values["cuDriverGetVersion"] = 1000 * int(major) + 10 * int(minor)
     (gpu,) = decode(Listing, json.loads(listed())).gpus
     assert gpu.unusable == (
-        "the driver of A GPU supports CUDA 12.8, and the installed cuda-bindings are for CUDA 13; "
-        "update the driver, or pip install 'cuda-bindings==12.*'"
+        f"the driver of A GPU supports CUDA {version}, and the installed cuda-bindings are for "
+        f"CUDA {needed}; update the driver{remedy}"
     )
 
 
-@pytest.mark.parametrize("what", ["no driver", "no GPU", "no bindings", "broken"])
-def test_a_machine_without_a_gpu_has_none_and_a_broken_driver_is_a_failure(
-    what: str, noting: NotingDriver, monkeypatch: pytest.MonkeyPatch
+def test_the_bindings_that_are_recommended_are_those_of_the_extra() -> None:
+    import tomllib
+
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    first, *_ = project["optional-dependencies"]["cuda"]
+    assert first == f"cuda-bindings>={driver._FIRST_BINDINGS[13]}"
+
+
+@pytest.mark.parametrize(
+    "code, failure",
+    [
+        (Result.CUDA_ERROR_NO_DEVICE, ""),
+        (Result.CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
+    ],
+)
+def test_a_machine_without_a_gpu_has_none_and_a_driver_that_fails_is_a_failure(
+    code: Result, failure: str, noting: NotingDriver
 ) -> None:
-    if what == "no driver":
-        noting.absent.add("cuInit")
-    elif what == "no bindings":
-        monkeypatch.setattr(driver, "_driver", lambda: import_module("no_such_module"))
-    else:
-        code = Result.CUDA_ERROR_NO_DEVICE if what == "no GPU" else Result.CUDA_ERROR_OUT_OF_MEMORY
-        noting.codes["cuInit"] = code
-    found = decode(Listing, json.loads(listed()))
-    assert found.gpus == () and bool(found.failure) == (what == "broken")
+    noting.codes["cuInit"] = code
+    assert decode(Listing, json.loads(listed())) == Listing((), failure)
+
+
+@pytest.mark.parametrize(
+    "library, is_absent",
+    [
+        ("libc.so.6", False),
+        ("libabsent.so.1", True),
+        (__file__, False),  # it is there, and does not load
+    ],
+)
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Function cuInit is not found"),
+        ImportError("undefined symbol"),
+        ModuleNotFoundError("No module named 'cuda.pathfinder'", name="cuda.pathfinder"),
+        ModuleNotFoundError("No module named 'cuda'", name="cuda"),
+    ],
+)
+def test_bindings_that_are_broken_are_a_failure_where_there_is_a_driver(
+    error: Exception,
+    library: str,
+    is_absent: bool,
+    noting: NotingDriver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(driver, "_driver", fails)
+    monkeypatch.setattr(driver, "_LIBRARY", library)
+    is_absent = is_absent or getattr(error, "name", None) == "cuda"
+    failure = "" if is_absent else f"bindings: {error}"
+    assert decode(Listing, json.loads(listed())) == Listing((), failure)
 
 
 def test_gpus_are_listed_by_another_process_once(
@@ -152,6 +206,42 @@ def test_gpus_are_listed_by_another_process_once(
     assert driver._started_by is None
 
 
+@pytest.mark.parametrize("first", ["crashed", '{"gpus": [], "failure": "not ready"}', "{}"])
+def test_a_failed_listing_is_kept_for_minutes_and_a_list_for_a_day(
+    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [first, *['{"failure": "later"}'] * 2]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(trial, "_tried", lambda *_: texts.pop(0))
+
+    def later(seconds: float) -> str:
+        """The failure that a new process finds."""
+        for path in trial._folder().glob("*.json"):
+            os.utime(path, (time.time() - seconds,) * 2)
+        monkeypatch.setattr(trial, "_verdicts", {})
+        return listing("1").failure
+
+    now = later(0)
+    assert later(200) == now
+    assert later(1000) == ("" if first == "{}" else "later")
+    assert later(100_000) == "later"
+
+
+def test_the_list_depends_on_the_driver_of_wsl_and_not_on_what_cuda_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_listing, "_DEVICES", tmp_path)
+    monkeypatch.setattr(gpu_listing, "_WSL", tmp_path)
+    facts = [dict(gpu_listing._machine())]
+    for name in ("nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "libcuda.so.1", "dxg"):
+        (tmp_path / name).touch()
+        facts.append(dict(gpu_listing._machine()))
+    (tmp_path / "libcuda.so.1").write_text("newer")
+    facts.append(dict(gpu_listing._machine()))
+    changes = [before != after for before, after in itertools.pairwise(facts)]
+    assert changes == [False, False, True, True, True, True]
+
+
 def test_each_call_leaves_the_thread_its_context(
     context: CudaContext, noting: NotingDriver
 ) -> None:
@@ -159,6 +249,18 @@ def test_each_call_leaves_the_thread_its_context(
     pushed, popped = (noting.names().count(f"cuCtx{kind}Current") for kind in ("Push", "Pop"))
     assert pushed == popped > 0
     assert "cuCtxSetCurrent" not in noting.names()
+
+
+def test_a_context_beside_another_has_a_stream_of_its_own(
+    context: CudaContext, noting: NotingDriver
+) -> None:
+    other = context.beside()
+    other.graph([]).launch()
+    other.mark()
+    streams = {
+        noted[-1] for name, noted in noting.calls if name in ("cuGraphLaunch", "cuEventRecord")
+    }
+    assert streams == {other.stream} != {context.stream}
 
 
 def test_an_error_has_cudas_words(context: CudaContext, noting: NotingDriver) -> None:
@@ -266,7 +368,8 @@ CALLS = {
 def test_each_call_that_fails_is_an_error_and_everything_is_given_back(
     call: str, is_lost: bool, noting: NotingDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a context that is lost, every call fails, also those that give something back."""
+    """In a context that is lost, every call fails, also those that give something back. It is not
+    lost while another library captures a graph."""
     unheard: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", unheard.append)
     made: dict[str, Any] = {}
@@ -290,13 +393,15 @@ def test_each_call_that_fails_is_an_error_and_everything_is_given_back(
         if step != CALLS[call]:
             made[step] = make()
             continue
-        noting.codes[call] = Result.CUDA_ERROR_ILLEGAL_ADDRESS
+        code = Result.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
         if is_lost:
+            code = Result.CUDA_ERROR_ILLEGAL_ADDRESS
             ends = ("Free", "FreeHost", "Destroy", "Unload")
             gone = {name for name in noting.names() if name.endswith(ends)}
-            lost = ({"cuStreamQuery"} | CALLS.keys() | gone) - {"cuDevicePrimaryCtxRetain"}
-            noting.codes |= dict.fromkeys(lost, noting.codes[call])
-        with pytest.raises(CudaError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
+            lost = (CALLS.keys() | gone) - {"cuDevicePrimaryCtxRetain"}
+            noting.codes |= dict.fromkeys(lost, code)
+        noting.codes[call] = code
+        with pytest.raises(CudaError, match=code.name) as caught:
             make()
         assert not caught.value.is_out_of_memory
         break

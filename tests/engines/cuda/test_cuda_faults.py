@@ -23,10 +23,13 @@ from coexec.engines import survey
 from coexec.engines.cuda import driver
 from coexec.engines.cuda.driver import CudaError
 from coexec.engines.cuda.listing import Listing
+from coexec.engines.onnxruntime.program import _BoundSession
 from coexec.engines.registry import broken, describe, processors
 from coexec.errors import ClosedError, DegradedWarning, DeviceError, ExecutionError
 from coexec.model.reference_session import plain_session
+from coexec.plan.plan import Plan, Provenance
 from coexec.runtime import executor
+from coexec.selection.planning_context import PlanningContext
 from tests.helpers.fake_cuda import FakeContext, Faults, fake_cuda, machine_with_gpu
 from tests.helpers.gpu_networks import small_network
 from tests.helpers.patience import ENOUGH_S, until
@@ -133,6 +136,87 @@ def test_a_run_that_fails_is_answered_by_the_cpu_and_later_ones_by_opencl(
     assert "segment 0 (left, right, y)" in only and str(error) in only
     assert only.endswith("ONNX Runtime on the CPU until a plan on gpu:0/opencl is ready")
     assert faults.opened == 1
+
+
+@contextmanager
+def on_two_devices(folder: Path, first: str) -> Iterator[InferenceSession]:
+    """A session in which the device ``first`` needs a result of gpu:0."""
+
+    def plan(context: PlanningContext, *_: object) -> Plan:
+        graph = context.model.graph
+        parts = {
+            device.spec.place: tuple(
+                graph.whole_piece(task)
+                for task in graph.tasks
+                if (task.name == "right") == (device.spec.name == "gpu:0")
+            )
+            for device in context.devices
+        }
+        return Plan.of_places(graph.fingerprint, parts, Provenance("test"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlanningContext, "plan", plan)
+        names = [first, "gpu:0"]
+        with InferenceSession(MODEL, devices=names, planner="heft", cache=folder) as session:
+            yield session
+
+
+def places_of(session: InferenceSession) -> set[str]:
+    """The places of the plan that answers."""
+    plans = session.coexec_router.plans
+    running = plans.selector.running(()) if plans else None
+    return {str(place) for place in running.prepared.plan.places} if running else set()
+
+
+def test_of_two_gpus_only_the_one_that_fails_in_a_run_gets_another_engine(tmp_path: Path) -> None:
+    with (
+        machine_with_gpu(count=2) as faults,
+        said() as texts,
+        on_two_devices(tmp_path, "gpu:1") as session,
+    ):
+        assert_right(session)
+        assert places_of(session) == {"gpu:1/cuda", "gpu:0/cuda"}
+        faults.errors["wait"] = LOST
+        assert_right(session)
+        wait_for(session)
+        assert places_of(session) == {"gpu:1/cuda", "gpu:0/opencl"}
+        assert_right(session)
+    (only,) = texts
+    assert only.endswith("until a plan on gpu:0/opencl is ready")
+
+
+@pytest.mark.parametrize("first", ["cpu:0", "gpu:1"])
+@pytest.mark.parametrize("at, error, text", STARTS)
+def test_only_the_device_that_fails_at_the_start_gets_another_engine(
+    at: str, error: CudaError, text: str, first: str, tmp_path: Path
+) -> None:
+    with machine_with_gpu(count=2) as faults, said() as texts:
+        faults.errors[at] = error
+        with on_two_devices(tmp_path, first) as session:
+            assert places_of(session) - {"gpu:1/cuda", "cpu:0/onnxruntime"} == {"gpu:0/opencl"}
+            assert_right(session)
+    (only,) = texts
+    assert only.endswith(". gpu:0/opencl computes in its place")
+
+
+def test_a_failure_of_the_cpu_leaves_the_gpu_its_engine(tmp_path: Path) -> None:
+    real, failures = _BoundSession.run, list[str]()
+
+    def run(session: _BoundSession) -> None:
+        if failures:
+            raise ExecutionError(failures[0])
+        real(session)
+
+    with machine_with_gpu(), said() as texts, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coexec.engines.onnxruntime.device.native_api", lambda: None)
+        patch.setattr(_BoundSession, "run", run)
+        with on_two_devices(tmp_path, "cpu:0") as session:
+            assert places_of(session) == {"cpu:0/onnxruntime", "gpu:0/cuda"}
+            failures.append("cpu:0: no memory")
+            assert_right(session)
+            assert wait_for(session) == "" and "cpu:0 failed in segment" in str(session.degraded)
+    (only,) = texts
+    assert only.endswith("carries on with ONNX Runtime on the CPU")
 
 
 def test_if_opencl_fails_too_the_cpu_answers_and_nothing_is_tried_again(tmp_path: Path) -> None:

@@ -26,7 +26,33 @@ from coexec.errors import ForkedError, first_line
 _MAPPED = 0x02 | 0x01  # CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 _NO_DRIVER = "no driver"
+_LIBRARY = "libcuda.so.1"
 _WITHOUT_GPU = (_NO_DRIVER, "CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_STUB_LIBRARY")
+_FIRST_BINDINGS = {12: "12.9.1", 13: "13.0"}
+"""By major version of CUDA, the first bindings that give Python's lock back during calls."""
+_LASTING = frozenset(
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ECC_UNCORRECTABLE",
+        "NVLINK_UNCORRECTABLE",
+        "CONTAINED",
+        "ILLEGAL_ADDRESS",
+        "LAUNCH_TIMEOUT",
+        "CONTEXT_IS_DESTROYED",
+        "ASSERT",
+        "HARDWARE_STACK_ERROR",
+        "ILLEGAL_INSTRUCTION",
+        "MISALIGNED_ADDRESS",
+        "INVALID_ADDRESS_SPACE",
+        "INVALID_PC",
+        "LAUNCH_FAILED",
+        "TENSOR_MEMORY_LEAK",
+        "MPS_CLIENT_TERMINATED",
+        "EXTERNAL_DEVICE",
+    )
+)
+"""Errors after which no call works in the context. Others are of one call only: memory is short, or
+another library captures a graph."""
 _lost: dict[str, str] = {}
 """By identity of a GPU whose context has failed in this process: the error. No call works in such a
 context, and all libraries of the process share it."""
@@ -41,6 +67,7 @@ class CudaError(Exception):
         """``name``: the name of CUDA's error code; ``text``: what CUDA says about it."""
         super().__init__(f"{name}: {text}")
         self.is_out_of_memory = name == _OUT_OF_MEMORY
+        self.is_lasting = name in _LASTING
         self.is_without_gpu = name in _WITHOUT_GPU
         """Whether there is no GPU of NVIDIA, or no driver for one."""
 
@@ -108,7 +135,23 @@ def gpus() -> tuple["Gpu", ...]:
         count = checked(driver.cuDeviceGetCount())
         return tuple(Gpu(checked(driver.cuDeviceGet(number))) for number in range(count))
     except (ImportError, RuntimeError) as error:
-        raise CudaError(_NO_DRIVER, first_line(error)) from error
+        name = "bindings" if _has_driver() and not _is_absent(error) else _NO_DRIVER
+        raise CudaError(name, first_line(error)) from error
+
+
+def _is_absent(error: Exception) -> bool:
+    """Whether the bindings are not installed; else they, or a module that they need, are broken."""
+    names = ("cuda", "cuda.bindings")
+    return isinstance(error, ModuleNotFoundError) and error.name in names
+
+
+def _has_driver() -> bool:
+    """Whether the library of NVIDIA's driver is there, even if it cannot be loaded."""
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        return not str(error).startswith(f"{_LIBRARY}: cannot open")
+    return True
 
 
 def loss(identity: str) -> str | None:
@@ -160,10 +203,12 @@ class Gpu:
         needed, major = _driver().CUDA_VERSION // 1000, int(self.version.partition(".")[0])
         if major >= needed:
             return None
+        remedy = "update the driver"
+        if (first := _FIRST_BINDINGS.get(major)) is not None:
+            remedy += f", or pip install 'cuda-bindings>={first},<{major + 1}'"
         return (
             f"the driver of {self.name} supports CUDA {self.version}, and the installed "
-            f"cuda-bindings are for CUDA {needed}; update the driver, or pip install "
-            f"'cuda-bindings=={major}.*'"
+            f"cuda-bindings are for CUDA {needed}; {remedy}"
         )
 
     @cached_property
@@ -218,15 +263,12 @@ class CudaContext:
         return self.checked(self.result(name, *arguments))
 
     def checked(self, result: tuple[Any, ...]) -> Any:
-        """As the function `checked`. After an error, finds out whether the context still works."""
+        """As the function `checked`; remembers an error after which the context does not work."""
         try:
             return checked(result)
         except CudaError as error:
-            with suppress(CudaError):  # of another library that has ended the context
-                code, *_ = self.result("cuStreamQuery", self.__dict__.get("stream", 0))
-                works = _driver().CUresult.CUDA_SUCCESS, _driver().CUresult.CUDA_ERROR_NOT_READY
-                if code not in works:
-                    _lost[self.gpu.identity] = str(error)
+            if error.is_lasting:
+                _lost[self.gpu.identity] = str(error)
             raise
 
     def result(self, name: str, *arguments: Any) -> tuple[Any, ...]:
@@ -241,6 +283,10 @@ class CudaContext:
         except RuntimeError as error:  # the driver does not have this function
             raise CudaError("driver", str(error)) from error
         return found
+
+    def beside(self) -> "CudaContext":
+        """The same GPU with another stream, which does not wait for work of this one."""
+        return CudaContext(self.gpu, self.sleeps)
 
     @property
     def is_forked(self) -> bool:

@@ -27,19 +27,22 @@ def translated(device: str, doing: str, kind: type[CoexecError] = DeviceError) -
     """
     try:
         yield
-    except CompileError as error:
-        raise kind(
-            f"{device} failed while {doing} ({first_line(error)}); run that part elsewhere with "
-            f"another plan"
-        ) from error
-    except CudaError as error:
-        if error.is_out_of_memory:
-            raise kind(
-                f"{device} ran out of memory while {doing} ({error}); use smaller shapes, end "
-                f"other programs on this GPU (nvidia-smi lists them), or let another device do a "
-                f"part"
-            ) from error
-        raise kind(
-            f"{device} failed while {doing} ({error}); if it fails again in a new process, leave "
-            f"the device out or update its driver: coexec devices shows which it is"
-        ) from error
+    except (CompileError, CudaError) as error:
+        failed = kind(f"{device} {_words(doing, error)}")
+        failed.device = device
+        raise failed from error
+
+
+def _words(doing: str, error: CompileError | CudaError) -> str:
+    if isinstance(error, CompileError):
+        why = f"({first_line(error)}); run that part elsewhere with another plan"
+        return f"failed while {doing} {why}"
+    if error.is_out_of_memory:
+        return (
+            f"ran out of memory while {doing} ({error}); use smaller shapes, end other programs "
+            f"on this GPU (nvidia-smi lists them), or let another device do a part"
+        )
+    return (
+        f"failed while {doing} ({error}); if it fails again in a new process, leave the device "
+        f"out or update its driver: coexec devices shows which it is"
+    )

@@ -20,16 +20,22 @@ def translated(device: str, doing: str, kind: type[CoexecError] = DeviceError) -
     """
     try:
         yield
-    except (cl.MemoryError, MemoryError) as error:
-        raise kind(
-            f"{device} ran out of memory while {doing} ({first_line(error)}); use smaller shapes, "
+    except (cl.Error, MemoryError) as error:
+        failed = kind(f"{device} {_words(doing, error)}")
+        failed.device = device
+        raise failed from error
+
+
+def _words(doing: str, error: Exception) -> str:
+    if isinstance(error, cl.MemoryError | MemoryError):
+        return (
+            f"ran out of memory while {doing} ({first_line(error)}); use smaller shapes, "
             f"--gpu precision=fp16, or let another device do a part"
-        ) from error
-    except cl.Error as error:
-        raise kind(
-            f"{device} failed while {doing} ({cause(error)}); if it fails again, leave the "
-            f"device out or update its driver: coexec devices shows which it is"
-        ) from error
+        )
+    return (
+        f"failed while {doing} ({cause(error)}); if it fails again, leave the device out or "
+        f"update its driver: coexec devices shows which it is"
+    )
 
 
 def refusal(device: str, doing: str, status: int) -> CoexecError:
