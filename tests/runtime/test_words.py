@@ -22,6 +22,7 @@ from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
 from coexec.errors import ExecutionError, TerminatedError
 from coexec.graph.graph import Piece
+from coexec.graph.receptive import splittable_axes
 from coexec.model.difference import worst_difference
 from coexec.model.inputs import random_inputs
 from coexec.model.load import load
@@ -35,7 +36,7 @@ from coexec.runtime.loops import VARIABLE, loop_classes
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.steps import AwaitWord, CallPython, CopyBox, SetWord
 from tests.helpers.fake_cuda import FakeContext, fake_cuda
-from tests.helpers.graphs import hand_made
+from tests.helpers.graphs import halves, hand_made
 from tests.helpers.patience import until
 from tests.helpers.small_models import branches
 from tests.runtime.test_executor import reference
@@ -98,12 +99,19 @@ def plan(devices: list[OpenDevice], cache: Cache) -> CompiledPlan:
     return by_turns(devices, cache)
 
 
-def by_turns(devices: Sequence[OpenDevice], cache: Cache) -> CompiledPlan:
-    """Tasks on both devices in turn, from the second one on."""
+def by_turns(devices: Sequence[OpenDevice], cache: Cache, halved: bool = False) -> CompiledPlan:
+    """Tasks on both devices in turn, from the second one on. ``halved``: every second task is on
+    both, with half of the channels each, where that is possible."""
     graph, places = MODEL.graph, [device.engine.place for device in reversed(devices)]
     order: dict[str, list[Piece]] = {place.device: [] for place in places}
     for number, task in enumerate(graph.tasks):
-        order[places[number % 2].device].append(graph.whole_piece(task))
+        pieces = (graph.whole_piece(task),)
+        if halved and number % 2 and 1 in splittable_axes(graph, task):
+            parts = halves(graph, task, 1, graph.output_of(task).shape[1] // 2)
+            pieces = tuple(Piece(task.name, part) for part in parts)
+        first = number // 2 if halved else number
+        for turn, piece in enumerate(pieces, first):
+            order[places[turn % 2].device].append(piece)
     made = hand_made(graph, order, "")
     engines = {place.device: place.engine for place in places}
     engine_of = {piece: engines[device] for piece, device in made.device_of.items()}
@@ -254,6 +262,30 @@ def test_a_failure_of_the_gpu_ends_the_wait_for_its_words(
         with pytest.raises(ExecutionError, match=r"gpu:0 failed .*illegal memory access"):
             executor.run(FEEDS[1])
         context.broken, cpu.hook = None, lambda: None
+        assert right(executor.run(FEEDS[2]), 2)
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+def test_a_failure_of_the_gpu_ends_a_plan_whose_inputs_are_put_together(
+    at: int, devices: list[OpenDevice], cache: Cache, gpu: CudaDevice, loop: str
+) -> None:
+    """Its segments wait for the CPU in the thread of the GPU, and the CPU waits for words."""
+    plan, context, words = by_turns(devices, cache, halved=True), context_of(gpu), [0]
+    set_word, error = context.set_word, CudaError("CUDA_ERROR_ILLEGAL_ADDRESS", "a wrong address")
+
+    def failing(address: int) -> None:
+        words[0] += 1
+        if words[0] == at:
+            context.queue_work(lambda: setattr(context, "broken", error))
+        set_word(address)
+
+    with Executor(plan, devices) as executor:
+        assert right(executor.run(FEEDS[0]), 0)
+        context.set_word = failing  # type: ignore[method-assign]
+        end_s = time.monotonic() + 60
+        with pytest.raises(ExecutionError, match=r"gpu:0 failed .*a wrong address"):
+            executor.run(FEEDS[1], cancelled=lambda: time.monotonic() > end_s)
+        context.set_word, context.broken = set_word, None  # type: ignore[method-assign]
         assert right(executor.run(FEEDS[2]), 2)
 
 

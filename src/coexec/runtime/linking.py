@@ -243,7 +243,10 @@ class LinkedPlan:
                     continue
                 case Run(index):
                     for other in () if index in early else before:
-                        yield from settled(owed[-1] if owed else -1)
+                        # It may wait for the words of all that was launched. A device that fails
+                        # sets none, and only a wait for the device tells that.
+                        told = worded.intersection(launched).union(owed)
+                        yield from settled(max(told, default=-1))
                         yield self._awaiting(other)
                     fetching = list(self._fetching(segments[index]))
                     alike = launched and segments[launched[0]].place == segments[index].place
