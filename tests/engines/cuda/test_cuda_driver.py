@@ -323,6 +323,33 @@ def test_everything_is_given_back_but_not_in_a_forked_child(
     assert noting.names().count("cuMemFree") == 1
 
 
+@pytest.mark.parametrize("end", ["wait", "failure", "query", "finish", "destruction"])
+def test_nothing_is_given_back_while_a_stream_waits_for_a_word(
+    end: str, noting: NotingDriver
+) -> None:
+    """The driver may wait for the GPU then, and the GPU for this thread."""
+    context, other = CudaContext(gpus()[0]), CudaContext(gpus()[0])
+    memory, kernel, before = context.memory(8), other.kernel(b"code", "k"), context.mark()
+    context.await_word(64)
+    mark = context.mark()
+    del memory, kernel
+    before.wait()
+    other.finish()
+    assert not {"cuMemFree", "cuModuleUnload"} & set(noting.names())
+    if end == "failure":
+        noting.codes["cuEventSynchronize"] = Result.CUDA_ERROR_ILLEGAL_ADDRESS
+        with pytest.raises(CudaError):
+            mark.wait()
+    elif end == "query":
+        assert mark.ended
+    elif end == "destruction":
+        del before, mark
+        context = other
+    else:
+        (mark if end == "wait" else context).__getattribute__(end)()
+    assert {"cuMemFree", "cuModuleUnload"} <= set(noting.names())
+
+
 def test_gpus_are_not_opened_to_be_listed(noting: NotingDriver) -> None:
     assert isinstance(gpus()[0], Gpu)
     assert "cuDevicePrimaryCtxRetain" not in noting.names()
