@@ -3,9 +3,11 @@
 `tests/helpers/fake_cuda.py` is the GPU.
 """
 
+import gc
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -198,6 +200,32 @@ def test_a_failure_of_the_cpu_leaves_no_gpu_waiting(
             executor.run(FEEDS[1])
         assert gpu.rests(time.monotonic() + 60)
         assert right(executor.run(FEEDS[2]), 2)
+
+
+def test_a_run_that_failed_keeps_no_memory(
+    devices: list[OpenDevice], plan: CompiledPlan, cpu: Hooked, loop: str
+) -> None:
+    """So no collection of garbage has to free memory of the GPU during a later run."""
+
+    def fails() -> None:
+        raise ExecutionError("out of magic")
+
+    with Executor(plan, devices) as executor:
+        assert right(executor.run(FEEDS[0]), 0)
+        linked = executor._linked
+        assert linked is not None
+        before = weakref.ref(linked.plan)
+        del linked
+        gc.disable()
+        try:
+            cpu.hook = fails
+            with suppress(ExecutionError):
+                executor.run(FEEDS[1])
+            cpu.hook = lambda: None
+            assert right(executor.run(FEEDS[2]), 2)
+            assert before() is None
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("error", [TerminatedError, KeyboardInterrupt])
