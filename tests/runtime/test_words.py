@@ -318,14 +318,28 @@ def test_a_failure_of_the_gpu_ends_a_plan_whose_inputs_are_put_together(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("blocks", [False, True])
 def test_a_forked_child_touches_no_word(
-    devices: list[OpenDevice], plan: CompiledPlan, cpu: Hooked, loop: str
+    blocks: bool,
+    devices: list[OpenDevice],
+    plan: CompiledPlan,
+    cpu: Hooked,
+    gpu: CudaDevice,
+    loop: str,
 ) -> None:
-    """A fork during a run does not wait for the GPU, which waits for the thread that forks."""
-    took_s: list[float] = []
+    """A fork during a run does not wait for the GPU, which waits for the thread that forks, nor for
+    a launch that waits for the GPU."""
+    context, launching, took_s = context_of(gpu), threading.Event(), list[float]()
+    await_word = context.await_word
+
+    def blocking(address: int) -> None:
+        await_word(address)
+        launching.set()
+        context.finish()
 
     def fork() -> None:
         cpu.hook = lambda: None
+        assert not blocks or launching.wait(60)
         latest = executor._latest
         assert latest is not None
         (words,) = latest.plan._words.values()
@@ -341,6 +355,8 @@ def test_a_forked_child_touches_no_word(
     with Executor(plan, devices) as executor:
         assert right(executor.run(FEEDS[0]), 0)
         cpu.hook = fork
+        if blocks:
+            context.await_word = blocking  # type: ignore[method-assign]
         assert right(executor.run(FEEDS[1]), 1)
         assert took_s[0] < 5
 
