@@ -35,8 +35,8 @@ _LOOK_S = 0.01
 _REST_S = 0.1
 """Seconds after which a thread that waits looks whether the loop has ended."""
 _PAUSE_S = 0.0002
-_WORD_S = 0.00005
-"""Seconds between two looks at a word that another processor sets."""
+_WORD_S, _LONGEST_WORD_S = 0.00005, 0.0005
+"""Seconds between the first two looks at a word that another processor sets, and the longest."""
 
 
 class TwinLoop:
@@ -171,10 +171,13 @@ class TwinLoop:
         listen_s: float = _LOOK_S,
     ) -> bool:
         """Wait for something. False if the run was stopped before."""
+        look_s = 0.0
         while not (self._stopped or arrived()):
-            if look is not None:
+            if look is not None and time.monotonic() >= look_s:
                 look()
+                look_s = time.monotonic() + _LOOK_S / 2
             self._listen(device, listen_s)
+            listen_s = max(listen_s, min(2 * listen_s, _LONGEST_WORD_S))
         return not self._stopped
 
     def _follow(self, device: int, run: int, look: Callable[[], object] | None) -> bool:
