@@ -211,6 +211,13 @@ def test_a_mark_has_ended_when_cuda_says_so(context: CudaContext, noting: Noting
         _ = mark.ended
 
 
+def test_a_thread_sleeps_at_a_mark_that_says_so(context: CudaContext, noting: NotingDriver) -> None:
+    for sleeps in (False, True):
+        context.mark(sleeps=sleeps)
+        *_, (bits, *_) = (given for name, given in noting.calls if name == "cuEventCreate")
+        assert bool(bits & noting.CUevent_flags.CU_EVENT_BLOCKING_SYNC) == sleeps
+
+
 def test_words_are_written_and_awaited_in_the_stream(
     context: CudaContext, noting: NotingDriver
 ) -> None:

@@ -350,9 +350,10 @@ class CudaContext:
         ended. The host then finds there what this work has written."""
         self.call("cuStreamWriteValue32", self.stream, address, 1, 0)  # 0: with a memory barrier
 
-    def mark(self, timed: bool = False) -> "Mark":
-        """A mark behind all work that the stream has got; it has a time if it is ``timed``."""
-        return Mark(self, timed)
+    def mark(self, timed: bool = False, sleeps: bool = False) -> "Mark":
+        """A mark behind all work that the stream has got; it has a time if it is ``timed``.
+        ``sleeps``: a thread that waits for it does not poll."""
+        return Mark(self, timed, sleeps)
 
     def finish(self) -> None:
         """Wait until all work of the stream has ended."""
@@ -408,12 +409,12 @@ class HostMemory:
 class Mark:
     """A place in the stream: work that was launched before, and whether it has ended."""
 
-    def __init__(self, context: CudaContext, timed: bool = False) -> None:
+    def __init__(self, context: CudaContext, timed: bool = False, sleeps: bool = False) -> None:
         flags = _driver().CUevent_flags
         self._context = context
         self._waits = context.waits
         bits = 0 if timed else int(flags.CU_EVENT_DISABLE_TIMING)
-        bits |= int(flags.CU_EVENT_BLOCKING_SYNC) if context.sleeps else 0
+        bits |= int(flags.CU_EVENT_BLOCKING_SYNC) if sleeps or context.sleeps else 0
         self.handle = context.call("cuEventCreate", bits)
         context.call("cuEventRecord", self.handle, context.stream)
 
