@@ -113,7 +113,7 @@ def by_turns(devices: Sequence[OpenDevice], cache: Cache, halved: bool = False) 
             pieces = tuple(Piece(task.name, part) for part in parts)
         first = number // 2 if halved else number
         for turn, piece in enumerate(pieces, first):
-            order[places[turn % 2].device].append(piece)
+            order[places[turn % len(places)].device].append(piece)
     made = hand_made(graph, order, "")
     engines = {place.device: place.engine for place in places}
     engine_of = {piece: engines[device] for piece, device in made.device_of.items()}
@@ -164,6 +164,12 @@ def _programs(linked: LinkedPlan, plan: CompiledPlan) -> list[list[Any]]:
     first = plan.segments[0].device
     programs = [[step.step for step in program] for program in linked.programs(True)]
     return programs[::-1] if first.startswith("gpu") else programs
+
+
+def test_a_plan_for_the_gpu_alone_has_no_words(gpu: CudaDevice, cache: Cache, loop: str) -> None:
+    with Executor(by_turns([OpenDevice.of(gpu)], cache), [OpenDevice.of(gpu)]) as executor:
+        assert right(executor.run(FEEDS[0]), 0) and right(executor.run(FEEDS[1]), 1)
+        assert executor._linked is not None and not executor._linked.plan._words
 
 
 def test_many_runs_are_equal_to_the_last_bit(
