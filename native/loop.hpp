@@ -15,6 +15,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -82,7 +83,7 @@ struct Copy {
 // Returns false if it has failed.
 using Callback = std::function<bool()>;
 
-// A fork does not wait for a callback that only waits.
+// A fork does not wait for a callback that only waits for another processor, or launches there.
 enum class Kind : std::uint8_t {
   await,
   signal,
@@ -183,11 +184,13 @@ class OuterWord {
 
   template <typename Needless>
   void sleep(std::uint32_t, Duration, Needless) {
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    std::this_thread::sleep_for(pause_);
+    pause_ = std::min(2 * pause_, std::chrono::microseconds(500));
   }
 
  private:
   std::atomic<std::uint32_t>* value_;
+  std::chrono::microseconds pause_{50};
 };
 
 class Loop {
@@ -302,7 +305,7 @@ class Loop {
  private:
   static constexpr std::uint32_t kEnd = UINT32_MAX;
   static constexpr std::size_t kFan = 4;  // threads that one thread wakes at the begin of a run
-  static constexpr int kPatience = 50;    // nobody wakes a thread that sleeps at an outer word
+  static constexpr int kPatience = 2;     // nobody wakes a thread that sleeps at an outer word
   static constexpr int kChecks = 32;      // between two looks at the clock while a thread spins
 
   struct alignas(64) Thread {

@@ -242,7 +242,7 @@ class FakeContext:
         word = ctypes.c_uint32.from_address(address)
         self.queue_work(lambda: setattr(word, "value", 1))
 
-    def mark(self, timed: bool = False) -> _Mark:
+    def mark(self, timed: bool = False, sleeps: bool = False) -> _Mark:
         self.faults.at("mark")
         mark = _Mark(self)
         self._work.put(mark.reach)

@@ -3,9 +3,11 @@
 `tests/helpers/fake_cuda.py` is the GPU.
 """
 
+import gc
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -22,6 +24,7 @@ from coexec.engines.opened import OpenDevice
 from coexec.engines.reference import ReferenceEngine
 from coexec.errors import ExecutionError, TerminatedError
 from coexec.graph.graph import Piece
+from coexec.graph.receptive import splittable_axes
 from coexec.model.difference import worst_difference
 from coexec.model.inputs import random_inputs
 from coexec.model.load import load
@@ -35,7 +38,7 @@ from coexec.runtime.loops import VARIABLE, loop_classes
 from coexec.runtime.recorder import RealRecorder
 from coexec.runtime.steps import AwaitWord, CallPython, CopyBox, SetWord
 from tests.helpers.fake_cuda import FakeContext, fake_cuda
-from tests.helpers.graphs import hand_made
+from tests.helpers.graphs import halves, hand_made
 from tests.helpers.patience import until
 from tests.helpers.small_models import branches
 from tests.runtime.test_executor import reference
@@ -98,12 +101,19 @@ def plan(devices: list[OpenDevice], cache: Cache) -> CompiledPlan:
     return by_turns(devices, cache)
 
 
-def by_turns(devices: Sequence[OpenDevice], cache: Cache) -> CompiledPlan:
-    """Tasks on both devices in turn, from the second one on."""
+def by_turns(devices: Sequence[OpenDevice], cache: Cache, halved: bool = False) -> CompiledPlan:
+    """Tasks on both devices in turn, from the second one on. ``halved``: every second task is on
+    both, with half of the channels each, where that is possible."""
     graph, places = MODEL.graph, [device.engine.place for device in reversed(devices)]
     order: dict[str, list[Piece]] = {place.device: [] for place in places}
     for number, task in enumerate(graph.tasks):
-        order[places[number % 2].device].append(graph.whole_piece(task))
+        pieces = (graph.whole_piece(task),)
+        if halved and number % 2 and 1 in splittable_axes(graph, task):
+            parts = halves(graph, task, 1, graph.output_of(task).shape[1] // 2)
+            pieces = tuple(Piece(task.name, part) for part in parts)
+        first = number // 2 if halved else number
+        for turn, piece in enumerate(pieces, first):
+            order[places[turn % len(places)].device].append(piece)
     made = hand_made(graph, order, "")
     engines = {place.device: place.engine for place in places}
     engine_of = {piece: engines[device] for piece, device in made.device_of.items()}
@@ -156,6 +166,12 @@ def _programs(linked: LinkedPlan, plan: CompiledPlan) -> list[list[Any]]:
     return programs[::-1] if first.startswith("gpu") else programs
 
 
+def test_a_plan_for_the_gpu_alone_has_no_words(gpu: CudaDevice, cache: Cache, loop: str) -> None:
+    with Executor(by_turns([OpenDevice.of(gpu)], cache), [OpenDevice.of(gpu)]) as executor:
+        assert right(executor.run(FEEDS[0]), 0) and right(executor.run(FEEDS[1]), 1)
+        assert executor._linked is not None and not executor._linked.plan._words
+
+
 def test_many_runs_are_equal_to_the_last_bit(
     devices: list[OpenDevice], plan: CompiledPlan, loop: str
 ) -> None:
@@ -190,6 +206,32 @@ def test_a_failure_of_the_cpu_leaves_no_gpu_waiting(
             executor.run(FEEDS[1])
         assert gpu.rests(time.monotonic() + 60)
         assert right(executor.run(FEEDS[2]), 2)
+
+
+def test_a_run_that_failed_keeps_no_memory(
+    devices: list[OpenDevice], plan: CompiledPlan, cpu: Hooked, loop: str
+) -> None:
+    """So no collection of garbage has to free memory of the GPU during a later run."""
+
+    def fails() -> None:
+        raise ExecutionError("out of magic")
+
+    with Executor(plan, devices) as executor:
+        assert right(executor.run(FEEDS[0]), 0)
+        linked = executor._linked
+        assert linked is not None
+        before = weakref.ref(linked.plan)
+        del linked
+        gc.disable()
+        try:
+            cpu.hook = fails
+            with suppress(ExecutionError):
+                executor.run(FEEDS[1])
+            cpu.hook = lambda: None
+            assert right(executor.run(FEEDS[2]), 2)
+            assert before() is None
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("error", [TerminatedError, KeyboardInterrupt])
@@ -257,15 +299,53 @@ def test_a_failure_of_the_gpu_ends_the_wait_for_its_words(
         assert right(executor.run(FEEDS[2]), 2)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_forked_child_touches_no_word(
-    devices: list[OpenDevice], plan: CompiledPlan, cpu: Hooked, loop: str
+@pytest.mark.parametrize("at", range(1, 6))
+def test_a_failure_of_the_gpu_ends_a_plan_whose_inputs_are_put_together(
+    at: int, devices: list[OpenDevice], cache: Cache, gpu: CudaDevice, loop: str
 ) -> None:
-    """A fork during a run does not wait for the GPU, which waits for the thread that forks."""
-    took_s: list[float] = []
+    """Its segments wait for the CPU in the thread of the GPU, and the CPU waits for words."""
+    plan, context, words = by_turns(devices, cache, halved=True), context_of(gpu), [0]
+    set_word, error = context.set_word, CudaError("CUDA_ERROR_ILLEGAL_ADDRESS", "a wrong address")
+
+    def failing(address: int) -> None:
+        words[0] += 1
+        if words[0] == at:
+            context.queue_work(lambda: setattr(context, "broken", error))
+        set_word(address)
+
+    with Executor(plan, devices) as executor:
+        assert right(executor.run(FEEDS[0]), 0)
+        context.set_word = failing  # type: ignore[method-assign]
+        end_s = time.monotonic() + 60
+        with pytest.raises(ExecutionError, match=r"gpu:0 failed .*a wrong address"):
+            executor.run(FEEDS[1], cancelled=lambda: time.monotonic() > end_s)
+        context.set_word, context.broken = set_word, None  # type: ignore[method-assign]
+        assert right(executor.run(FEEDS[2]), 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_forked_child_touches_no_word(
+    blocks: bool,
+    devices: list[OpenDevice],
+    plan: CompiledPlan,
+    cpu: Hooked,
+    gpu: CudaDevice,
+    loop: str,
+) -> None:
+    """A fork during a run does not wait for the GPU, which waits for the thread that forks, nor for
+    a launch that waits for the GPU."""
+    context, launching, took_s = context_of(gpu), threading.Event(), list[float]()
+    await_word = context.await_word
+
+    def blocking(address: int) -> None:
+        await_word(address)
+        launching.set()
+        context.finish()
 
     def fork() -> None:
         cpu.hook = lambda: None
+        assert not blocks or launching.wait(60)
         latest = executor._latest
         assert latest is not None
         (words,) = latest.plan._words.values()
@@ -281,6 +361,8 @@ def test_a_forked_child_touches_no_word(
     with Executor(plan, devices) as executor:
         assert right(executor.run(FEEDS[0]), 0)
         cpu.hook = fork
+        if blocks:
+            context.await_word = blocking  # type: ignore[method-assign]
         assert right(executor.run(FEEDS[1]), 1)
         assert took_s[0] < 5
 

@@ -195,9 +195,13 @@ class Executor:
         recorder.start(self._callers)
         slots = linked.plan.begin(feeds, recorder)
         look = _looks(crew.threads, cancelled)
-        outcome = self._serve(crew.loop, slots, look, recorder is not _NOTHING)
-        if outcome is not None:
-            raise self._explained(outcome, crew.programs)
+        outcome = None
+        try:
+            outcome = self._serve(crew.loop, slots, look, recorder is not _NOTHING)
+            if outcome is not None:
+                raise self._explained(outcome, crew.programs)
+        finally:
+            outcome = None  # its error has this frame, and would keep the memory of the plan
         if recorder is not _NOTHING:
             _record(crew, linked.plan, recorder)
         outputs = linked.plan.output()
@@ -215,7 +219,7 @@ class Executor:
         bound to the cores of this device meanwhile."""
         cores = self._callers_cores
         before = os.sched_getaffinity(0) if cores else cores
-        ended = False
+        ended, outcome = False, None
         try:
             try:
                 look()
@@ -231,6 +235,7 @@ class Executor:
                     os.sched_setaffinity(0, before)
                     before = cores
         finally:  # an exception may have interrupted the first one
+            outcome = None  # as in `_run`
             if not ended:
                 loop.stop()
             if before != cores:

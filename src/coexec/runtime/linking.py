@@ -243,7 +243,10 @@ class LinkedPlan:
                     continue
                 case Run(index):
                     for other in () if index in early else before:
-                        yield from settled(owed[-1] if owed else -1)
+                        # It may wait for the words of all that was launched. A device that fails
+                        # sets none, and only a wait for the device tells that.
+                        told = worded.intersection(launched).union(owed)
+                        yield from settled(max(told, default=-1))
                         yield self._awaiting(other)
                     fetching = list(self._fetching(segments[index]))
                     alike = launched and segments[launched[0]].place == segments[index].place
@@ -425,7 +428,8 @@ class LinkedPlan:
         # An engine in Python may compute with NumPy: infinity and NaN are values here, no warnings.
         own_run = np.errstate(all="ignore")(bound.run)
         run = self._launcher(index, bound, words) if ahead else own_run
-        yield from _called(bound, run, index, natively or launch is None)
+        waits = index in self._installed.worded  # for room in the stream, behind waits for words
+        yield from _called(bound, run, index, natively or launch is None, waits)
         if natively and launch is not None and not ahead:
             yield from self._waiting(index, natively, True)
 
@@ -453,16 +457,20 @@ class LinkedPlan:
 
 
 def _called(
-    called: object, by_python: Callable[[], object], segment: int, natively: bool
+    called: object,
+    by_python: Callable[[], object],
+    segment: int,
+    natively: bool,
+    waits: bool = False,
 ) -> Iterable[LinkedStep]:
-    """The calls of C functions that an object offers, or one of Python."""
+    """The calls of C functions that an object offers, or one of Python, which may wait."""
     native = called if natively and isinstance(called, Native) else None
     calls = () if native is None else native.native
     for call in calls:
         failure = None if native is None else native.failure
         yield LinkedStep(call, segment, True, failure)
     if not calls:
-        yield LinkedStep(CallPython(by_python), segment, True)
+        yield LinkedStep(CallPython(by_python, waits), segment, True)
 
 
 def _launch(bound: Bound | None) -> NativeLaunch | None:

@@ -97,8 +97,8 @@ class LoadedPlan:
         return self.engines[self.compiled.segments[index].place]
 
     def sets_words(self, engine: OpenEngine) -> bool:
-        """Whether programs of this engine set a word at their end."""
-        return self.tensor_caching and engine.awaits_words
+        """Whether programs of this engine set a word at their end, for other devices."""
+        return self.tensor_caching and engine.awaits_words and len(self.used) > 1
 
     def parts(self) -> Iterator[tuple[Segment, Module]]:
         """The segments with their modules."""

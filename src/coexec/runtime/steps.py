@@ -37,8 +37,7 @@ class AwaitWord:
 class SetWord:
     """Set a word of 32 bits to 1: everything that this device did before is complete.
 
-    A run that is stopped sets all these words, so that no processor waits for ever. Its loop cannot
-    run again.
+    A run that is stopped sets all these words, so that no processor waits for ever.
     """
 
     address: int
@@ -50,8 +49,8 @@ class CallPython:
 
     function: Callable[[], object]
     waits: bool = False
-    """Whether it only waits for a processor that may wait for this loop. A fork does not wait for
-    its end."""
+    """Whether it only waits for a processor that may wait for this loop, or launches work there. A
+    fork does not wait for its end."""
 
 
 class Spot(NamedTuple):
@@ -116,7 +115,7 @@ class RunLoop(Protocol):
         ...
 
     def stop(self) -> None:
-        """Abandon the current run, from any thread."""
+        """Abandon the current run, from any thread: for good, if the loop has `SetWord` steps."""
         ...
 
     def end(self) -> None:

@@ -35,12 +35,13 @@ _LOOK_S = 0.01
 _REST_S = 0.1
 """Seconds after which a thread that waits looks whether the loop has ended."""
 _PAUSE_S = 0.0002
-_WORD_S = 0.00005
-"""Seconds between two looks at a word that another processor sets."""
+_WORD_S, _LONGEST_WORD_S = 0.00005, 0.0005
+"""Seconds between the first two looks at a word that another processor sets, and the longest."""
 
 
 class TwinLoop:
-    """A `RunLoop` whose steps are interpreted."""
+    """A `RunLoop` whose steps are interpreted. They do not refer to the loop, so that what they use
+    is given back with it."""
 
     def __init__(
         self,
@@ -62,7 +63,8 @@ class TwinLoop:
         if caller not in devices:
             raise ValueError("the caller's device has no program")
         self._caller, self._slot_count = caller, slots
-        self._slots: Sequence[int] = ()
+        self._slots: list[int] = []
+        self._process = os.getpid()
         self._programs = [[self._prepared(step, events) for step in p] for p in programs]
         steps = [(device, *each) for device in devices for each in enumerate(programs[device])]
         self._only_waits = {
@@ -72,7 +74,6 @@ class TwinLoop:
         }
         self._set_words = [step.address for *_, step in steps if isinstance(step, SetWord)]
         """Words that other processors may wait for."""
-        self._process = os.getpid()
         self._waiting: list[set[int]] = [set() for _ in range(events)]
         """By event, the devices that wait for it."""
         for device, _, step in steps:
@@ -110,7 +111,7 @@ class TwinLoop:
     ) -> Outcome | None:
         if len(slots) != self._slot_count:
             raise ValueError("a run sets another number of slots than its loop has")
-        self._slots, self._timed, self._outcome = slots, timed, []
+        self._slots[:], self._timed, self._outcome = slots, timed, []
         self._stopped = self._stopped and bool(self._set_words)
         if self._ended:
             return (len(self._programs), 0, 0, None)
@@ -127,12 +128,13 @@ class TwinLoop:
         finally:
             if not ended:
                 self.stop()
-        return None if ended else (self._outcome or [(len(self._programs), 0, 0, None)])[0]
+        self._outcome.append((len(self._programs), 0, 0, None))
+        return None if ended else self._outcome.pop(0)  # which an error of a step may refer to
 
     def stop(self) -> None:
         self._stopped = True
         for address in self._set_words:
-            self._set_word(address)
+            _set_word(self._process, address)
         for bell in self._bells:
             bell.put(None)
 
@@ -155,10 +157,6 @@ class TwinLoop:
     def spans(self, device: int) -> Sequence[tuple[float, float]]:
         return self._spans[device]
 
-    def _set_word(self, address: int) -> None:
-        if os.getpid() == self._process:  # a forked child may not have the memory
-            ctypes.c_uint32.from_address(address).value = 1
-
     def _listen(self, device: int, longest_s: float) -> None:
         try:
             self._bells[device].get(timeout=longest_s)
@@ -173,10 +171,13 @@ class TwinLoop:
         listen_s: float = _LOOK_S,
     ) -> bool:
         """Wait for something. False if the run was stopped before."""
+        look_s = 0.0
         while not (self._stopped or arrived()):
-            if look is not None:
+            if look is not None and time.monotonic() >= look_s:
                 look()
+                look_s = time.monotonic() + _LOOK_S / 2
             self._listen(device, listen_s)
+            listen_s = max(listen_s, min(2 * listen_s, _LONGEST_WORD_S))
         return not self._stopped
 
     def _follow(self, device: int, run: int, look: Callable[[], object] | None) -> bool:
@@ -230,6 +231,7 @@ class TwinLoop:
         if result == 0 and failed is None:
             return True
         self._outcome.append((device, index, result, failed))
+        failed = None  # the error has this frame
         self.stop()
         return False
 
@@ -241,7 +243,7 @@ class TwinLoop:
             case AwaitWord():
                 return step
             case SetWord():
-                return partial(self._set_word, step.address)
+                return partial(_set_word, self._process, step.address)
             case AwaitEvent() | SignalEvent():
                 if step.event >= events:
                     raise IndexError("a step names an event that the loop has not")
@@ -263,18 +265,25 @@ class TwinLoop:
             case CopyBox():
                 if max(step.target.slot, step.source.slot) >= self._slot_count:
                     raise IndexError("a step names a slot that the loop has not")
-                return partial(self._copy, step)
+                return partial(_copy, self._slots, step)
 
-    def _copy(self, step: CopyBox) -> None:
-        sizes = (*(axis[0] for axis in step.axes), step.run_bytes)
-        target = self._box(step.target, sizes, [axis[1] for axis in step.axes])
-        target[...] = self._box(step.source, sizes, [axis[2] for axis in step.axes])
 
-    def _box(self, spot: Spot, sizes: tuple[int, ...], strides: Sequence[int]) -> Array:
-        address = spot.offset + (self._slots[spot.slot] if spot.slot >= 0 else 0)
-        last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=False))
-        memory = memoryview((ctypes.c_uint8 * (last + sizes[-1])).from_address(address))
-        return np.ndarray(sizes, np.uint8, memory, 0, (*strides, 1))
+def _set_word(process: int, address: int) -> None:
+    if os.getpid() == process:  # a forked child may not have the memory
+        ctypes.c_uint32.from_address(address).value = 1
+
+
+def _copy(slots: Sequence[int], step: CopyBox) -> None:
+    sizes = (*(axis[0] for axis in step.axes), step.run_bytes)
+    target = _box(slots, step.target, sizes, [axis[1] for axis in step.axes])
+    target[...] = _box(slots, step.source, sizes, [axis[2] for axis in step.axes])
+
+
+def _box(slots: Sequence[int], spot: Spot, sizes: tuple[int, ...], strides: Sequence[int]) -> Array:
+    address = spot.offset + (slots[spot.slot] if spot.slot >= 0 else 0)
+    last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=False))
+    memory = memoryview((ctypes.c_uint8 * (last + sizes[-1])).from_address(address))
+    return np.ndarray(sizes, np.uint8, memory, 0, (*strides, 1))
 
 
 def _called_with_loaded(function: Callable[..., int], step: NativeCall) -> int:

@@ -313,6 +313,13 @@ def test_a_mark_has_ended_when_cuda_says_so(context: CudaContext, noting: Noting
         _ = mark.ended
 
 
+def test_a_thread_sleeps_at_a_mark_that_says_so(context: CudaContext, noting: NotingDriver) -> None:
+    for sleeps in (False, True):
+        context.mark(sleeps=sleeps)
+        *_, (bits, *_) = (given for name, given in noting.calls if name == "cuEventCreate")
+        assert bool(bits & noting.CUevent_flags.CU_EVENT_BLOCKING_SYNC) == sleeps
+
+
 def test_words_are_written_and_awaited_in_the_stream(
     context: CudaContext, noting: NotingDriver
 ) -> None:
@@ -426,6 +433,33 @@ def test_everything_is_given_back_but_not_in_a_forked_child(
     monkeypatch.setattr("coexec.engines.cuda.driver.os.getpid", lambda: -1)
     del memory
     assert noting.names().count("cuMemFree") == 1
+
+
+@pytest.mark.parametrize("end", ["wait", "failure", "query", "finish", "destruction"])
+def test_nothing_is_given_back_while_a_stream_waits_for_a_word(
+    end: str, noting: NotingDriver
+) -> None:
+    """The driver may wait for the GPU then, and the GPU for this thread."""
+    context, other = CudaContext(gpus()[0]), CudaContext(gpus()[0])
+    memory, kernel, before = context.memory(8), other.kernel(b"code", "k"), context.mark()
+    context.await_word(64)
+    mark = context.mark()
+    del memory, kernel
+    before.wait()
+    other.finish()
+    assert not {"cuMemFree", "cuModuleUnload"} & set(noting.names())
+    if end == "failure":
+        noting.codes["cuEventSynchronize"] = Result.CUDA_ERROR_ILLEGAL_ADDRESS
+        with pytest.raises(CudaError):
+            mark.wait()
+    elif end == "query":
+        assert mark.ended
+    elif end == "destruction":
+        del before, mark
+        context = other
+    else:
+        (mark if end == "wait" else context).__getattribute__(end)()
+    assert {"cuMemFree", "cuModuleUnload"} <= set(noting.names())
 
 
 def test_gpus_are_not_opened_to_be_listed(noting: NotingDriver) -> None:

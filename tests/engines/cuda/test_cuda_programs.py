@@ -203,7 +203,7 @@ def test_a_kernel_that_does_not_compile_is_named(monkeypatch: pytest.MonkeyPatch
 def test_an_error_of_the_driver_names_the_tasks_and_the_remedy(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise CudaError(name, "what CUDA says")
 
     proto = small_network("swish", as_model=True)

@@ -2,7 +2,9 @@
 
 The only file that calls NVIDIA's bindings (`cuda.bindings.driver`). Each call is checked. Objects
 own what they have taken from the driver and give it back when they are destroyed, but not in a
-forked child, where CUDA does not work.
+forked child, where CUDA does not work. To free memory, the driver may wait for the GPU, which may
+wait for a word that the very thread has to set in which an object is destroyed. So nothing is given
+back while a stream waits for a word.
 
 A process shares one context for each GPU, the primary context, with all libraries that use CUDA.
 
@@ -11,6 +13,8 @@ Source: NVIDIA, CUDA Driver API, "Graph Management" and "Primary Context Managem
 
 import ctypes
 import os
+import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,6 +60,12 @@ another library captures a graph."""
 _lost: dict[str, str] = {}
 """By identity of a GPU whose context has failed in this process: the error. No call works in such a
 context, and all libraries of the process share it."""
+_awaiting: set[int] = set()
+"""Contexts of this process whose streams may wait for words, by `id`."""
+_released: deque[tuple[Any, str, Any]] = deque()
+"""What is to be given back: CUDA's context, the driver's function and its argument."""
+_giving_back = threading.RLock()
+"""Held while something is given back. No stream gets a wait for a word meanwhile."""
 _started_by: int | None = None
 """Id of the process that has started CUDA; a forked child inherits the number."""
 
@@ -118,6 +128,36 @@ def checked(result: tuple[Any, ...]) -> Any:
         _, text = driver.cuGetErrorString(code)
         raise CudaError((name or b"unknown").decode(), (text or b"unknown error").decode())
     return values[0] if len(values) == 1 else tuple(values) or None
+
+
+def _called(context: Any, name: str, *arguments: Any) -> tuple[Any, ...]:
+    """What a function of the driver returns in a context. The thread's own context, which other
+    libraries have chosen, is the same afterwards.
+
+    Raises:
+        CudaError: the driver does not have this function.
+    """
+    driver = _driver()
+    try:
+        checked(driver.cuCtxPushCurrent(context))
+        try:
+            found: tuple[Any, ...] = getattr(driver, name)(*arguments)
+        finally:
+            driver.cuCtxPopCurrent()
+    except RuntimeError as error:
+        raise CudaError("driver", str(error)) from error
+    return found
+
+
+def _give_back() -> None:
+    """Give back what was released, if no stream waits for a word. Never waits for a thread."""
+    while _released and not _awaiting and _giving_back.acquire(blocking=False):
+        try:
+            if not _awaiting:
+                with suppress(Exception):  # the driver may be gone at the end of a process
+                    _called(*_released.popleft())
+        finally:
+            _giving_back.release()
 
 
 @cache
@@ -248,14 +288,15 @@ class CudaContext:
         driver = _driver()
         self.gpu = gpu
         self.sleeps = sleeps
+        self.waits = 0
+        """Number of waits for words that the stream has got."""
         self._process = os.getpid()
         self._handle = checked(driver.cuDevicePrimaryCtxRetain(gpu.handle))
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         self.stream = self.call("cuStreamCreate", flags)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of the driver in this context. The thread's own context, which other
-        libraries have chosen, is the same afterwards.
+        """Call a function of the driver in this context.
 
         Raises:
             CudaError: it has failed.
@@ -273,16 +314,7 @@ class CudaContext:
 
     def result(self, name: str, *arguments: Any) -> tuple[Any, ...]:
         """As `call`, with the error code in front of the values."""
-        driver = _driver()
-        try:
-            checked(driver.cuCtxPushCurrent(self._handle))
-            try:
-                found: tuple[Any, ...] = getattr(driver, name)(*arguments)
-            finally:
-                driver.cuCtxPopCurrent()
-        except RuntimeError as error:  # the driver does not have this function
-            raise CudaError("driver", str(error)) from error
-        return found
+        return _called(self._handle, name, *arguments)
 
     def beside(self) -> "CudaContext":
         """The same GPU with another stream, which does not wait for work of this one."""
@@ -294,11 +326,18 @@ class CudaContext:
         return os.getpid() != self._process
 
     def release(self, name: str, handle: Any) -> None:
-        """Give something back to the driver. Never raises an error; does nothing in a forked
-        child."""
+        """Give something back to the driver: now, or when no stream waits for a word any more.
+        Never raises an error; does nothing in a forked child."""
         if not self.is_forked:
-            with suppress(Exception):  # the driver may be gone at the end of a process
-                self.call(name, handle)
+            _released.append((self._handle, name, handle))
+            _give_back()
+
+    def passed(self, waits: int) -> None:
+        """To be called when the stream has passed this number of waits for words."""
+        with _giving_back:
+            if waits == self.waits:
+                _awaiting.discard(id(self))
+        _give_back()
 
     def kernel(self, image: bytes, name: str) -> "LoadedKernel":
         """A kernel of a compiled module."""
@@ -341,10 +380,15 @@ class CudaContext:
             self.finish()
         except CudaError:
             return False
+        finally:
+            self.passed(self.waits)
         return bool(word.bytes.any())
 
     def await_word(self, address: int) -> None:
         """Begin later work of the stream when a word of 32 bits in page-locked memory is 1."""
+        with _giving_back:
+            self.waits += 1
+            _awaiting.add(id(self))
         self.call("cuStreamWaitValue32", self.stream, address, 1, 0)  # 0: at least
 
     def set_word(self, address: int) -> None:
@@ -352,15 +396,19 @@ class CudaContext:
         ended. The host then finds there what this work has written."""
         self.call("cuStreamWriteValue32", self.stream, address, 1, 0)  # 0: with a memory barrier
 
-    def mark(self, timed: bool = False) -> "Mark":
-        """A mark behind all work that the stream has got; it has a time if it is ``timed``."""
-        return Mark(self, timed)
+    def mark(self, timed: bool = False, sleeps: bool = False) -> "Mark":
+        """A mark behind all work that the stream has got; it has a time if it is ``timed``.
+        ``sleeps``: a thread that waits for it does not poll."""
+        return Mark(self, timed, sleeps)
 
     def finish(self) -> None:
         """Wait until all work of the stream has ended."""
+        waits = self.waits
         self.call("cuStreamSynchronize", self.stream)
+        self.passed(waits)
 
     def __del__(self) -> None:
+        _awaiting.discard(id(self))
         if "stream" in self.__dict__:
             self.release("cuStreamDestroy", self.stream)
 
@@ -407,11 +455,12 @@ class HostMemory:
 class Mark:
     """A place in the stream: work that was launched before, and whether it has ended."""
 
-    def __init__(self, context: CudaContext, timed: bool = False) -> None:
+    def __init__(self, context: CudaContext, timed: bool = False, sleeps: bool = False) -> None:
         flags = _driver().CUevent_flags
         self._context = context
+        self._waits = context.waits
         bits = 0 if timed else int(flags.CU_EVENT_DISABLE_TIMING)
-        bits |= int(flags.CU_EVENT_BLOCKING_SYNC) if context.sleeps else 0
+        bits |= int(flags.CU_EVENT_BLOCKING_SYNC) if sleeps or context.sleeps else 0
         self.handle = context.call("cuEventCreate", bits)
         context.call("cuEventRecord", self.handle, context.stream)
 
@@ -424,6 +473,7 @@ class Mark:
         code, *_ = self._context.result("cuEventQuery", self.handle)
         if code == _driver().CUresult.CUDA_ERROR_NOT_READY:
             return False
+        self._context.passed(self._waits)
         self._context.checked((code,))
         return True
 
@@ -432,7 +482,9 @@ class Mark:
         Raises:
             CudaError: the GPU has failed.
         """
-        self._context.call("cuEventSynchronize", self.handle)
+        result = self._context.result("cuEventSynchronize", self.handle)
+        self._context.passed(self._waits)  # also if the GPU has failed
+        self._context.checked(result)
 
     def seconds_since(self, earlier: "Mark") -> float:
         """Seconds of the GPU's clock from one mark, both timed and ended, to this one."""
