@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -30,7 +30,7 @@ _FORM = 3
 """Version of the trials, increased when one of them changes. Verdicts of older versions are
 void."""
 _LIMIT_S = 60
-_FAILURE_LASTS_S = 24 * 3600.0
+FAILURE_LASTS_S = 24 * 3600.0
 """Age of a failure after which the trial is repeated."""
 
 
@@ -57,20 +57,30 @@ def failure(attempt: str, *arguments: object, facts: Mapping[str, object], **env
         facts: the facts on which the verdict depends, in types that JSON has.
         env: further environment variables of the trial.
     """
-    return answer(attempt, *arguments, facts=facts, **env)
+    return answer(attempt, arguments, facts, lambda _: FAILURE_LASTS_S, env)
 
 
-def answer(attempt: str, *arguments: object, facts: Mapping[str, object], **env: str) -> str:
+def answer(
+    attempt: str,
+    arguments: tuple[object, ...],
+    facts: Mapping[str, object],
+    lasts_s: Callable[[str], float],
+    env: dict[str, str],
+) -> str:
     """The text that a function has returned in a process of its own; or how the process has ended,
-    as `failure` does. It is asked for again after a day, if it is not "".
+    as `failure` does.
 
-    Args are those of `failure`.
+    A text other than "" expires: a later process asks for it again.
+
+    Args:
+        lasts_s: how long a text is kept.
+        attempt, arguments, facts, env: as for `failure`.
     """
     facts = {"form": _FORM, "features": list(detect.features()), **facts}
     path = _folder() / f"{digest(sorted(facts.items()))}.json"
     with _lock:  # threads that open the same device try it once
         if path not in _verdicts:
-            result = _read(path, facts)
+            result = _read(path, facts, lasts_s)
             if result is None:
                 result = _tried(attempt, arguments, env)
                 _write(path, facts, result)
@@ -91,7 +101,7 @@ def _folder() -> Path:
     return platformdirs.user_cache_path("coexec") / "trials"
 
 
-def _read(path: Path, facts: Mapping[str, object]) -> str | None:
+def _read(path: Path, facts: Mapping[str, object], lasts_s: Callable[[str], float]) -> str | None:
     """The stored failure; "" if the trial passed; None if no valid verdict is stored."""
     try:
         verdict = decode(_StoredVerdict, json.loads(path.read_text()))
@@ -99,7 +109,7 @@ def _read(path: Path, facts: Mapping[str, object]) -> str | None:
     except (OSError, ValueError):
         return None
     # A failure may be temporary: another process used the device, or a driver was half installed.
-    outdated = verdict.failure and not 0 <= age_s < _FAILURE_LASTS_S
+    outdated = verdict.failure and not 0 <= age_s < lasts_s(verdict.failure)
     return None if outdated or verdict.facts != facts else verdict.failure
 
 

@@ -4,7 +4,9 @@ import enum
 import gc
 import itertools
 import json
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from coexec.codec import decode
 from coexec.engines import trial
 from coexec.engines.cuda import driver
+from coexec.engines.cuda import listing as gpu_listing
 from coexec.engines.cuda.driver import CudaContext, CudaError, Gpu, GraphNode, Pointer, gpus, loss
 from coexec.engines.cuda.listing import Listing, listed, listing
 
@@ -151,6 +154,42 @@ def test_gpus_are_listed_by_another_process_once(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert listing("1") == Listing(failure="listing its GPUs crashed its process (Aborted)")
     assert driver._started_by is None
+
+
+@pytest.mark.parametrize("first", ["crashed", '{"gpus": [], "failure": "not ready"}', "{}"])
+def test_a_failed_listing_is_kept_for_minutes_and_a_list_for_a_day(
+    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [first, *['{"failure": "later"}'] * 2]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(trial, "_tried", lambda *_: texts.pop(0))
+
+    def later(seconds: float) -> str:
+        """The failure that a new process finds."""
+        for path in trial._folder().glob("*.json"):
+            os.utime(path, (time.time() - seconds,) * 2)
+        monkeypatch.setattr(trial, "_verdicts", {})
+        return listing("1").failure
+
+    now = later(0)
+    assert later(200) == now
+    assert later(1000) == ("" if first == "{}" else "later")
+    assert later(100_000) == "later"
+
+
+def test_the_list_depends_on_the_driver_of_wsl_and_not_on_what_cuda_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_listing, "_DEVICES", tmp_path)
+    monkeypatch.setattr(gpu_listing, "_WSL", tmp_path)
+    facts = [dict(gpu_listing._machine())]
+    for name in ("nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "libcuda.so.1", "dxg"):
+        (tmp_path / name).touch()
+        facts.append(dict(gpu_listing._machine()))
+    (tmp_path / "libcuda.so.1").write_text("newer")
+    facts.append(dict(gpu_listing._machine()))
+    changes = [before != after for before, after in itertools.pairwise(facts)]
+    assert changes == [False, False, True, True, True, True]
 
 
 def test_each_call_leaves_the_thread_its_context(

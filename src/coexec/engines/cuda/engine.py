@@ -14,6 +14,11 @@ from coexec.errors import DeviceError
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.units import format_bytes
 
+_REMEDY = (
+    "update NVIDIA's driver or reinstall cuda-bindings, after which coexec devices --fresh lists "
+    "the GPUs again"
+)
+
 
 class Cuda(Engine):
     """The engine that runs generated kernels as one CUDA graph."""
@@ -30,7 +35,7 @@ class Cuda(Engine):
             return []
         found = listing(self.installed)
         if found.failure:
-            raise DeviceError(f"CUDA cannot be used: {found.failure}; update NVIDIA's driver")
+            raise DeviceError(f"CUDA cannot be used: {found.failure}; {_REMEDY}")
         return [
             Processor(
                 "gpu",
@@ -51,7 +56,9 @@ class Cuda(Engine):
         found = listing(self.installed)
         gpu = next((gpu for gpu in found.gpus if gpu.identity == device.identity), None)
         if gpu is None or gpu.unusable is not None:
-            unknown = found.failure or f"CUDA does not find it ({device.processor})"
+            unknown = f"CUDA does not find it ({device.processor})"
+            if found.failure:
+                unknown = f"{found.failure}; {_REMEDY}"
             why = gpu.unusable if gpu else unknown
             raise DeviceError(f"device {device.name!r} cannot be used through CUDA: {why}")
         if options.precision != "fp32" and float(gpu.capability) < 8.0:

@@ -2,13 +2,17 @@
 
 A process that has started CUDA leaves its forked children without CUDA. A program may use coexec on
 CPU cores only, and CUDA by another library in forked children. So a process starts CUDA when it
-opens a GPU, and not when it lists GPUs. The list is kept with what it depends on, for a day.
+opens a GPU, and not when it lists GPUs.
+
+The list is kept for a day, as long as it has the same facts: the version of the bindings, the
+driver, the device files, and the variables that hide GPUs. A failure is kept for some minutes.
 """
 
 import json
 import os
 import platform
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +22,10 @@ from coexec.engines.cuda.driver import CudaError, gpus
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 _DEVICES = Path("/dev")
+_WSL = Path("/usr/lib/wsl/lib")
+_FAILURE_LASTS_S = 300.0
+"""The driver may not be ready yet; but a program that asks a driver that hangs waits for a minute.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,14 @@ class Listing:
 def listing(bindings: str) -> Listing:
     """The GPUs. ``bindings``: the version of NVIDIA's bindings."""
     facts = {"list": "cuda", "bindings": bindings, "machine": dict(_machine())}
-    text = trial.answer("coexec.engines.cuda.listing:listed", facts=facts)
+    return _read(trial.answer("coexec.engines.cuda.listing:listed", (), facts, _lasts_s, {}))
+
+
+def _lasts_s(text: str) -> float:
+    return _FAILURE_LASTS_S if _read(text).failure else trial.FAILURE_LASTS_S
+
+
+def _read(text: str) -> Listing:
     try:
         return decode(Listing, json.loads(text))
     except ValueError:  # it has crashed, or has not ended
@@ -62,8 +77,12 @@ def _machine() -> Iterator[tuple[str, str]]:
         yield "driver", _DRIVER.read_text()
     except OSError:
         yield "driver", ""
-    for pattern in ("nvidia*", "nvidia-caps/*"):
+    # Not nvidia-uvm, which the first start of CUDA may make.
+    for pattern in ("nvidia[0-9]*", "nvidia-caps/*", "dxg"):
         yield pattern, " ".join(sorted(path.name for path in _DEVICES.glob(pattern)))
+    for path in sorted(_WSL.glob("libcuda.so*")):  # it is Windows that has the driver
+        with suppress(OSError):
+            yield path.name, f"{path.stat().st_size} {path.stat().st_mtime}"
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
         yield name, os.environ.get(name, "")
 
