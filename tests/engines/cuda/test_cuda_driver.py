@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -126,19 +125,52 @@ def test_a_driver_that_is_too_old_for_the_bindings_is_unusable_with_the_remedy(
     )
 
 
-@pytest.mark.parametrize("what", ["no driver", "no GPU", "no bindings", "broken"])
-def test_a_machine_without_a_gpu_has_none_and_a_broken_driver_is_a_failure(
-    what: str, noting: NotingDriver, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "code, failure",
+    [
+        (Result.CUDA_ERROR_NO_DEVICE, ""),
+        (Result.CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
+    ],
+)
+def test_a_machine_without_a_gpu_has_none_and_a_driver_that_fails_is_a_failure(
+    code: Result, failure: str, noting: NotingDriver
 ) -> None:
-    if what == "no driver":
-        noting.absent.add("cuInit")
-    elif what == "no bindings":
-        monkeypatch.setattr(driver, "_driver", lambda: import_module("no_such_module"))
-    else:
-        code = Result.CUDA_ERROR_NO_DEVICE if what == "no GPU" else Result.CUDA_ERROR_OUT_OF_MEMORY
-        noting.codes["cuInit"] = code
-    found = decode(Listing, json.loads(listed()))
-    assert found.gpus == () and bool(found.failure) == (what == "broken")
+    noting.codes["cuInit"] = code
+    assert decode(Listing, json.loads(listed())) == Listing((), failure)
+
+
+@pytest.mark.parametrize(
+    "library, is_absent",
+    [
+        ("libc.so.6", False),
+        ("libabsent.so.1", True),
+        (__file__, False),  # it is there, and does not load
+    ],
+)
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Function cuInit is not found"),
+        ImportError("undefined symbol"),
+        ModuleNotFoundError("No module named 'cuda.pathfinder'", name="cuda.pathfinder"),
+        ModuleNotFoundError("No module named 'cuda'", name="cuda"),
+    ],
+)
+def test_bindings_that_are_broken_are_a_failure_where_there_is_a_driver(
+    error: Exception,
+    library: str,
+    is_absent: bool,
+    noting: NotingDriver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(driver, "_driver", fails)
+    monkeypatch.setattr(driver, "_LIBRARY", library)
+    is_absent = is_absent or getattr(error, "name", None) == "cuda"
+    failure = "" if is_absent else f"bindings: {error}"
+    assert decode(Listing, json.loads(listed())) == Listing((), failure)
 
 
 def test_gpus_are_listed_by_another_process_once(

@@ -26,6 +26,7 @@ from coexec.errors import ForkedError, first_line
 _MAPPED = 0x02 | 0x01  # CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 _NO_DRIVER = "no driver"
+_LIBRARY = "libcuda.so.1"
 _WITHOUT_GPU = (_NO_DRIVER, "CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_STUB_LIBRARY")
 _LASTING = frozenset(
     f"CUDA_ERROR_{name}"
@@ -132,7 +133,23 @@ def gpus() -> tuple["Gpu", ...]:
         count = checked(driver.cuDeviceGetCount())
         return tuple(Gpu(checked(driver.cuDeviceGet(number))) for number in range(count))
     except (ImportError, RuntimeError) as error:
-        raise CudaError(_NO_DRIVER, first_line(error)) from error
+        name = "bindings" if _has_driver() and not _is_absent(error) else _NO_DRIVER
+        raise CudaError(name, first_line(error)) from error
+
+
+def _is_absent(error: Exception) -> bool:
+    """Whether the bindings are not installed; else they, or a module that they need, are broken."""
+    names = ("cuda", "cuda.bindings")
+    return isinstance(error, ModuleNotFoundError) and error.name in names
+
+
+def _has_driver() -> bool:
+    """Whether the library of NVIDIA's driver is there, even if it cannot be loaded."""
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        return not str(error).startswith(f"{_LIBRARY}: cannot open")
+    return True
 
 
 def loss(identity: str) -> str | None:
