@@ -114,15 +114,33 @@ def test_a_gpu_is_described(noting: NotingDriver) -> None:
     assert gpu.unusable is None
 
 
+@pytest.mark.parametrize(
+    "version, needed, remedy",
+    [
+        ("11.8", 13, ""),
+        ("12.8", 13, ", or pip install 'cuda-bindings>=12.9.1,<13'"),
+        ("13.0", 14, ", or pip install 'cuda-bindings>=13.0,<14'"),
+    ],
+)
 def test_a_driver_that_is_too_old_for_the_bindings_is_unusable_with_the_remedy(
-    noting: NotingDriver,
+    version: str, needed: int, remedy: str, noting: NotingDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noting.values["cuDriverGetVersion"] = 12080
+    monkeypatch.setattr(noting, "CUDA_VERSION", 1000 * needed + 10)
+    major, _, minor = version.partition(".")
+    noting.values["cuDriverGetVersion"] = 1000 * int(major) + 10 * int(minor)
     (gpu,) = decode(Listing, json.loads(listed())).gpus
     assert gpu.unusable == (
-        "the driver of A GPU supports CUDA 12.8, and the installed cuda-bindings are for CUDA 13; "
-        "update the driver, or pip install 'cuda-bindings==12.*'"
+        f"the driver of A GPU supports CUDA {version}, and the installed cuda-bindings are for "
+        f"CUDA {needed}; update the driver{remedy}"
     )
+
+
+def test_the_bindings_that_are_recommended_are_those_of_the_extra() -> None:
+    import tomllib
+
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    first, *_ = project["optional-dependencies"]["cuda"]
+    assert first == f"cuda-bindings>={driver._FIRST_BINDINGS[13]}"
 
 
 @pytest.mark.parametrize(

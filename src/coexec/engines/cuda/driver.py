@@ -28,6 +28,8 @@ _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 _NO_DRIVER = "no driver"
 _LIBRARY = "libcuda.so.1"
 _WITHOUT_GPU = (_NO_DRIVER, "CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_STUB_LIBRARY")
+_FIRST_BINDINGS = {12: "12.9.1", 13: "13.0"}
+"""By major version of CUDA, the first bindings that give Python's lock back during calls."""
 _LASTING = frozenset(
     f"CUDA_ERROR_{name}"
     for name in (
@@ -201,10 +203,12 @@ class Gpu:
         needed, major = _driver().CUDA_VERSION // 1000, int(self.version.partition(".")[0])
         if major >= needed:
             return None
+        remedy = "update the driver"
+        if (first := _FIRST_BINDINGS.get(major)) is not None:
+            remedy += f", or pip install 'cuda-bindings>={first},<{major + 1}'"
         return (
             f"the driver of {self.name} supports CUDA {self.version}, and the installed "
-            f"cuda-bindings are for CUDA {needed}; update the driver, or pip install "
-            f"'cuda-bindings=={major}.*'"
+            f"cuda-bindings are for CUDA {needed}; {remedy}"
         )
 
     @cached_property
