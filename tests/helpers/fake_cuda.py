@@ -196,6 +196,9 @@ class FakeContext:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         threading.Thread(target=_works, args=(self._work,), daemon=True).start()
 
+    def beside(self) -> "FakeContext":
+        return self
+
     def kernel(self, image: bytes, name: str) -> Any:
         import pyopencl as cl
 

@@ -251,6 +251,18 @@ def test_each_call_leaves_the_thread_its_context(
     assert "cuCtxSetCurrent" not in noting.names()
 
 
+def test_a_context_beside_another_has_a_stream_of_its_own(
+    context: CudaContext, noting: NotingDriver
+) -> None:
+    other = context.beside()
+    other.graph([]).launch()
+    other.mark()
+    streams = {
+        noted[-1] for name, noted in noting.calls if name in ("cuGraphLaunch", "cuEventRecord")
+    }
+    assert streams == {other.stream} != {context.stream}
+
+
 def test_an_error_has_cudas_words(context: CudaContext, noting: NotingDriver) -> None:
     noting.codes["cuMemAlloc"] = Result.CUDA_ERROR_OUT_OF_MEMORY
     with pytest.raises(CudaError, match="CUDA_ERROR_OUT_OF_MEMORY: out of memory") as caught:

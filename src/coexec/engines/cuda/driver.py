@@ -284,6 +284,10 @@ class CudaContext:
             raise CudaError("driver", str(error)) from error
         return found
 
+    def beside(self) -> "CudaContext":
+        """The same GPU with another stream, which does not wait for work of this one."""
+        return CudaContext(self.gpu, self.sleeps)
+
     @property
     def is_forked(self) -> bool:
         """Whether this is a forked child of the process that has opened it."""
