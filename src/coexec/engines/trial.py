@@ -65,7 +65,7 @@ def answer(
     arguments: tuple[object, ...],
     facts: Mapping[str, object],
     lasts_s: Callable[[str], float],
-    env: Mapping[str, str],
+    env: dict[str, str],
 ) -> str:
     """The text that a function has returned in a process of its own; or how the process has ended,
     as `failure` does.
@@ -121,7 +121,7 @@ def _write(path: Path, facts: Mapping[str, object], result: str) -> None:
         write_whole(path, [text.encode()])
 
 
-def _tried(attempt: str, arguments: tuple[object, ...], env: Mapping[str, str]) -> str:
+def _tried(attempt: str, arguments: tuple[object, ...], env: dict[str, str]) -> str:
     """Run the trial. Returns the failure as the end of a sentence; "" if the trial passed."""
     if not processes.can_start():
         return _attempted(attempt, arguments)
