@@ -129,7 +129,7 @@ class TwinLoop:
             if not ended:
                 self.stop()
         self._outcome.append((len(self._programs), 0, 0, None))
-        return None if ended else self._outcome.pop(0)  # which an error of a step may refer to
+        return None if ended else self._outcome.pop(0)  # an error may refer to this loop
 
     def stop(self) -> None:
         self._stopped = True

@@ -408,8 +408,9 @@ class CudaContext:
     def finish(self) -> None:
         """Wait until all work of the stream has ended."""
         waits = self.waits
-        self.call("cuStreamSynchronize", self.stream)
-        self.passed(waits)
+        result = self.result("cuStreamSynchronize", self.stream)
+        self.passed(waits)  # also if the GPU has failed
+        self.checked(result)
 
     def __del__(self) -> None:
         _awaiting.discard(id(self))
