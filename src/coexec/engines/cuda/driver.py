@@ -320,10 +320,6 @@ class CudaContext:
         """The same GPU with another stream, which does not wait for work of this one."""
         return CudaContext(self.gpu, self.sleeps)
 
-    def beside(self) -> "CudaContext":
-        """The same GPU with another stream, which does not wait for work of this one."""
-        return CudaContext(self.gpu, self.sleeps)
-
     @property
     def is_forked(self) -> bool:
         """Whether this is a forked child of the process that has opened it."""
