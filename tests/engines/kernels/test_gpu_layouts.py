@@ -186,3 +186,18 @@ def test_rows_without_end_are_on_two_axes() -> None:
     )
     _, y, z = found.launches[0].grid
     assert y * z >= 100_000 and max(y, z) < 65_536
+
+
+@pytest.mark.parametrize("family, block", [("cpu", 8), ("nvidia", 4), ("mobile", 4)])
+def test_a_product_of_two_vectors_is_a_scalar(family: str, block: int) -> None:
+    arch = Architecture(family, block, local_bytes=49152)  # type: ignore[arg-type]
+    weights = {"w": np.ones(2, np.float32)}
+    found = built([node("MatMul", ["x", "w"], ["y"])], {"x": [2]}, {"y": []}, weights, arch)
+    assert len(found.launches) == 1
+
+
+def test_products_on_cores_store_vectors_in_rows_of_any_length() -> None:
+    weights = {"w": np.ones((8, 21), np.float32)}
+    nodes = [node("MatMul", ["x", "w"], ["y"])]
+    found = built(nodes, {"x": [5, 8]}, {"y": [5, 21]}, weights, Architecture("cpu", 8))
+    assert "PUTS_y(" in found.launches[0].source

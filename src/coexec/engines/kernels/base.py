@@ -164,7 +164,7 @@ class Context:
         ``axis``; not on CPU cores, see `Architecture.in_vectors`."""
         shape = self.tensors[name].shape
         array, view = self.constant(name), self.views.get(name)
-        if array is None and self.value(name).block:
+        if not shape or (array is None and self.value(name).block):
             return False
         dense = tuple(math.prod(shape[a + 1 :]) for a in range(len(shape)))
         strides = view.strides if view and view.strides else dense

@@ -62,7 +62,9 @@ class Operands:
 
     def declare_result(self, runs: bool = False) -> None:
         """Declare bias, epilogue and result; ``runs``: for vectors of neighbours, if possible."""
-        runs = runs and self._context.has_vectors(self._node.output, -1)
+        output = self._node.output
+        if output in self._context.views:
+            runs = runs and self._context.has_vectors(output, -1)
         if self._bias:
             self._source.read("c", self._context.operand(self._bias))
         self._epilogue = Epilogue(
