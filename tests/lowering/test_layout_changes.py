@@ -89,7 +89,10 @@ def test_what_is_read_otherwise_than_it_is_held_is_named(
             if _held(graph.tensors[name]).is_blocked and PLAIN in read:
                 assert name in changing[source, target]
             if name in changing[source, target] and read == {blocks_of(_BLOCK)}:
-                assert len(graph.readers[name]) > 1, "another one reads it otherwise"
+                # Another task reads it otherwise, or how this one reads it depends on its other
+                # inputs, as in a Concat, which are held elsewhere in this plan.
+                computed = [n for n in task.inputs if n in graph.producer]
+                assert len(graph.readers[name]) > 1 or len(computed) > 1
             if name in changing[places[0], places[1]] and _held(graph.tensors[name]).is_blocked:
                 assert name in changing[places[1], places[1]]
 
