@@ -124,7 +124,8 @@ class _TiledProduct(Tiled):
     """The text of the kernel for one product."""
 
     in_rows = True
-    left = "NEAR_a(4 * ({}))"
+    left_name = "a"
+    left_vector = "NEAR_a(4 * ({}))"
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ different banks.
 Source: NVIDIA, PTX ISA, "Warp-level matrix instructions", mma.m16n8k8 and mma.m16n8k16.
 """
 
-from coexec.engines.kernels.tile_shapes import DEPTH, TileShape
+from coexec.engines.kernels.tile_shapes import ALIGNED, DEPTH, TileShape
 
 _CTYPES = {"tf32": "float", "fp16": "ushort"}
 
@@ -37,8 +37,7 @@ class MatrixUnits:
             "const int lane = item % 32, warp = item / 32;",
             f"const int wx = warp % {warps}, wy = warp / {warps};",
             *(
-                f"__local {ctype} {name}[{t.stages}][{t.parts}][{size * t.depth}]"
-                f" __attribute__((aligned(16)));"
+                f"__local {ctype} {name}[{t.stages}][{t.parts}][{size * t.depth}] {ALIGNED};"
                 for name, size in (("xs", t.height), ("ws", t.width))
             ),
         ]

@@ -8,6 +8,8 @@ from coexec.engines.kernels.base import ceil_div
 
 DEPTH: Mapping[MatrixUnit, int] = {"tf32": 16, "fp16": 32}
 """Scalars of a chunk along the inner axis, by matrix unit."""
+ALIGNED = "__attribute__((aligned(16)))"
+"""Of scalars in local memory that are read by vectors, too."""
 _DEPTH = 16
 """Scalars of a tile along the inner axis, without matrix units."""
 PAD = 4

@@ -22,10 +22,7 @@ import numpy as np
 from coexec.arrays import Array, aligned, aligned_zeros
 from coexec.engines.kernels import matrix_units
 from coexec.engines.kernels.base import Grid, ceil_div, indented
-from coexec.engines.kernels.tile_shapes import PAD, Sizes, TileShape
-
-_ALIGNED = "__attribute__((aligned(16)))"
-"""Scalars of local memory are read by vectors, too."""
+from coexec.engines.kernels.tile_shapes import ALIGNED, PAD, Sizes, TileShape
 
 
 class Tiled(ABC):
@@ -45,8 +42,10 @@ class Tiled(ABC):
     """Whether vectors of a right side that is not packed are neighbours along the inner axis."""
     raw_left: bool = False
     """Whether vectors of the left side are 16-bit floats that matrix units take as they are."""
-    left = "LOAD_x({})"
-    """The vector of the left side at a position, as an expression."""
+    left_name = "x"
+    """The name of the left side."""
+    left_vector = "LOAD_x({})"
+    """Its vector at a position, as an expression."""
 
     def __init__(self, sizes: Sizes, tile_shape: TileShape) -> None:
         self.sizes = sizes
@@ -91,7 +90,7 @@ class Tiled(ABC):
         lines, inside, at = self.left_place(number)
         vector = f"((__global const ushort4*){self.left_name})[{at}]"
         if not self.raw_left:
-            vector = self.left.format(at)
+            vector = self.left_vector.format(at)
         return [
             *lines,
             f"fx{number} = ({self.left_type})(0);",
@@ -201,11 +200,6 @@ class Tiled(ABC):
         """The type of ``fx0``, ``fx1``, ..."""
         return "ushort4" if self.raw_left else "float4"
 
-    @property
-    def left_name(self) -> str:
-        """The name of the left side."""
-        return self.left[self.left.index("_") + 1]
-
     def _sums(self) -> list[tuple[int, int]]:
         t = self.tile_shape
         return [(r, c) for r in range(t.item_rows) for c in range(t.columns)]
@@ -281,19 +275,17 @@ class Tiled(ABC):
             place = units.place(t.height, f"xp{i}", f"xq{i} * 4")
             source = f"(__global const ushort4*){self.left_name} + ({at})"
             copy = f"copy_raw(xs[slot][part] + {place}, {source}, {inside});"
-            spare = f"if (xq{i} < {t.depth // 4} && xp{i} < {t.height}) "
             text += [
                 f"    {{ const int m = m{i}, q = tile * {t.depth // 4} + xq{i};",
                 *indented(lines, 3),
-                f"      {spare if self._spare(self._x_vectors) else ''}{copy} }}",
+                f"      {self._if_left(i)}{copy} }}",
             ]
         for i in range(self._w_loads):
             k, right = self._place_of_columns(i)
             place = units.place(t.width, right, k)
             at = f"(tile * {t.depth} + {k}) / 4 * {self.columns} + column + {right}"
             copy = f"copy_raw(ws[slot][part] + {place}, (__global const ushort4*)w + {at}, 1);"
-            spare = f"if (item + {i * t.items} < {self._w_vectors}) "
-            text.append(f"    {spare if self._spare(self._w_vectors) else ''}{copy}")
+            text.append(f"    {self._if_right(i)}{copy}")
         return text
 
     @property
@@ -324,25 +316,32 @@ class Tiled(ABC):
         return f"((item + {start}) / {by})", f"((item + {start}) % {by})"
 
     def _keep(self) -> list[str]:
-        """Lines that store loaded vectors in local memory; some items of large groups have none."""
-        t = self.tile_shape
+        """Lines that store loaded vectors in local memory."""
         text = []
         for i in range(self._x_loads):
-            inside = f"xp{i} < {t.height}" if self.in_rows else f"xq{i} < {t.depth // 4}"
-            guard = f"if ({inside}) " if self._spare(self._x_vectors) else ""
-            text.append(
-                f"    {guard}{{ {self._units.keep_row(f'fx{i}', f'xp{i}', f'xq{i} * 4')} }}"
-            )
+            keep = self._units.keep_row(f"fx{i}", f"xp{i}", f"xq{i} * 4")
+            text.append(f"    {self._if_left(i)}{{ {keep} }}")
         for i in range(self._w_loads):
-            spare = self._spare(self._w_vectors)
-            guard = f"if (item + {i * t.items} < {self._w_vectors}) " if spare else ""
             place = self._place_of_columns(i)
             keep = self._units.keep_columns(f"fw{i}", *place, self._along_inner)
-            text.append(f"    {guard}{{ {keep} }}")
+            text.append(f"    {self._if_right(i)}{{ {keep} }}")
         return text
 
-    def _spare(self, vectors: int) -> bool:
-        return vectors % self.tile_shape.items != 0
+    def _if_left(self, number: int) -> str:
+        """The test whether an item has this vector of the left side, where some items of large
+        groups have none."""
+        t = self.tile_shape
+        if self._x_vectors % t.items == 0:
+            return ""
+        inside = f"xp{number} < {t.height}" if self.in_rows else f"xq{number} < {t.depth // 4}"
+        return f"if ({inside}) "
+
+    def _if_right(self, number: int) -> str:
+        """As `_if_left`, of the right side."""
+        items = self.tile_shape.items
+        if self._w_vectors % items == 0:
+            return ""
+        return f"if (item + {number * items} < {self._w_vectors}) "
 
     def _add_parts(self) -> list[str]:
         """Lines that add the sums of all parts of the group in local memory."""
@@ -424,7 +423,7 @@ class _WorkItems:
             x, y = f"item / {t.items_y}", f"item % {t.items_y}"
         return [
             f"const int tx = {x}, ty = {y};",
-            f"__local float xs[2][{t.parts}][{t.depth}][{t.height + pad}] {_ALIGNED};",
+            f"__local float xs[2][{t.parts}][{t.depth}][{t.height + pad}] {ALIGNED};",
             f"__local float4 ws[2][{t.parts}][{t.depth}][{t.width // 4}];",
         ]
 
