@@ -199,7 +199,7 @@ class FakeContext:
     def beside(self) -> "FakeContext":
         return self
 
-    def kernel(self, image: bytes, name: str) -> Any:
+    def kernel(self, image: bytes, name: str, waits: bool = False) -> Any:
         import pyopencl as cl
 
         self.faults.at("kernel")

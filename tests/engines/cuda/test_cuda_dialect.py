@@ -46,6 +46,7 @@ def test_words_of_opencl_become_words_of_cuda() -> None:
         "}"
     ).split("#define float4 cl_float4\n")[1]
     assert "__kernel void __launch_bounds__(16 * 4 * 1) k(" in text
+    assert ") { WAIT_FOR_KERNELS;\n" in text
     assert "v = float4(0.0f), w = SELECT(cl_mask4(-1, 0, 0, 0), v, float4(x[0]))" in text
     assert "v.w + w.lo().x" in text
 

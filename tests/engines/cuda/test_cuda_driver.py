@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +42,8 @@ class NotingDriver:
     CUresult = Result
     CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2, CU_EVENT_BLOCKING_SYNC=1)
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+    CUgraphDependencyType = SimpleNamespace(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC=1)
+    CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC = 1
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
@@ -72,6 +75,9 @@ class NotingDriver:
         self._numbers = itertools.count(1000)
 
     def CUDA_KERNEL_NODE_PARAMS(self) -> SimpleNamespace:
+        return SimpleNamespace()
+
+    def CUgraphEdgeData(self) -> SimpleNamespace:
         return SimpleNamespace()
 
     def names(self) -> list[str]:
@@ -290,6 +296,37 @@ def test_a_graph_has_its_nodes_and_what_they_wait_for(
     graph.launch()
     assert noting.names().count("cuGraphExecKernelNodeSetParams") == 1
     assert noting.names().count("cuGraphLaunch") == 1
+
+
+@pytest.mark.parametrize(
+    "waits, version, capability, timed, is_early",
+    [
+        (True, 12030, 9, False, True),
+        (True, 13000, 10, False, True),
+        (True, 12020, 9, False, False),
+        (True, 13000, 8, False, False),
+        (False, 13000, 9, False, False),
+        (True, 13000, 9, True, False),
+    ],
+)
+def test_a_kernel_that_waits_itself_starts_early_where_the_gpu_can(
+    waits: bool, version: int, capability: int, timed: bool, is_early: bool, noting: NotingDriver
+) -> None:
+    noting.values |= {"cuDriverGetVersion": version, "cuDeviceGetAttribute": capability}
+    (gpu,) = gpus()
+    context = CudaContext(gpu)
+    kernel = context.kernel(b"code", "k", waits)
+    node = GraphNode(kernel, (1, 1, 1), (1, 1, 1), ())
+    context.graph([node, node, replace(node, waits=(0, 1))], timed)
+    first, second, third = noting.returned["cuGraphAddKernelNode"]
+    early = [given for name, given in noting.calls if name == "cuGraphAddDependencies_v2"]
+    assert len(early) == is_early
+    if is_early:
+        _, earlier, later, edges, count = early[0]
+        assert (earlier, later, count) == ([first, second], [third, third], 2)
+        assert all((edge.type, edge.from_port) == (1, 1) for edge in edges)
+    *_, (_, plain, _, _) = (given for name, given in noting.calls if name == "cuGraphAddKernelNode")
+    assert (plain is None) == is_early
 
 
 def test_a_timed_graph_records_around_each_kernel(

@@ -46,6 +46,8 @@ class Images:
         self._cache = None if folder is None else Cache(folder)
         self._compile, self.compiler = _chosen(context, compiler)
         """The function, and the name and version of the compiler, for keys and messages."""
+        self.wait = isinstance(self._compile, _Nvrtc)
+        """Whether kernels begin by waiting for those before them, see `dialect`."""
         self.compiled = 0
         """Number of kernels that were compiled and not read from the cache."""
 

@@ -3,6 +3,9 @@
 C++ has neither these vectors nor literals such as ``(float4)(a, b, c, d)``, and its ``?:`` does not
 select lane by lane, for which the texts use ``SELECT``. Otherwise the text of a kernel stays as it
 is. Only vectors of 2 and 4 floats are known, as blocks have 4 channels on GPUs.
+
+From compute capability 9.0 on, a kernel begins by waiting for the kernels before it, so that a
+graph may start it before their results are visible, see `driver.CudaGraph`.
 """
 
 import re
@@ -81,6 +84,11 @@ typedef long long cl_long;
 #define restrict __restrict__
 #define CLK_LOCAL_MEM_FENCE
 #define barrier(fence) __syncthreads()
+#if __CUDA_ARCH__ >= 900
+#define WAIT_FOR_KERNELS asm volatile("griddepcontrol.wait;" ::: "memory")
+#else
+#define WAIT_FOR_KERNELS
+#endif
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
 inline int get_local_id(int axis) {{
@@ -215,6 +223,7 @@ _WORDS = (
         ),
         r"__kernel void __launch_bounds__(\1 * \2 * \3)",
     ),
+    (re.compile(r"(__kernel void [^{]*\{)"), r"\1 WAIT_FOR_KERNELS;"),
 )
 
 

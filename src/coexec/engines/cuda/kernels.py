@@ -45,7 +45,7 @@ class LoadedKernels:
         try:
             images = self._images.of([source for source, _ in new])
             for at in new:
-                fresh[at] = self._context.kernel(images[at[0]], at[1])
+                fresh[at] = self._context.kernel(images[at[0]], at[1], self._images.wait)
         except (CompileError, CudaError) as error:
             if isinstance(error, CudaError) and error.is_out_of_memory:
                 raise
