@@ -222,6 +222,7 @@ def _join(node: Node, aliases: Aliases, context: Context) -> frozenset[int]:
         value = context.value(name)
         offset = _offset(value, out, [AxisSlice(axis, start)])
         alone = aliases.items(aliases.of(name).root) == value.items and names.count(name) == 1
+        alone = alone and name not in context.views
         if offset is not None and alone and aliases.move(name, node.output, offset):
             in_place.add(position)
         start += value.shape[axis]

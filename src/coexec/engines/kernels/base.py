@@ -17,7 +17,15 @@ from coexec.arrays import Array, aligned
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.parameter import Parameter
 from coexec.engines.kernels.unsupported import ALL
-from coexec.engines.kernels.value import CTYPES, TensorView, Value, ceil_div, literal, row_major
+from coexec.engines.kernels.value import (
+    CTYPES,
+    TensorView,
+    Value,
+    ceil_div,
+    dense_axes,
+    literal,
+    row_major,
+)
 from coexec.graph.graph import Operator, Tensor
 
 __all__ = [
@@ -145,7 +153,7 @@ class Context:
         view = self.views.get(name)
         if view is not None:
             half = self.value(view.source).half
-            return Value(name, tensor.shape, tensor.dtype, 0, half, strides=view.strides)
+            return Value(name, tensor.shape, tensor.dtype, 0, half, axes=view.axes)
         block = self.blocks.get(name, usual_block(tensor, self.arch))
         half = in_half(self.arch, tensor.dtype, math.prod(tensor.shape))
         return Value(name, tensor.shape, tensor.dtype, block, half, name in self.last)
@@ -166,12 +174,11 @@ class Context:
         array, view = self.constant(name), self.views.get(name)
         if not shape or (array is None and self.value(name).block):
             return False
-        dense = tuple(math.prod(shape[a + 1 :]) for a in range(len(shape)))
-        strides = view.strides if view and view.strides else dense
-        own = axis % len(shape)
-        others = [s for a, s in enumerate(strides) if a != own and shape[a] > 1]
-        steps = [shape[own], view.offset if view else 0, *others]
-        return strides[own] == 1 and not any(step % 4 for step in steps)
+        axes = (view.axes if view else ()) or dense_axes(shape)
+        (size, step), *further = axes[axis][::-1] or [(1, 1)]
+        others = [other for a, parts in enumerate(axes) if a != axis % len(axes) for other in parts]
+        steps = [size, view.offset if view else 0, *(s for _, s in (*others, *further))]
+        return step == 1 and not any(step % 4 for step in steps)
 
     def choose(
         self, key: str, variants: Mapping[str, Callable[[], list[KernelLaunch]]]
@@ -225,8 +232,9 @@ class Kernel:
     """The reason, for users, why an operator of these types is not supported; None if it is."""
     refuses: str = ""
     """In words, the operators for which `why_not` has a reason."""
-    takes_views: bool = False
-    """Whether the first two inputs and the result may have strides, see `views`."""
+    takes_views: Literal["none", "inputs", "product"] = "none"
+    """Which tensors may be views, see `views`: none; the inputs, without factors; the first two
+    inputs and the result of a product of matrices."""
     takes_epilogue: bool = False
     """Whether they apply element-wise operators that are fused behind to their result."""
     joins: Literal["nothing", "scalars", "vectors"] = "nothing"

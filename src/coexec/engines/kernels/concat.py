@@ -101,4 +101,4 @@ def _vector(
     return [], f"(float{block})({lanes})"
 
 
-KERNELS = {"Concat": Kernel(launches)}
+KERNELS = {"Concat": Kernel(launches, takes_views="inputs")}

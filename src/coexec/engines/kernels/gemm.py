@@ -110,5 +110,5 @@ def _lane_by_lane(node: Node, context: Context, product: Product) -> list[Kernel
 
 
 KERNELS = dict.fromkeys(
-    ("Gemm", "MatMul"), Kernel(launches, FLOAT32, takes_views=True, takes_epilogue=True)
+    ("Gemm", "MatMul"), Kernel(launches, FLOAT32, takes_views="product", takes_epilogue=True)
 )

@@ -143,7 +143,7 @@ class _TiledProduct(Tiled):
         left, right = self._names = node.operator.inputs[:2]
         constant = context.constant(right)
         self.packed = constant is not None and constant.ndim == 2
-        self._strides = () if context.constant(left) is not None else context.value(left).strides
+        self._axes = () if context.constant(left) is not None else context.value(left).axes
         self._left_rows = context.has_vectors(left, -2 if product.across_a else -1)
         self.raw_left = self._left_rows and tile_shape.unit == "fp16" and _half(context, left)
         rank = len(context.tensors[right].shape)
@@ -164,7 +164,7 @@ class _TiledProduct(Tiled):
         row, rows = f"m{number}", self._product.m
         if not self.is_one:
             return []
-        if not self._strides:
+        if not self._axes:
             return [f"const int at{number} = {row} * {self._product.k};"]
         lines = [f"const int row = {row} % {rows};", *self._operands.batch_lines(f"{row} / {rows}")]
         start = self._operands.left_at("row", "0")
@@ -180,7 +180,7 @@ class _TiledProduct(Tiled):
         if self._left_rows:
             return super().load_row(number)
         i, product, row = number, self._product, f"m{number}"
-        step = self._strides[-1] if self._strides else 1
+        step = self._axes[-1][0][1] if self._axes and self._axes[-1] else 1
         loads = []
         for k in (f"q * 4 + {lane}" for lane in range(4)):
             one = f"GET_a(at{i} + ({k}) * {step})"

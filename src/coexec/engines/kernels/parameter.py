@@ -69,8 +69,8 @@ class Parameter:
         text = self._access_macros()
         if not isinstance(value, Value):
             return text
-        if value.strides:
-            return f"{text}\n{strided(name, value.strides)}"
+        if value.axes:
+            return f"{text}\n{strided(name, value.axes)}"
         if not value.block:
             return f"{text}\n{row_major(name, self.sizes)}"
         slices, h, w = self.sizes

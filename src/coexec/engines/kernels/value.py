@@ -16,6 +16,11 @@ CTYPES: Mapping[str, str] = {
 """OpenCL's scalar type of each dtype that tensors on the device may have."""
 
 
+Parts = tuple[tuple[int, int], ...]
+"""An axis of a tensor in the memory of another one: the sizes of its parts, the outermost first,
+and the distance of neighbours along each, in scalars. An axis of size 1 has none."""
+
+
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
@@ -51,15 +56,14 @@ class Value:
     last: bool = False
     """Whether the blocks of a pixel lie behind each other: [N, H, W, C]; then C is a multiple of
     ``block``."""
-    strides: tuple[int, ...] = ()
-    """Distance of neighbours along each axis, in scalars; none if the layout is as above."""
+    axes: tuple[Parts, ...] = ()
+    """The parts of each axis; none if the layout is as above."""
 
     @property
     def items(self) -> int:
         """Number of scalars from the first to the last, padding and gaps included."""
-        if self.strides:
-            pairs = zip(self.shape, self.strides, strict=True)
-            return 1 + sum((size - 1) * stride for size, stride in pairs)
+        if self.axes:
+            return 1 + sum((size - 1) * step for parts in self.axes for size, step in parts)
         if not self.block:
             return math.prod(self.shape)
         n, _, h, w = self.shape
@@ -87,17 +91,26 @@ class TensorView:
     source: str
     offset: int
     """Position of the first element, in scalars."""
-    strides: tuple[int, ...]
+    axes: tuple[Parts, ...]
     """As of `Value`."""
     factor: float = 1.0
     """A reader multiplies the elements by this number."""
 
 
-def strided(name: str, strides: Sequence[int]) -> str:
+def dense_axes(shape: Sequence[int]) -> tuple[Parts, ...]:
+    """The axes of a row-major tensor."""
+    steps = (math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return tuple(((n, step),) if n > 1 else () for n, step in zip(shape, steps, strict=True))
+
+
+def strided(name: str, axes: Sequence[Parts]) -> str:
     """The macro ``AT_name`` of a view."""
-    names = [f"i{axis}" for axis in range(len(strides))]
-    terms = (f"({i}) * {stride}" for i, stride in zip(names, strides, strict=True))
-    return f"#define AT_{name}({', '.join(names)}) ({' + '.join(terms)})"
+    names = [f"i{axis}" for axis in range(len(axes))]
+    terms = []
+    for i, parts in zip(names, axes, strict=True):
+        coordinates = split(f"({i})", [size for size, _ in parts])
+        terms += [f"{c} * {step}" for c, (_, step) in zip(coordinates, parts, strict=True)]
+    return f"#define AT_{name}({', '.join(names)}) ({' + '.join(terms) or '0'})"
 
 
 def row_major(name: str, shape: Sequence[int | str]) -> str:

@@ -1,26 +1,26 @@
-"""Views: tensors that matrix products on GPUs read, or store, in the memory of another tensor.
+"""Views: tensors that kernels on GPUs read, or store, in the memory of another tensor.
 
 Transpose, Slice, Split, Reshape and a Gather of one index only move elements. If they read a
 row-major tensor, most of their results are parts of its memory, with other strides. Kernels of
-products read their operands by strides. If nothing else reads such a result, it is a view, and its
-operator needs no kernel. So attention divides a tensor into heads without a kernel. The result of a
-Mul or Div by a constant scalar is a view, too: the scalar is a factor of the matrix product.
+products read their operands by strides, and so do those of a Concat. If nothing else reads such a
+result, it is a view, and its operator needs no kernel. So attention divides a tensor into heads
+without a kernel, and images into windows: an axis of a view may have several parts with a stride
+each. The result of a Mul or Div by a constant scalar is a view, too: the scalar is a factor of the
+matrix product.
 
-A Transpose behind a product needs no kernel either: the product stores its result transposed.
+A Transpose behind a product, perhaps with Reshapes between, needs no kernel either: the product
+stores its result transposed.
 """
 
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from coexec.arrays import Array
 from coexec.engines.kernels.base import Context, Kernel, Node
 from coexec.engines.kernels.network import DeviceGraph, readers_of
 from coexec.engines.kernels.slicing import axis_slices
 from coexec.engines.kernels.transpose import permutation
-from coexec.engines.kernels.value import TensorView
+from coexec.engines.kernels.value import Parts, TensorView, dense_axes
 from coexec.graph.graph import Operator
 
 _RESHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
@@ -28,22 +28,6 @@ _OPERATORS = frozenset({"Div", "Gather", "Mul", "Slice", "Split", "Transpose", *
 """Operators whose results may be views."""
 _LARGEST = 2.0**16
 """Of the factors of a view, and of their inverses: a product without them must not overflow."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part of the memory of the tensor ``source``. Its arrays have a byte for each scalar, which
-    is never accessed: numpy computes their strides."""
-
-    source: str
-    whole: Array
-    part: Array
-    factor: float = 1.0
-
-    def view(self) -> TensorView:
-        offset = self.part.ctypes.data - self.whole.ctypes.data
-        strides = () if self.part.flags.c_contiguous else self.part.strides
-        return TensorView(self.source, offset, strides, self.factor)
 
 
 def find_views(
@@ -68,34 +52,86 @@ def find_views(
             break
         made |= others
     skipped = {n.output for n in network.nodes if n.output and views.keys() >= set(n.outputs)}
-    products = {node.output for node in network.nodes if _takes_views(node, kernels)}
+    makers = {node.output: node for node in network.nodes}
     for node in network.nodes:
-        op = node.operator
-        if op.op_type != "Transpose" or node.output in views or op.inputs[0] not in products:
-            continue
-        target = _start(node.output, context)
-        only = op.inputs[0] not in network.outputs and len(readers[op.inputs[0]]) == 1
-        if only and target and _start(op.inputs[0], context):
-            order = np.argsort(permutation(op, target.part.ndim))
-            views[op.inputs[0]] = replace(target, part=target.part.transpose(order)).view()
-            skipped.add(node.output)
+        if node.operator.op_type == "Transpose" and node.output not in views:
+            stored, passed = _stored_transposed(node, makers, network, context, kernels)
+            if stored is not None:
+                views[makers[passed[-1]].operator.inputs[0]] = stored
+                skipped.update(passed)
     return views, skipped
 
 
-def _takes_views(node: Node, kernels: Mapping[str, Kernel]) -> bool:
-    kernel = kernels.get(node.operator.op_type)
-    return kernel is not None and kernel.takes_views
-
-
 def _reads_views(
-    node: Node, name: str, views: Container[str], kernels: Mapping[str, Kernel]
+    node: Node, name: str, views: Mapping[str, TensorView], kernels: Mapping[str, Kernel]
 ) -> bool:
-    """Whether a node reads ``name`` as an operand of a product only, or needs no kernel."""
+    """Whether a node can read ``name`` by strides, or needs no kernel."""
     op = node.operator
     if all(output in views for output in node.outputs):
         return True
+    kernel, view = kernels.get(op.op_type), views[name]
+    if kernel is None or kernel.takes_views == "none":
+        return False
+    if kernel.takes_views == "inputs":
+        return view.factor == 1.0
     others = [*op.inputs[2:], *(n for fused in node.epilogue for n in fused.inputs)]
-    return _takes_views(node, kernels) and name not in others
+    return name not in others and _is_even(view)
+
+
+def _is_even(view: TensorView) -> bool:
+    """Whether its last axis has one stride, as products take it for granted."""
+    return not view.axes or len(view.axes[-1]) <= 1
+
+
+def _stored_transposed(
+    node: Node,
+    makers: Mapping[str, Node],
+    network: DeviceGraph,
+    context: Context,
+    kernels: Mapping[str, Kernel],
+) -> tuple[TensorView | None, list[str]]:
+    """Where the product in front of a Transpose stores its result, so that the Transpose needs no
+    kernel; None if there is no such product, or it cannot. And the results of the Transpose and of
+    the Reshapes between both, from the last to the first."""
+    readers = readers_of(network)
+    part = _start(node.output, context)
+    passed: list[str] = []
+    while part is not None:
+        op = node.operator
+        name = op.inputs[0]
+        passed.append(node.output)
+        if name in network.outputs or len(readers[name]) > 1 or name not in makers:
+            break
+        if op.op_type == "Transpose":
+            order = permutation(op, len(part.axes))
+            axes = tuple(part.axes[order.index(axis)] for axis in range(len(order)))
+        else:
+            axes = _reshaped(part.axes, context.tensors[name].shape) or ()
+        part = replace(part, axes=axes)
+        node = makers[name]
+        kernel = kernels.get(node.operator.op_type)
+        if kernel is not None and kernel.takes_views == "product":
+            view = part.view()
+            fits = len(axes) == len(context.tensors[name].shape) and _start(name, context)
+            return (view if fits and _is_even(view) else None), passed
+        if node.epilogue or node.operator.op_type not in _RESHAPES or not axes:
+            break
+    return None, passed
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of the memory of the tensor ``source``."""
+
+    source: str
+    axes: tuple[Parts, ...]
+    offset: int = 0
+    factor: float = 1.0
+
+    def view(self) -> TensorView:
+        shape = [math.prod(size for size, _ in parts) for parts in self.axes]
+        axes = () if self.axes == dense_axes(shape) else self.axes
+        return TensorView(self.source, self.offset, axes, self.factor)
 
 
 def _possible(
@@ -103,22 +139,22 @@ def _possible(
 ) -> dict[str, TensorView]:
     """The results that may be views if kernels compute the tensors ``made``, which all nodes can
     then read."""
-    parts: dict[str, _Part] = {}
+    found: dict[str, _Part] = {}
     for node in network.nodes:
         op = node.operator
         if node.epilogue or op.op_type not in _OPERATORS:
             continue
         data, factor = _scaled(op, context)
-        start = parts.get(data) or _start(data, context)
+        start = found.get(data) or _start(data, context)
         if start is None:
             continue
         whole = start.factor * factor
         if not _may_multiply_later(whole, start.source, context):
             continue
-        for name, part in _moved(op, start.part, factor, context):
+        for name, axes, offset in _moved(op, start.axes, factor, context):
             if name not in made:
-                parts[name] = replace(start, part=part, factor=whole)
-    return {name: part.view() for name, part in parts.items()}
+                found[name] = replace(start, axes=axes, offset=start.offset + offset, factor=whole)
+    return {name: part.view() for name, part in found.items()}
 
 
 def _may_multiply_later(factor: float, source: str, context: Context) -> bool:
@@ -131,15 +167,13 @@ def _may_multiply_later(factor: float, source: str, context: Context) -> bool:
 
 
 def _start(name: str, context: Context) -> _Part | None:
-    """The whole memory of a tensor; None if it is constant, or not row-major float32."""
+    """The whole memory of a tensor; None if it is constant, empty, or not row-major float32."""
     tensor = context.tensors.get(name)
-    if tensor is None or tensor.dtype != "float32":
+    if tensor is None or tensor.dtype != "float32" or 0 in tensor.shape:
         return None
     if context.constant(name) is not None or context.value(name).block:
         return None
-    strides = [math.prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape))]
-    whole = np.lib.stride_tricks.as_strided(np.empty(1, np.int8), tensor.shape, strides)
-    return _Part(name, whole, whole)
+    return _Part(name, dense_axes(tensor.shape))
 
 
 def _scaled(op: Operator, context: Context) -> tuple[str, float]:
@@ -159,28 +193,58 @@ def _scaled(op: Operator, context: Context) -> tuple[str, float]:
 
 
 def _moved(
-    op: Operator, part: Array, factor: float, context: Context
-) -> Iterator[tuple[str, Array]]:
-    """The results of an operator that lie in the memory of ``part``."""
+    op: Operator, axes: tuple[Parts, ...], factor: float, context: Context
+) -> Iterator[tuple[str, tuple[Parts, ...], int]]:
+    """The results of an operator that are parts of its input's memory: their axes, and how far they
+    start behind the input."""
     result = op.outputs[0]
     if op.op_type == "Transpose":
-        yield result, part.transpose(permutation(op, part.ndim))
+        yield result, tuple(axes[axis] for axis in permutation(op, len(axes))), 0
     elif op.op_type in _RESHAPES:
-        try:
-            yield result, part.reshape(context.tensors[result].shape, copy=False)
-        except ValueError:  # these elements have no constant distances
-            return
+        reshaped = _reshaped(axes, context.tensors[result].shape)
+        if reshaped is not None:
+            yield result, reshaped, 0
     elif op.op_type in ("Slice", "Split"):
         for name, cuts in (axis_slices(op, context.tensors) or {}).items():
-            places = [slice(None)] * part.ndim
+            left, offset = list(axes), 0
             for axis, start, step in cuts:
                 count = context.tensors[name].shape[axis]
-                places[axis] = slice(start, start + count * step, step)
-            if all(step > 0 for _, _, step in cuts):
-                yield name, part[tuple(places)]
+                if step < 0 or len(left[axis]) > 1:
+                    break
+                for _, stride in left[axis]:
+                    left[axis] = ((count, stride * step),) if count > 1 else ()
+                    offset += start * stride
+            else:
+                yield name, tuple(left), offset
     elif op.op_type == "Gather":
-        index, axis = context.constant(op.inputs[1]), op.int("axis", 0) % part.ndim
-        if index is not None and not index.ndim and -part.shape[axis] <= index < part.shape[axis]:
-            yield result, np.moveaxis(part, axis, 0)[int(index)]
+        index, axis = context.constant(op.inputs[1]), op.int("axis", 0) % len(axes)
+        size = math.prod(size for size, _ in axes[axis])
+        if index is not None and not index.ndim and -size <= index < size:
+            rest, offset = int(index) % size, 0
+            for part_size, stride in reversed(axes[axis]):
+                rest, coordinate = divmod(rest, part_size)
+                offset += coordinate * stride
+            yield result, (*axes[:axis], *axes[axis + 1 :]), offset
     elif factor != 1.0:
-        yield result, part
+        yield result, axes, 0
+
+
+def _reshaped(axes: Sequence[Parts], shape: Sequence[int]) -> tuple[Parts, ...] | None:
+    """The axes of a tensor that is reshaped; None if an axis would need fractions of parts."""
+    rest = [part for parts in reversed(axes) for part in reversed(parts)]  # the outermost is last
+    found = []
+    for size in shape:
+        parts: list[tuple[int, int]] = []
+        while size > 1:
+            length, stride = rest.pop()
+            if length % size == 0 and length > size:
+                rest.append((length // size, stride))
+                length, stride = size, stride * (length // size)
+            if size % length:
+                return None
+            size //= length
+            if parts and parts[-1][1] == length * stride:
+                length *= parts.pop()[0]
+            parts.append((length, stride))
+        found.append(tuple(parts))
+    return tuple(found)
