@@ -64,7 +64,20 @@ class _Network:
     def _part(self, shape: Shape, steps: int) -> str:
         rand, rank = self._random, len(shape)
         axis = rand.randrange(rank)
-        kind = rand.choice(("turn", "cut", "split", "pick", "merge", "divide", "squeeze", "scale"))
+        kind = rand.choice(
+            (
+                "turn",
+                "cut",
+                "split",
+                "pick",
+                "merge",
+                "divide",
+                "squeeze",
+                "scale",
+                "windows",
+                "join",
+            )
+        )
         if kind == "turn":
             order = rand.sample(range(rank), rank)
             before = tuple(shape[order.index(a)] for a in range(rank))
@@ -104,10 +117,62 @@ class _Network:
         elif kind == "squeeze":
             source = self.operand((*shape[:axis], 1, *shape[axis:]), steps - 1)
             (name,) = self.node("Squeeze", [source, self.constant([axis])])
+        elif kind == "windows":
+            finer, order = self._finer(shape)
+            before = tuple(finer[a] for a in np.argsort(order))
+            (name,) = self.node("Transpose", [self.operand(before, steps - 1)], perm=order)
+            (name,) = self.node("Reshape", [name, self.constant(shape)])
+        elif kind == "join" and shape[axis] > 1:
+            first = rand.randrange(1, shape[axis])
+            parts = [(*shape[:axis], n, *shape[axis + 1 :]) for n in (first, shape[axis] - first)]
+            names = [self.operand(part, steps - 1) for part in parts]
+            (name,) = self.node("Concat", names, axis=axis)
         else:
             op_type, number = rand.choice(("Mul", "Div")), self.constant(1.5, np.float32)
             (name,) = self.node(op_type, [self.operand(shape, steps - 1), number])
         return name
+
+    def _finer(self, shape: Shape) -> tuple[Shape, list[int]]:
+        """A shape in which some axes are divided in two, and an order of its axes."""
+        finer: list[int] = []
+        for size in shape:
+            part = self._random.choice([d for d in range(1, size + 1) if size % d == 0])
+            finer += [size // part, part] if 1 < part < size else [size]
+        return tuple(finer), self._random.sample(range(len(finer)), len(finer))
+
+    def _moved(self, name: str, shape: Shape) -> tuple[str, Shape]:
+        """What Transposes and Reshapes make of a result, and perhaps element-wise operators between
+        and behind them."""
+        rand = self._random
+        for _ in range(rand.randrange(3)):
+            kind = rand.randrange(3)
+            if kind == 0:
+                order = rand.sample(range(len(shape)), len(shape))
+                (name,) = self.node("Transpose", [name], perm=order)
+                shape = tuple(shape[a] for a in order)
+            elif kind == 1:
+                finer, order = self._finer(shape)
+                (name,) = self.node("Reshape", [name, self.constant(finer)])
+                (name,) = self.node("Transpose", [name], perm=order)
+                shape = tuple(finer[a] for a in order)
+            if rand.randrange(2):
+                whole = int(np.prod(shape[:-1])) if shape else 1
+                shape = (whole, *shape[-1:])
+                (name,) = self.node("Reshape", [name, self.constant(shape)])
+            kind = rand.randrange(4)
+            if kind == 0:
+                other = self.operand(shape, rand.randrange(2))
+                (name,) = self.node("Add", rand.sample([name, other], 2))
+            elif kind == 1:
+                sizes = [rand.choice((1, size)) for size in shape][rand.randrange(2) :]
+                values = self.constant(self._numbers.standard_normal(sizes), np.float32)
+                (name,) = self.node(rand.choice(("Add", "Mul")), [name, values])
+            elif kind == 2:
+                (name,) = self.node("Relu", [name])
+            if rand.randrange(8) == 0:
+                (other,) = self.node("Neg", [name])
+                self.outputs[other] = shape
+        return name, shape
 
     def product(self) -> None:
         rand = self._random
@@ -128,13 +193,7 @@ class _Network:
             (name,) = self.node("MatMul", [a, b])
         if rand.randrange(2):
             (name,) = self.node("Add", [name, self.weight(n)])
-        if rand.randrange(3):
-            order = rand.sample(range(len(shape)), len(shape))
-            (name,) = self.node("Transpose", [name], perm=order)
-            shape = tuple(shape[a] for a in order)
-        if rand.randrange(2):
-            shape = (int(np.prod(shape[:-1])), shape[-1])
-            (name,) = self.node("Reshape", [name, self.constant(shape)])
+        name, shape = self._moved(name, shape)
         if rand.randrange(2):
             (name,) = self.node("MatMul", [name, self.weight(shape[-1], columns)])
             shape = (*shape[:-1], columns)

@@ -17,7 +17,8 @@ from coexec.engines.kernels.base import Chooser, Context, Kernel, KernelLaunch, 
 from coexec.engines.kernels.border import Ends
 from coexec.engines.kernels.images import Extent, stored_as_images
 from coexec.engines.kernels.layouts import channels_last, row_major_tensors
-from coexec.engines.kernels.network import DeviceGraph, clean_up
+from coexec.engines.kernels.moving_ahead import move_ahead
+from coexec.engines.kernels.network import DeviceGraph, clean_up, fuse
 from coexec.engines.kernels.operators import KERNELS
 from coexec.engines.kernels.views import find_views
 from coexec.graph.graph import Tensor
@@ -67,7 +68,10 @@ def build(
     Raises:
         ValueError: an operator has no kernel; `why_not` reports that beforehand.
     """
-    network = clean_up(read_network(module), kernels)
+    network = clean_up(read_network(module))
+    if arch.family != "cpu":
+        network = move_ahead(network, arch, kernels)
+    network = fuse(network, kernels)
     ends = Ends(network, module.layouts, arch) if on_arrays else None
     if ends is not None:
         network = ends.network()

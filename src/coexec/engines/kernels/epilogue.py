@@ -164,7 +164,10 @@ def _along_rows(
     if any(dtype != "float32" for dtype in (out.dtype, *dtypes)):
         return False
     return all(
-        v.dtype == "float32" and (math.prod(v.shape[-1:]) == 1 or not v.block) for v in operands
+        v.dtype == "float32"
+        and (math.prod(v.shape[-1:]) == 1 or not v.block)
+        and (not v.axes or context.has_vectors(v.name, -1))
+        for v in operands
     )
 
 

@@ -7,12 +7,13 @@ last are no images: their second axis is heads or rows, and blocks of these woul
 lies together.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Node, usual_block
 from coexec.engines.kernels.expressions import VECTOR_SAFE
 from coexec.engines.kernels.network import DeviceGraph
+from coexec.graph.graph import Operator
 
 _OF_IMAGES = frozenset(
     {"AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DepthToSpace",
@@ -20,7 +21,8 @@ _OF_IMAGES = frozenset(
      "MaxPool", "Resize", "SpaceToDepth", "Upsample"}
 )  # fmt: skip
 """Operators that have the channels on the second axis."""
-_FREE = frozenset({"Flatten", "Gemm", "MatMul", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+RESHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+_FREE = frozenset({"Gemm", "MatMul", "Transpose", *RESHAPES})
 """Operators whose result may have another layout than what they read."""
 
 
@@ -62,25 +64,36 @@ def channels_last(
     Args:
         blocks: the block of a tensor, where it is not the usual one.
     """
+    return frozenset(
+        name
+        for name, nodes in tensors_for_last(network, arch, blocks).items()
+        if any(moves_channels(node.operator) for node in nodes)
+    )
+
+
+def tensors_for_last(
+    network: DeviceGraph, arch: Architecture, blocks: Mapping[str, int]
+) -> Mapping[str, Sequence[Node]]:
+    """The tensors in blocks that could be stored as [N, H, W, C], with the nodes that touch them:
+    these take it so, or put channels on the last axis, or back. Arguments as of `channels_last`."""
     touching: dict[str, list[Node]] = {}
     for node in network.nodes:
         for name in {*node.inputs, *node.outputs}:
             touching.setdefault(name, []).append(node)
     ends = {*network.inputs, *network.outputs, *network.constants}
-    return frozenset(
-        name
+    return {
+        name: nodes
         for name, nodes in touching.items()
         if name in network.tensors
         and name not in ends
         and blocks.get(name, usual_block(network.tensors[name], arch))
         and network.tensors[name].shape[1] % arch.block == 0
-        and all(_moves_channels(n) or _takes_channels_last(n, network) for n in nodes)
-        and any(_moves_channels(n) for n in nodes)
-    )
+        and all(moves_channels(n.operator) or _takes_channels_last(n, network) for n in nodes)
+    }
 
 
-def _moves_channels(node: Node) -> bool:
-    op = node.operator
+def moves_channels(op: Operator) -> bool:
+    """Whether an operator puts channels on the last axis, or back on the second one."""
     return op.op_type == "Transpose" and op.ints("perm", ()) in _PERMUTATIONS
 
 

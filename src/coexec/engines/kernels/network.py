@@ -1,7 +1,8 @@
 """The network of a module: operators, tensors and constants, cleaned up and fused.
 
-Clean-up, in this order: pads are merged into the convolution behind them, identities are removed,
-and element-wise operators are fused into the kernel of the operator whose result they read.
+Clean-up, in this order: pads are merged into the convolution behind them, and identities are
+removed. Then element-wise operators are fused into the kernel of the operator whose result they
+read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from coexec.arrays import Array
 from coexec.engines.kernels.base import Kernel, Node
+from coexec.engines.kernels.slicing import axis_slices
 from coexec.graph.graph import Operator, Tensor
 
 _LONGEST_EPILOGUE = 16
@@ -26,12 +28,9 @@ class DeviceGraph:
     outputs: tuple[str, ...]
 
 
-def clean_up(network: DeviceGraph, kernels: Mapping[str, Kernel]) -> DeviceGraph:
-    """An equivalent network with fewer nodes.
-
-    ``kernels``: rows by operator type, which say what may be fused.
-    """
-    return _fuse(_without_identities(_merge_pads(network)), kernels)
+def clean_up(network: DeviceGraph) -> DeviceGraph:
+    """An equivalent network with fewer nodes."""
+    return _without_identities(_merge_pads(network))
 
 
 def readers_of(network: DeviceGraph) -> dict[str, list[Node]]:
@@ -123,6 +122,9 @@ def _is_identity(op: Operator, tensors: Mapping[str, Tensor]) -> bool:
         return unchanged
     if op.op_type == "Cast":
         return tensors[read[0]].dtype == tensors[op.outputs[0]].dtype
+    if op.op_type == "Slice":
+        cuts = (axis_slices(op, tensors) or {}).get(result)
+        return unchanged and cuts is not None and all(cut.step == 1 for cut in cuts)
     if op.op_type == "Pad":
         return unchanged and not any(op.constants.get(1, op.ints("pads", ())))
     return False
@@ -138,8 +140,10 @@ def _keeps_scale(op: Operator) -> bool:
     return not cropped and (by_size or (bool(scales) and all(s == 1 for s in scales)))  # type: ignore[union-attr]
 
 
-def _fuse(network: DeviceGraph, kernels: Mapping[str, Kernel]) -> DeviceGraph:
+def fuse(network: DeviceGraph, kernels: Mapping[str, Kernel]) -> DeviceGraph:
     """Fuse element-wise operators with the operator whose result they read.
+
+    ``kernels``: rows by operator type, which say what may be fused.
 
     A group starts with a head. Element-wise operators that read the group, and whose output has the
     shape of the head's output, are added in order. The group ends with the last member behind which

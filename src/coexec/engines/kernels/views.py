@@ -17,14 +17,14 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coexec.engines.kernels.base import Context, Kernel, Node
+from coexec.engines.kernels.layouts import RESHAPES
 from coexec.engines.kernels.network import DeviceGraph, readers_of
 from coexec.engines.kernels.slicing import axis_slices
 from coexec.engines.kernels.transpose import permutation
 from coexec.engines.kernels.value import Parts, TensorView, dense_axes
 from coexec.graph.graph import Operator
 
-_RESHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
-_OPERATORS = frozenset({"Div", "Gather", "Mul", "Slice", "Split", "Transpose", *_RESHAPES})
+_OPERATORS = frozenset({"Div", "Gather", "Mul", "Slice", "Split", "Transpose", *RESHAPES})
 """Operators whose results may be views."""
 _LARGEST = 2.0**16
 """Of the factors of a view, and of their inverses: a product without them must not overflow."""
@@ -74,8 +74,8 @@ def _reads_views(
         return False
     if kernel.takes_views == "inputs":
         return view.factor == 1.0
-    others = [*op.inputs[2:], *(n for fused in node.epilogue for n in fused.inputs)]
-    return name not in others and _is_even(view)
+    behind = any(name in fused.inputs for fused in node.epilogue)
+    return name not in op.inputs[2:] and _is_even(view) and (view.factor == 1.0 or not behind)
 
 
 def _is_even(view: TensorView) -> bool:
@@ -114,7 +114,7 @@ def _stored_transposed(
             view = part.view()
             fits = len(axes) == len(context.tensors[name].shape) and _start(name, context)
             return (view if fits and _is_even(view) else None), passed
-        if node.epilogue or node.operator.op_type not in _RESHAPES or not axes:
+        if node.epilogue or node.operator.op_type not in RESHAPES or not axes:
             break
     return None, passed
 
@@ -200,7 +200,7 @@ def _moved(
     result = op.outputs[0]
     if op.op_type == "Transpose":
         yield result, tuple(axes[axis] for axis in permutation(op, len(axes))), 0
-    elif op.op_type in _RESHAPES:
+    elif op.op_type in RESHAPES:
         reshaped = _reshaped(axes, context.tensors[result].shape)
         if reshaped is not None:
             yield result, reshaped, 0
