@@ -145,7 +145,7 @@ class _Network:
         and behind them."""
         rand = self._random
         for _ in range(rand.randrange(3)):
-            kind = rand.randrange(3)
+            kind, order = rand.randrange(3), []
             if kind == 0:
                 order = rand.sample(range(len(shape)), len(shape))
                 (name,) = self.node("Transpose", [name], perm=order)
@@ -172,6 +172,10 @@ class _Network:
             if rand.randrange(8) == 0:
                 (other,) = self.node("Neg", [name])
                 self.outputs[other] = shape
+            if order and len(order) == len(shape) and rand.randrange(2):
+                back = [order.index(axis) for axis in range(len(order))]
+                (name,) = self.node("Transpose", [name], perm=back)
+                shape = tuple(shape[a] for a in back)
         return name, shape
 
     def product(self) -> None:
@@ -234,6 +238,54 @@ def attention(tokens: int = 13, heads: int = 3, width: int = 8) -> onnx.ModelPro
     (o,) = node("Reshape", [o, constant([2, tokens, size])])
     (y,) = node("MatMul", [o, network.weight(size, size)])
     network.outputs[y] = (2, tokens, size)
+    return network.model()
+
+
+def window_block(
+    height: int = 8, width: int = 12, window: int = 4, size: int = 8
+) -> onnx.ModelProto:
+    """A product in windows of an image, behind which the windows become an image again, to which
+    the input is added."""
+    network = _Network(0)
+    image, rows = (1, height, width, size), (height * width, size)
+    network.inputs["x"] = rows
+    node, constant = network.node, network.constant
+    (x,) = node("Reshape", ["x", constant(image)])
+    finer = [1, height // window, window, width // window, window, size]
+    (y,) = node("Reshape", [x, constant(finer)])
+    (y,) = node("Transpose", [y], perm=[0, 1, 3, 2, 4, 5])
+    (y,) = node("Reshape", [y, constant([-1, window * window, size])])
+    (y,) = node("MatMul", [y, network.weight(size, size)])
+    (y,) = node("Add", [y, network.weight(size)])
+    (y,) = node("Reshape", [y, constant([finer[a] for a in (0, 1, 3, 2, 4, 5)])])
+    (y,) = node("Transpose", [y], perm=[0, 1, 3, 2, 4, 5])
+    (y,) = node("Reshape", [y, constant(image)])
+    (y,) = node("Slice", [y, constant([0]), constant([height]), constant([1])])  # the whole of it
+    (y,) = node("Add", [x, y])
+    (y,) = node("Reshape", [y, constant(rows)])
+    network.outputs[y] = rows
+    return network.model()
+
+
+def channels_last_blocks(blocks: int = 3, size: int = 8) -> onnx.ModelProto:
+    """Depthwise convolutions with products of channels behind them, and residuals that convolutions
+    read."""
+    network = _Network(0)
+    image = (1, size, 6, 5)
+    network.inputs["x"] = image
+    node = network.node
+    (x,) = node("Conv", ["x", network.weight(size, size, 1, 1)])
+    for _ in range(blocks):
+        depthwise = network.weight(size, 1, 3, 3)
+        (y,) = node("Conv", [x, depthwise], group=size, pads=[1] * 4)
+        (y,) = node("Transpose", [y], perm=[0, 2, 3, 1])
+        (y,) = node("MatMul", [y, network.weight(size, size)])
+        (y,) = node("Transpose", [y], perm=[0, 3, 1, 2])
+        (y,) = node("Mul", [y, network.weight(size, 1, 1)])
+        (x,) = node("Add", [y, x])
+    (x,) = node("Transpose", [x], perm=[0, 2, 3, 1])
+    (x,) = node("MatMul", [x, network.weight(size, size)])
+    network.outputs[x] = (1, 6, 5, size)
     return network.model()
 
 
