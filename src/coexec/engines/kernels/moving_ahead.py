@@ -60,7 +60,7 @@ class _Moving:
         }
         """Results of products with what can be fused to them."""
         self._same: dict[str, str] = {}
-        """By result of a Transpose that takes another one back: what that one reads."""
+        """By result of a Transpose that takes another one back: the input of the other one."""
 
     def run(self) -> DeviceGraph:
         for node in self._network.nodes:
@@ -98,8 +98,8 @@ class _Moving:
         return False
 
     def _takes_back(self, op: Operator) -> bool:
-        """Whether an operator is a Transpose that takes another one back. It is not needed then,
-        and nor is the other one, if nothing else reads that."""
+        """Whether an operator is a Transpose that takes another one back, so that it is not needed.
+        The other one is removed, too, if nothing else reads its result."""
         name = op.inputs[0] if op.op_type == "Transpose" else ""
         before = self._makers.get(name)
         if (
@@ -127,7 +127,7 @@ class _Moving:
 
     def _steps(self, name: str) -> list[Operator]:
         """What moves the elements of the result of a product that become ``name``, the last
-        operator first; none if there is no such product, or if others read what lies between."""
+        operator first; none if there is no such product, or if others read a tensor between."""
         steps: list[Operator] = []
         while self._is_read_once(name) and name not in self._heads:
             op = self._makers.get(name)
