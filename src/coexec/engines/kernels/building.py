@@ -17,7 +17,7 @@ from coexec.engines.kernels.base import Chooser, Context, Kernel, KernelLaunch, 
 from coexec.engines.kernels.border import Ends
 from coexec.engines.kernels.images import Extent, stored_as_images
 from coexec.engines.kernels.layouts import channels_last, row_major_tensors
-from coexec.engines.kernels.moving_ahead import move_ahead
+from coexec.engines.kernels.moving_ahead import move_ahead, original_name
 from coexec.engines.kernels.network import DeviceGraph, clean_up, fuse
 from coexec.engines.kernels.operators import KERNELS
 from coexec.engines.kernels.views import find_views
@@ -96,7 +96,7 @@ def build(
         launches += node_launches
         # The kernels have packed copies of the weights that they read.
         rest(context.constants[n] for n in node.operator.inputs if n in context.constants)
-        result = node.operator.outputs[0]
+        result = original_name(node.operator.outputs[0])
         tasks += [outer.get(result, result)] * len(node_launches)
     external = {*network.inputs, *network.outputs}
     launches, images = stored_as_images(launches, aliases, external, arch)

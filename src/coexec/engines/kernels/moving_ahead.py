@@ -26,6 +26,13 @@ from coexec.engines.kernels.network import DeviceGraph, readers_of
 from coexec.engines.kernels.transpose import permutation
 from coexec.graph.graph import Operator, Tensor
 
+_MOVED = " moved "
+
+
+def original_name(name: str) -> str:
+    """The name in the model of a tensor that may have been moved."""
+    return name.partition(_MOVED)[0]
+
 
 def move_ahead(
     network: DeviceGraph, arch: Architecture, kernels: Mapping[str, Kernel]
@@ -89,12 +96,15 @@ class _Moving:
         be. Returns whether it was."""
         for number, name in enumerate(op.inputs):
             steps = self._steps(name)
-            if steps and self._is_like_result(name, op):
-                others = [self._taken_back(n, op, steps) for n in op.inputs if n != name]
-                if None not in others and op.inputs.count(name) == 1:
-                    others.insert(number, steps[-1].inputs[0])
-                    self._put(op, [n or "" for n in others], steps)
-                    return True
+            others = [n for n in op.inputs if n != name]
+            once = len(others) == len(op.inputs) - 1
+            if not (steps and once and self._is_like_result(name, op)):
+                continue
+            if all(self._can_be_taken_back(other, op, steps) for other in others):
+                inputs = [self._taken_back(other, steps) for other in others]
+                inputs.insert(number, steps[-1].inputs[0])
+                self._put(op, inputs, steps)
+                return True
         return False
 
     def _takes_back(self, op: Operator) -> bool:
@@ -143,32 +153,31 @@ class _Moving:
         # What was added here is read by what was added with it.
         return len(self._readers.get(name, ("",))) == 1
 
-    def _taken_back(self, name: str, op: Operator, steps: Sequence[Operator]) -> str | None:
-        """An operand as an element-wise operator needs it in front of ``steps``: its name; None if
-        it cannot be had without a kernel."""
-        if not name:
-            return name
-        result, start = op.outputs[0], steps[-1].inputs[0]
-        array = self._constants.get(name)
+    def _can_be_taken_back(self, name: str, op: Operator, steps: Sequence[Operator]) -> bool:
+        """Whether an operand can be had in front of ``steps`` without a kernel."""
+        array, result = self._constants.get(name), op.outputs[0]
         if array is not None:
-            if array.size == 1:
-                return name
+            return _array_taken_back(array, steps, self._tensors) is not None
+        if not name or not self._is_like_result(name, op):
+            return not name
+        if self._blocked.isdisjoint((name, result)):
+            return True
+        both = name in self._for_last and result in self._for_last
+        return both and len(steps) == 1 and moves_channels(steps[0])
+
+    def _taken_back(self, name: str, steps: Sequence[Operator]) -> str:
+        """The name of an operand as an element-wise operator needs it in front of ``steps``."""
+        array = self._constants.get(name)
+        if array is not None and array.size == 1:
+            return name
+        if array is not None:
             back = _array_taken_back(array, steps, self._tensors)
-            if back is None:
-                return None
+            assert back is not None
             new = self._new(name, back.shape, back.dtype.name, constant=True)
             self._constants[new] = back
             return new
-        if not self._is_like_result(name, op):
-            return None
-        if not self._blocked.isdisjoint((name, result)):
-            both = name in self._for_last and result in self._for_last
-            if not (both and len(steps) == 1 and moves_channels(steps[0])):
-                return None
-        for step in steps:
-            shape = self._tensors[step.inputs[0]].shape
-            name = self._opposite(step, name, shape)
-        assert self._tensors[name].shape == self._tensors[start].shape
+        for step in steps if name else ():
+            name = self._opposite(step, name, self._tensors[step.inputs[0]].shape)
         return name
 
     def _opposite(self, step: Operator, name: str, shape: Sequence[int]) -> str:
@@ -196,7 +205,7 @@ class _Moving:
             name = result
 
     def _new(self, name: str, shape: Sequence[int], dtype: str, constant: bool = False) -> str:
-        new = f"{name} moved {len(self._tensors)}"
+        new = f"{original_name(name)}{_MOVED}{len(self._tensors)}"
         self._tensors[new] = Tensor(new, tuple(shape), dtype, constant)
         return new
 
@@ -206,6 +215,8 @@ def _array_taken_back(
 ) -> Array | None:
     """A constant that is broadcast to the result of ``steps``, as one that is broadcast to what
     they start with; None if it would have to be repeated."""
+    if array.size == 1:
+        return array.reshape(())
     array = np.broadcast_to(array, tensors[steps[0].outputs[0]].shape)
     for step in steps:
         if step.op_type == "Transpose":
