@@ -13,7 +13,7 @@ stores its result transposed.
 """
 
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coexec.engines.kernels.base import Context, Kernel, Node
@@ -231,10 +231,10 @@ def _moved(
 
 def _reshaped(axes: Sequence[Parts], shape: Sequence[int]) -> tuple[Parts, ...] | None:
     """The axes of a tensor that is reshaped; None if an axis would need fractions of parts."""
-    rest = [part for parts in reversed(axes) for part in reversed(parts)]  # the outermost is last
+    rest = _joined(part for parts in axes for part in parts)[::-1]  # the outermost is last
     found = []
     for size in shape:
-        parts: list[tuple[int, int]] = []
+        parts = []
         while size > 1:
             length, stride = rest.pop()
             if length % size == 0 and length > size:
@@ -243,8 +243,16 @@ def _reshaped(axes: Sequence[Parts], shape: Sequence[int]) -> tuple[Parts, ...] 
             if size % length:
                 return None
             size //= length
-            if parts and parts[-1][1] == length * stride:
-                length *= parts.pop()[0]
             parts.append((length, stride))
-        found.append(tuple(parts))
+        found.append(tuple(_joined(parts)))
     return tuple(found)
+
+
+def _joined(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The parts of an axis, of which neighbours with one stride for both are one."""
+    joined: list[tuple[int, int]] = []
+    for size, stride in parts:
+        if joined and joined[-1][1] == size * stride:
+            size *= joined.pop()[0]
+        joined.append((size, stride))
+    return joined
