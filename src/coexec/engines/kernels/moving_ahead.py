@@ -46,7 +46,6 @@ class _Moving:
         self, network: DeviceGraph, arch: Architecture, kernels: Mapping[str, Kernel]
     ) -> None:
         self._network = network
-        self._arch = arch
         self._tensors = dict(network.tensors)
         self._constants = dict(network.constants)
         self._readers = readers_of(network)
