@@ -1,0 +1,205 @@
+"""The execution providers that are installed: those built into ONNX Runtime, and plug-ins.
+
+A plug-in is a library that ONNX Runtime loads. Packages of plug-ins have a function that returns
+its path. Nothing is loaded here: a plug-in may crash its process.
+"""
+
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from coexec.codec import decode, encode
+from coexec.engines import trial
+from coexec.engines.base import ONLY
+from coexec.errors import DeviceError, first_line
+
+_ENDING = "ExecutionProvider"
+_NOT_DEVICES = frozenset({"Azure", "CPU"})
+"""Built-in providers that drive no other processor of this machine."""
+_KINDS = {
+    "ACL": "cpu",
+    "ArmNN": "cpu",
+    "CANN": "npu",
+    "Dnnl": "cpu",
+    "QNN": "npu",
+    "RKNPU": "npu",
+    "SNPE": "npu",
+    "VitisAI": "npu",
+    "VSINPU": "npu",
+    "XNNPACK": "cpu",
+}
+"""Kinds of the processors of built-in providers; all others drive a GPU."""
+_PLUG_INS = ("onnxruntime-ep-", "onnxruntime-ggml", "onnxruntime-qnn")
+"""Beginnings of the names of packages that bring a plug-in."""
+_PACKAGE = re.compile(r"(onnxruntime.*)-([^-]+)\.dist-info")
+_PATH_FUNCTIONS = ("get_library_path", "library_path")
+_DRM = Path("/sys/class/drm")
+
+
+@dataclass(frozen=True)
+class ListedDevice:
+    """A device of a plug-in, as ONNX Runtime lists it."""
+
+    provider: str
+    """Name of the provider: "WebGpuExecutionProvider"."""
+    kind: str
+    title: str
+    identity: str
+    """The PCI address, if the plug-in lists several devices of the kind; else `ONLY`."""
+    number: int
+    """Index among the devices of the plug-in."""
+    version: str
+
+
+@dataclass(frozen=True)
+class PlugInListing:
+    """The devices of a plug-in."""
+
+    library: str = ""
+    devices: tuple[ListedDevice, ...] = ()
+    failure: str = ""
+    """Why it cannot be used; "" if it can."""
+
+
+@dataclass(frozen=True)
+class ProviderSource:
+    """Where an execution provider comes from: the installed ONNX Runtime, a package, or a file."""
+
+    engine: str
+    """Name of its engine: "ort-webgpu"."""
+    provider: str = ""
+    """Name of a built-in provider; "" for a plug-in."""
+    package: str = ""
+    """Name of the package of a plug-in."""
+    library: str = ""
+    """Path of a plug-in that has no package."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the processors of a built-in provider."""
+        return _KINDS.get(self.provider.removesuffix(_ENDING), "gpu")
+
+    @cached_property
+    def version(self) -> str:
+        """Its version; of a file, the time and size."""
+        if self.package:
+            return packages()[self.package]
+        if self.library:
+            with suppress(OSError):
+                facts = os.stat(self.library)
+                return f"{facts.st_size} bytes of {facts.st_mtime_ns}"
+        return ""
+
+    def listing(self) -> PlugInListing:
+        """The devices of a plug-in, which a process of its own lists."""
+        facts = {
+            "plug-in": [self.package, self.library, self.version],
+            "packages": dict(packages()),
+            "cards": sorted(path.name for path in _DRM.glob("card*")),
+        }
+        target = "coexec.engines.providers.sources:listed"
+        arguments = (self.engine, self.package, self.library)
+        text = trial.answer(target, arguments, facts, lambda _: trial.FAILURE_LASTS_S, {})
+        try:
+            return decode(PlugInListing, json.loads(text))
+        except ValueError:  # it has crashed, or has not ended
+            return PlugInListing(failure=f"listing its devices {text}")
+
+
+def sources() -> Iterator[ProviderSource]:
+    """The providers that are installed, a plug-in before a built-in provider of its name."""
+    if find_spec("onnxruntime") is None:
+        return
+    for package in packages():
+        if package.startswith(_PLUG_INS):
+            short = package.removeprefix("onnxruntime-").removeprefix("ep-")
+            yield ProviderSource(f"ort-{short}", package=package)
+    import onnxruntime
+
+    for provider in onnxruntime.get_available_providers():
+        if (short := provider.removesuffix(_ENDING)) not in _NOT_DEVICES:
+            yield ProviderSource(engine_name(provider), provider)
+
+
+def engine_name(provider: str) -> str:
+    """Name of the engine of a provider: "ort-cuda"."""
+    return f"ort-{provider.removesuffix(_ENDING).lower()}"
+
+
+def packages() -> Mapping[str, str]:
+    """Versions of the installed packages of ONNX Runtime and of its plug-ins, by name. The names of
+    folders have them, which are read in less than a millisecond."""
+    found = {}
+    for folder in reversed(sys.path):
+        for path in sorted(Path(folder or ".").glob("onnxruntime*.dist-info")):
+            if match := _PACKAGE.fullmatch(path.name):
+                found[match[1].replace("_", "-").lower()] = match[2]
+    return found
+
+
+def listed(engine: str, package: str, library: str) -> str:
+    """The `PlugInListing` of a plug-in as text, by loading it into this process."""
+    try:
+        path = library or _library_of(package)
+        listed_devices = registered(engine, path)
+        kinds = Counter(device.device.type.name.lower() for device in listed_devices)
+        devices = tuple(
+            ListedDevice(
+                device.ep_name,
+                kind := device.device.type.name.lower(),
+                _title(device.device),
+                dict(device.device.metadata).get("pci_bus_id", "") if kinds[kind] > 1 else ONLY,
+                number,
+                dict(device.ep_metadata).get("version", ""),
+            )
+            for number, device in enumerate(listed_devices)
+        )
+        found = PlugInListing(path, devices, "" if devices else _without_devices())
+    except Exception as error:  # of the package's own code, too
+        found = PlugInListing(failure=f"it does not load ({first_line(error)})")
+    return json.dumps(encode(found))
+
+
+def _without_devices() -> str:
+    why = "it lists no device of this machine"
+    if not _DRM.exists():
+        why += f"; ONNX Runtime finds GPUs in {_DRM}, which this machine does not have"
+    return why
+
+
+def _title(hardware: Any) -> str:
+    described = dict(hardware.metadata).get("Description", "")
+    return described or f"{hardware.vendor} {hardware.type.name}"
+
+
+def _library_of(package: str) -> str:
+    """Path of the library in a package, which the package itself returns."""
+    module = import_module(package.replace("-", "_"))
+    for name in _PATH_FUNCTIONS:
+        if hasattr(module, name):
+            return str(getattr(module, name)())
+    raise DeviceError(f"the package {package} has none of {', '.join(_PATH_FUNCTIONS)}")
+
+
+@cache
+def registered(engine: str, path: str) -> tuple[Any, ...]:
+    """The ``OrtEpDevice`` objects of a plug-in, which is loaded into this process.
+
+    Raises:
+        Exception: any error of ONNX Runtime or of the plug-in.
+    """
+    import onnxruntime
+
+    before = len(onnxruntime.get_ep_devices())
+    onnxruntime.register_execution_provider_library(engine, path)
+    return tuple(onnxruntime.get_ep_devices()[before:])
