@@ -210,13 +210,14 @@ def grouped(by_engine: Mapping[str, Sequence[Processor]]) -> list[Driven]:
     return rows
 
 
-def broken() -> dict[str, str]:
+def broken(options: EngineOptions | None = None) -> dict[str, str]:
     """The reasons by name, for engines that are installed but cannot be imported, or cannot list
     their processors."""
     reasons = {}
     for name in engine_names():
         try:
-            check_listing(load_engine(name))
+            engine = load_engine(name)
+            check_listing(engine.configured(parsed(engine, options)))
         except DeviceError as error:
             reasons[name] = str(error)
     return reasons
