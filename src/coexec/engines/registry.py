@@ -319,6 +319,22 @@ def _first_for(device: Device) -> Engine:
     return able[0]
 
 
+def device_of(engine: str, number: int) -> str:
+    """The name of a GPU or NPU by its number among those that an engine lists, "gpu:0/ort-cuda";
+    without the engine, if it is the first one of the device.
+
+    Raises:
+        DeviceError: the engine does not exist, or lists no such device.
+    """
+    of = load_engine(engine)
+    driven = [d for kind in of.kinds if kind != "cpu" for d in processors(kind) if engine in d.by]
+    if number >= len(driven):
+        check_listing(of)  # it has the reason
+        raise DeviceError(f"engine {engine} lists {len(driven)} devices, and not number {number}")
+    name, usable = driven[number].name, driven[number].usable
+    return name if usable[:1] == (engine,) else f"{name}/{engine}"
+
+
 def _described(engine: Engine, device: Device, options: EngineOptions | None) -> EngineInfo:
     if device.kind not in engine.kinds:
         raise DeviceError(

@@ -19,6 +19,7 @@ from coexec.cache import Cache
 from coexec.engines import registry, trial
 from coexec.engines.base import ONLY, Processor
 from coexec.engines.detect import usable_cores
+from coexec.engines.names import engine_of_provider
 from coexec.engines.providers.device import Provider, ProviderDevice
 from coexec.engines.providers.engine import Providers
 from coexec.engines.providers.options import ProviderOptions
@@ -26,7 +27,6 @@ from coexec.engines.providers.sources import (
     ListedDevice,
     PlugInListing,
     ProviderSource,
-    engine_name,
     sources,
 )
 from coexec.errors import (
@@ -231,8 +231,8 @@ def test_a_device_that_was_not_tried_is_not_used(monkeypatch: pytest.MonkeyPatch
 
 
 def test_names_of_built_in_providers() -> None:
-    assert engine_name("CUDAExecutionProvider") == "ort-cuda"
-    assert engine_name("TensorrtExecutionProvider") == "ort-tensorrt"
+    assert engine_of_provider("CUDAExecutionProvider") == "ort-cuda"
+    assert engine_of_provider("TensorrtExecutionProvider") == "ort-tensorrt"
     built_in = {source.provider for source in sources() if source.provider}
     assert built_in.isdisjoint({"CPUExecutionProvider", "AzureExecutionProvider"})
 

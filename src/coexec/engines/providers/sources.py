@@ -21,6 +21,7 @@ from typing import Any
 from coexec.codec import decode, encode
 from coexec.engines import trial
 from coexec.engines.base import ONLY
+from coexec.engines.names import engine_of_provider
 from coexec.errors import DeviceError, first_line
 
 _ENDING = "ExecutionProvider"
@@ -128,12 +129,7 @@ def sources() -> Iterator[ProviderSource]:
 
     for provider in onnxruntime.get_available_providers():
         if (short := provider.removesuffix(_ENDING)) not in _NOT_DEVICES:
-            yield ProviderSource(engine_name(provider), provider)
-
-
-def engine_name(provider: str) -> str:
-    """Name of the engine of a provider: "ort-cuda"."""
-    return f"ort-{provider.removesuffix(_ENDING).lower()}"
+            yield ProviderSource(engine_of_provider(provider), provider)
 
 
 def packages() -> Mapping[str, str]:
