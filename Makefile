@@ -58,8 +58,9 @@ $(READY): pyproject.toml constraints.txt $(wildcard native/*)
 	@touch $(READY) $(ABLE)
 
 # What runs needs much less than what tests.
+FOR_DEMO := cpu,pocl
 $(ABLE): pyproject.toml constraints.txt $(wildcard native/*)
-	@$(call INSTALL,pocl)
+	@$(call INSTALL,$(FOR_DEMO))
 	@touch $(ABLE)
 
 # On the first two cores that this process may use; hardware threads of one core would share its

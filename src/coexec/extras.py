@@ -3,13 +3,19 @@
 coexec is not on the package index, so pip has to install these packages by their own names.
 """
 
+import re
+import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
 
 _OPENCL = ("pyopencl",)
 _SERVER = ("orjson", "prometheus-client", "starlette", "uvicorn")
 EXTRAS = {
+    "cpu": ("onnxruntime",),
+    "cuda": ("onnxruntime-gpu", "cuda-bindings", "nvidia-cuda-nvrtc"),
     "gpu": _OPENCL,
-    "cuda": ("cuda-bindings", "nvidia-cuda-nvrtc"),
     "pocl": (*_OPENCL, "pocl-binary-distribution"),
     "intel-opencl": (*_OPENCL, "intel-opencl-rt", "intel-cmplr-lib-rt"),
     "openvino": ("openvino",),
@@ -19,8 +25,9 @@ EXTRAS = {
 }
 """The packages of each extra, as in pyproject.toml."""
 BRINGS = {
+    "cpu": "ONNX Runtime, for CPU cores",
+    "cuda": "NVIDIA's GPUs, and ONNX Runtime with its provider for them",
     "gpu": "GPUs that have an OpenCL driver",
-    "cuda": "NVIDIA's GPUs through CUDA",
     "pocl": "CPU cores as OpenCL devices",
     "intel-opencl": "CPU cores as OpenCL devices, with Intel's runtime",
     "openvino": "CPU cores of all makers, Intel's GPUs and NPUs",
@@ -31,14 +38,56 @@ BRINGS = {
 """The purpose of each extra."""
 
 
+_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+_FOLDER = re.compile(r"(onnxruntime.*)-([^-]+)\.dist-info")
+
+
+def needed(extra: str) -> tuple[str, ...]:
+    """The packages of an extra that have a place here: a second ONNX Runtime has none."""
+    packages = EXTRAS[extra]
+    if find_spec("onnxruntime") is None:
+        return packages
+    return tuple(name for name in packages if name not in _RUNTIMES)
+
+
 def install(extra: str, upgrade: bool = False) -> str:
     """The command that installs the packages of an extra, such as "pip install openvino"."""
-    return " ".join(["pip install", *(["--upgrade"] if upgrade else []), *EXTRAS[extra]])
+    return " ".join(["pip install", *(["--upgrade"] if upgrade else []), *needed(extra)])
 
 
 def is_installed(extra: str) -> bool:
     """Whether all packages of an extra are installed."""
     try:
-        return all(distribution(package) for package in EXTRAS[extra])
+        return all(distribution(package) for package in needed(extra))
     except PackageNotFoundError:
+        return False
+
+
+def packages_of_onnx_runtime() -> Mapping[str, str]:
+    """Versions of the installed packages of ONNX Runtime and of its plug-ins, by name. The names of
+    folders have them, which are read in less than a millisecond."""
+    return {name: version for name, version, _ in _found()}
+
+
+def onnx_runtimes() -> Mapping[str, str]:
+    """The packages among them that bring the module ``onnxruntime``. If there are several, the last
+    one that was installed has overwritten files of the others."""
+    return {
+        name: version
+        for name, version, folder in _found()
+        if _lists(folder / "RECORD", "onnxruntime/__init__.py")
+    }
+
+
+def _found() -> list[tuple[str, str, Path]]:
+    folders = [path for at in sys.path for path in Path(at or ".").glob("onnxruntime*.dist-info")]
+    named = ((match, path) for path in folders if (match := _FOLDER.fullmatch(path.name)))
+    rows = {m[1].replace("_", "-").lower(): (m[2], path) for m, path in reversed([*named])}
+    return [(name, *rows[name]) for name in sorted(rows)]
+
+
+def _lists(record: Path, file: str) -> bool:
+    try:
+        return any(line.startswith(f"{file},") for line in record.read_text().splitlines())
+    except OSError:
         return False

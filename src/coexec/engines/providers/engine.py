@@ -13,11 +13,11 @@ from coexec.engines.providers.sources import (
     ListedDevice,
     PlugInListing,
     ProviderSource,
-    packages,
     registered,
     sources,
 )
 from coexec.errors import DeviceError
+from coexec.extras import packages_of_onnx_runtime
 from coexec.hardware.hardware import MAIN, Device, EngineInfo
 from coexec.keys import digest
 from coexec.model.main_memory import main_memory_bytes
@@ -49,7 +49,7 @@ class Providers(Engine):
 
     @property
     def installed(self) -> str:
-        versions = [f"{name} {version}" for name, version in packages().items()]
+        versions = [f"{name} {version}" for name, version in packages_of_onnx_runtime().items()]
         library = self.source.library
         return ", ".join([*versions, *([f"{library} {self.source.version}"] if library else [])])
 

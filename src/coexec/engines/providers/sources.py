@@ -6,10 +6,8 @@ its path. Nothing is loaded here: a plug-in may crash its process.
 
 import json
 import os
-import re
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -23,6 +21,7 @@ from coexec.engines import trial
 from coexec.engines.base import ONLY
 from coexec.engines.names import engine_of_provider
 from coexec.errors import DeviceError, first_line
+from coexec.extras import packages_of_onnx_runtime
 
 _ENDING = "ExecutionProvider"
 _NOT_DEVICES = frozenset({"Azure", "CPU"})
@@ -42,7 +41,6 @@ _KINDS = {
 """Kinds of the processors of built-in providers; all others drive a GPU."""
 _PLUG_INS = ("onnxruntime-ep-", "onnxruntime-ggml", "onnxruntime-qnn")
 """Beginnings of the names of packages that bring a plug-in."""
-_PACKAGE = re.compile(r"(onnxruntime.*)-([^-]+)\.dist-info")
 _PATH_FUNCTIONS = ("get_library_path", "library_path")
 _DRM = Path("/sys/class/drm")
 
@@ -94,7 +92,7 @@ class ProviderSource:
     def version(self) -> str:
         """Its version; of a file, the time and size."""
         if self.package:
-            return packages()[self.package]
+            return packages_of_onnx_runtime()[self.package]
         if self.library:
             with suppress(OSError):
                 facts = os.stat(self.library)
@@ -105,7 +103,7 @@ class ProviderSource:
         """The devices of a plug-in, which a process of its own lists."""
         facts = {
             "plug-in": [self.package, self.library, self.version],
-            "packages": dict(packages()),
+            "packages": dict(packages_of_onnx_runtime()),
             "cards": sorted(path.name for path in _DRM.glob("card*")),
         }
         target = "coexec.engines.providers.sources:listed"
@@ -121,7 +119,7 @@ def sources() -> Iterator[ProviderSource]:
     """The providers that are installed, a plug-in before a built-in provider of its name."""
     if find_spec("onnxruntime") is None:
         return
-    for package in packages():
+    for package in packages_of_onnx_runtime():
         if package.startswith(_PLUG_INS):
             short = package.removeprefix("onnxruntime-").removeprefix("ep-")
             yield ProviderSource(f"ort-{short}", package=package)
@@ -130,17 +128,6 @@ def sources() -> Iterator[ProviderSource]:
     for provider in onnxruntime.get_available_providers():
         if (short := provider.removesuffix(_ENDING)) not in _NOT_DEVICES:
             yield ProviderSource(engine_of_provider(provider), provider)
-
-
-def packages() -> Mapping[str, str]:
-    """Versions of the installed packages of ONNX Runtime and of its plug-ins, by name. The names of
-    folders have them, which are read in less than a millisecond."""
-    found = {}
-    for folder in reversed(sys.path):
-        for path in sorted(Path(folder or ".").glob("onnxruntime*.dist-info")):
-            if match := _PACKAGE.fullmatch(path.name):
-                found[match[1].replace("_", "-").lower()] = match[2]
-    return found
 
 
 def listed(engine: str, package: str, library: str) -> str:
