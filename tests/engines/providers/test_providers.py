@@ -20,12 +20,13 @@ from coexec.engines import registry, trial
 from coexec.engines.base import ONLY, Processor
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import engine_of_provider
+from coexec.engines.onnxruntime.program import OrtProgram
 from coexec.engines.providers.device import Provider, ProviderDevice
 from coexec.engines.providers.engine import Providers
 from coexec.engines.providers.options import ProviderOptions
 from coexec.engines.providers.sources import (
+    DeviceListing,
     ListedDevice,
-    PlugInListing,
     ProviderSource,
     sources,
 )
@@ -39,6 +40,10 @@ from coexec.errors import (
 from coexec.graph.graph import Tensor
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.lowering.synthetic import products
+from coexec.model.load import load
+from coexec.plan.derive import stepwise
+from coexec.runtime.compiler import Compiler
+from coexec.runtime.executor import Executor
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 PLUG_INS = Path(sys.prefix) / "plug-ins"
@@ -203,7 +208,7 @@ def a_gpu(monkeypatch: pytest.MonkeyPatch, identity: str = ONLY) -> Providers:
     """A plug-in that says that it drives a GPU. Its library does not exist, so its trial fails."""
     listed = ListedDevice("WebGpuExecutionProvider", "gpu", "A GPU", identity, 0, "0.4")
     monkeypatch.setattr(
-        ProviderSource, "listing", lambda self: PlugInListing("/no/library.so", (listed,))
+        ProviderSource, "listing", lambda self: DeviceListing("/no/library.so", (listed,))
     )
     return Providers(ProviderSource("ort-webgpu", package="onnxruntime-ep-webgpu"))
 
@@ -272,6 +277,46 @@ def test_tensors_in_a_memory_of_the_device() -> None:
         device.upload(np.zeros(3, np.float32), tensor)
     with pytest.raises(DeviceError, match=r"failed while taking .* bytes"):
         device.allocate(Tensor("x", (1 << 60,), "float32"))
+
+
+def test_pieces_of_a_plan_in_a_memory_of_the_device(
+    ggml: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors that are no arrays, as in a GPU's memory, and graphs that are recorded for them."""
+    if CPU == LAST:
+        pytest.skip("one core")
+    monkeypatch.setattr(Providers, "_memory", "cpu")
+    devices = registry.open_devices([CPU, GGML], HALF, cache.root)
+    provider: Any = devices[1].engine
+    monkeypatch.setattr(provider, "_provider", replace(provider._provider, graphs=True))
+    nodes = [helper.make_node("MatMul", [f"v{n}", "w"], [f"v{n + 1}"]) for n in range(3)]
+    weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
+    ends = [tensor_info("v0", [4, 16])], [tensor_info("v3", [4, 16])]
+    model = load(from_nodes(nodes, *ends, {"w": weight}))
+    turns = zip(model.graph.tasks, [devices[0], devices[1], devices[0]], strict=True)
+    places = {task.name: device.spec.place for task, device in turns}
+    schedule = stepwise(model.graph, places)
+    compiled = Compiler(model, cache).compile(schedule, devices)
+    rng = np.random.default_rng(1)
+    with Executor(compiled, devices) as executor:
+        for _ in range(2):
+            x = rng.standard_normal((4, 16)).astype(np.float32)
+            expected = x @ weight @ weight @ weight
+            (found,) = executor.run({"v0": x}).values()
+            assert np.abs(found - expected).max() / np.abs(expected).max() < 1e-2
+
+
+def test_a_graph_is_recorded_for_each_set_of_tensors() -> None:
+    program = OrtProgram(products(range(1), 4), ort.SessionOptions(), "x", graphs=True)
+    array = np.eye(4, dtype=np.float32)
+    bound: Any = program.bind({"v0": array}, {"v1": np.empty_like(array)})
+    numbers = []
+    for _ in range(10):
+        bound.run()
+        bound.run()
+        numbers.append(bound._options.get_run_config_entry("gpu_graph_id"))
+        bound.set_input("v0", array.copy())
+    assert numbers == [*map(str, range(1, 9)), "-1", "-1"]
 
 
 def test_options_of_a_provider() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from coexec.engines import detect
 from coexec.engines.base import Engine, OpenEngine, Processor
-from coexec.errors import WITHOUT_ONNX_RUNTIME
+from coexec.errors import WITHOUT_ONNX_RUNTIME, DeviceError
 from coexec.extras import onnx_runtimes
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.keys import digest
@@ -36,6 +36,8 @@ class OnnxRuntime(Engine):
 
     @cached_property
     def version(self) -> str:
+        if find_spec("onnxruntime") is None:
+            raise DeviceError(WITHOUT_ONNX_RUNTIME)
         import onnxruntime
 
         # Builds with equal versions may have different kernels.

@@ -10,8 +10,8 @@ from coexec.engines import detect
 from coexec.engines.base import ONLY, Engine, OpenEngine, Processor
 from coexec.engines.providers.options import ProviderOptions
 from coexec.engines.providers.sources import (
+    DeviceListing,
     ListedDevice,
-    PlugInListing,
     ProviderSource,
     registered,
     sources,
@@ -114,12 +114,12 @@ class Providers(Engine):
         """ONNX Runtime's name of the memory in which tensors stay; "" for the host's."""
         return "cuda" if self.source.provider in _OF_CUDA else ""
 
-    def _listing(self) -> PlugInListing:
+    def _listing(self) -> DeviceListing:
         source = self.source
         if source.provider:
-            return PlugInListing("", tuple(_built_in(source)))
+            return _built_in(source)
         if not source.package and not source.library:
-            return PlugInListing()  # the option names the library
+            return DeviceListing()  # the option names the library
         return source.listing()
 
     def _listed(self, device: Device, options: ProviderOptions) -> ListedDevice:
@@ -139,19 +139,21 @@ class Providers(Engine):
         raise DeviceError(f"device {device.name!r} cannot be used through {self.name}: {why}")
 
 
-def _built_in(source: ProviderSource) -> Sequence[ListedDevice]:
+def _built_in(source: ProviderSource) -> DeviceListing:
     """The devices of a built-in provider. ONNX Runtime does not list them: of CUDA, they are those
     that NVIDIA's driver lists, and of others the first one."""
     if source.provider in _OF_CUDA and find_spec("cuda") is not None:
         from coexec.engines.cuda.engine import Cuda
         from coexec.engines.cuda.listing import listing
 
-        return [
+        found = listing(Cuda().installed)
+        gpus = (
             ListedDevice(source.provider, "gpu", gpu.name, gpu.identity, number, gpu.version)
-            for number, gpu in enumerate(listing(Cuda().installed).gpus)
-        ]
+            for number, gpu in enumerate(found.gpus)
+        )
+        return DeviceListing("", tuple(gpus), found.failure)
     title = detect.processor_name() if source.kind == "cpu" else f"device of {source.provider}"
-    return [ListedDevice(source.provider, source.kind, title, ONLY, 0, "")]
+    return DeviceListing("", (ListedDevice(source.provider, source.kind, title, ONLY, 0, ""),))
 
 
 def _driver(device: ListedDevice) -> str:

@@ -61,8 +61,8 @@ class ListedDevice:
 
 
 @dataclass(frozen=True)
-class PlugInListing:
-    """The devices of a plug-in."""
+class DeviceListing:
+    """The devices of a provider."""
 
     library: str = ""
     devices: tuple[ListedDevice, ...] = ()
@@ -99,7 +99,7 @@ class ProviderSource:
                 return f"{facts.st_size} bytes of {facts.st_mtime_ns}"
         return ""
 
-    def listing(self) -> PlugInListing:
+    def listing(self) -> DeviceListing:
         """The devices of a plug-in, which a process of its own lists."""
         facts = {
             "plug-in": [self.package, self.library, self.version],
@@ -110,9 +110,9 @@ class ProviderSource:
         arguments = (self.engine, self.package, self.library)
         text = trial.answer(target, arguments, facts, lambda _: trial.FAILURE_LASTS_S, {})
         try:
-            return decode(PlugInListing, json.loads(text))
+            return decode(DeviceListing, json.loads(text))
         except ValueError:  # it has crashed, or has not ended
-            return PlugInListing(failure=f"listing its devices {text}")
+            return DeviceListing(failure=f"listing its devices {text}")
 
 
 def sources() -> Iterator[ProviderSource]:
@@ -131,7 +131,7 @@ def sources() -> Iterator[ProviderSource]:
 
 
 def listed(engine: str, package: str, library: str) -> str:
-    """The `PlugInListing` of a plug-in as text, by loading it into this process."""
+    """The `DeviceListing` of a plug-in as text, by loading it into this process."""
     try:
         path = library or _library_of(package)
         listed_devices = registered(engine, path)
@@ -147,9 +147,9 @@ def listed(engine: str, package: str, library: str) -> str:
             )
             for number, device in enumerate(listed_devices)
         )
-        found = PlugInListing(path, devices, "" if devices else _without_devices())
+        found = DeviceListing(path, devices, "" if devices else _without_devices())
     except Exception as error:  # of the package's own code, too
-        found = PlugInListing(failure=f"it does not load ({first_line(error)})")
+        found = DeviceListing(failure=f"it does not load ({first_line(error)})")
     return json.dumps(encode(found))
 
 
