@@ -9,6 +9,7 @@ import pytest
 
 import coexec
 from coexec import extras
+from coexec.engines import runtimes
 from coexec.engines.onnxruntime.engine import OnnxRuntime
 
 SOURCE = Path(coexec.__file__).parents[1]
@@ -25,13 +26,13 @@ def test_packages_that_bring_the_same_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "absent")])
-    assert not extras.onnx_runtimes()
+    assert not runtimes.onnx_runtimes()
     module = "onnxruntime/__init__.py"
     installed(tmp_path, "onnxruntime-1.32.0", module, "onnxruntime/capi/x.so")
     installed(tmp_path, "onnxruntime_gpu-1.31.1", "x.txt", module)
     installed(tmp_path, "onnxruntime_ep_webgpu-0.4.0", "onnxruntime_ep_webgpu/__init__.py")
-    assert extras.onnx_runtimes() == {"onnxruntime": "1.32.0", "onnxruntime-gpu": "1.31.1"}
-    assert extras.packages_of_onnx_runtime()["onnxruntime-ep-webgpu"] == "0.4.0"
+    assert runtimes.onnx_runtimes() == {"onnxruntime": "1.32.0", "onnxruntime-gpu": "1.31.1"}
+    assert runtimes.packages_of_onnx_runtime()["onnxruntime-ep-webgpu"] == "0.4.0"
     assert OnnxRuntime().installed == "onnxruntime 1.32.0, onnxruntime-gpu 1.31.1"
 
 

@@ -20,9 +20,10 @@ from coexec.cli.processors import engine_table, remarks
 from coexec.control_groups import cpu_limit, memory_limit_bytes
 from coexec.engines import detect
 from coexec.engines.registry import Driven
+from coexec.engines.runtimes import onnx_runtimes
 from coexec.engines.survey import survey
 from coexec.errors import WITHOUT_ONNX_RUNTIME, first_line
-from coexec.extras import BRINGS, EXTRAS, install, needed, onnx_runtimes
+from coexec.extras import BRINGS, EXTRAS, install, needed
 from coexec.profiling.processors import load_from_now, processor_time
 from coexec.rules import BUSY, STOLEN
 from coexec.runtime.loops import loop_reason

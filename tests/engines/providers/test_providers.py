@@ -19,7 +19,7 @@ from coexec.cache import Cache
 from coexec.engines import registry, trial
 from coexec.engines.base import ONLY, Processor
 from coexec.engines.detect import usable_cores
-from coexec.engines.names import engine_of_provider
+from coexec.engines.names import engine_of_provider, whole_cpu
 from coexec.engines.onnxruntime.program import OrtProgram
 from coexec.engines.providers.device import Provider, ProviderDevice
 from coexec.engines.providers.engine import Providers
@@ -44,6 +44,7 @@ from coexec.model.load import load
 from coexec.plan.derive import stepwise
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
+from coexec.selection.configurations import configurations
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 PLUG_INS = Path(sys.prefix) / "plug-ins"
@@ -124,6 +125,23 @@ def test_a_plug_in_computes_a_whole_model_and_pieces(ggml: Path, cache: Cache) -
     mixed = {"planner": "hope_greedy", "engine_options": HALF}
     if CPU != LAST:
         assert answers(branches(), cache, [CPU, GGML], **mixed) < 1e-2
+
+
+def test_a_plug_in_on_a_gpu(ggml: Path, cache: Cache, tmp_path: Path) -> None:
+    """The real plug-in, whose device counts as a GPU for this process and for its trial."""
+    assert registry.processors("gpu") == []
+    for verdict in (tmp_path / "home").rglob("trials/*.json"):
+        text = verdict.read_text()
+        verdict.write_text(text.replace(r"\"kind\": \"cpu\"", r"\"kind\": \"gpu\""))
+    trial._verdicts.clear()
+    (gpu,) = registry.processors("gpu")
+    assert gpu.name == "gpu:0" and gpu.usable == ("ort-ggml",)
+    assert registry.device_of("ort-ggml", 0) == "gpu:0"
+    with pytest.raises(DeviceError, match="lists 1 devices, and not number 1"):
+        registry.device_of("ort-ggml", 1)
+    options = {"planner": "single", "engine_options": HALF}
+    assert answers(product(), cache, ["gpu:0"], **options) < 1e-2
+    assert ("gpu:0",) in configurations() and (whole_cpu(), "gpu:0") in configurations()
 
 
 def test_a_plug_in_without_a_package_is_a_path(ggml: Path, cache: Cache) -> None:

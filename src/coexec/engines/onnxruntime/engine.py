@@ -8,8 +8,8 @@ from typing import Any
 
 from coexec.engines import detect
 from coexec.engines.base import Engine, OpenEngine, Processor
+from coexec.engines.runtimes import onnx_runtimes
 from coexec.errors import WITHOUT_ONNX_RUNTIME, DeviceError
-from coexec.extras import onnx_runtimes
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.keys import digest
 

@@ -16,8 +16,8 @@ from coexec.engines.providers.sources import (
     registered,
     sources,
 )
+from coexec.engines.runtimes import packages_of_onnx_runtime
 from coexec.errors import DeviceError
-from coexec.extras import packages_of_onnx_runtime
 from coexec.hardware.hardware import MAIN, Device, EngineInfo
 from coexec.keys import digest
 from coexec.model.main_memory import main_memory_bytes

@@ -20,23 +20,21 @@ from coexec.codec import decode, encode
 from coexec.engines import trial
 from coexec.engines.base import ONLY
 from coexec.engines.names import engine_of_provider
+from coexec.engines.runtimes import packages_of_onnx_runtime
 from coexec.errors import DeviceError, first_line
-from coexec.extras import packages_of_onnx_runtime
 
 _ENDING = "ExecutionProvider"
 _NOT_DEVICES = frozenset({"Azure", "CPU"})
 """Built-in providers that drive no other processor of this machine."""
 _KINDS = {
-    "ACL": "cpu",
-    "ArmNN": "cpu",
     "CANN": "npu",
     "Dnnl": "cpu",
+    "Nnapi": "npu",
     "QNN": "npu",
-    "RKNPU": "npu",
-    "SNPE": "npu",
-    "VitisAI": "npu",
+    "Rknpu": "npu",
     "VSINPU": "npu",
-    "XNNPACK": "cpu",
+    "VitisAI": "npu",
+    "Xnnpack": "cpu",
 }
 """Kinds of the processors of built-in providers; all others drive a GPU."""
 _PLUG_INS = ("onnxruntime-ep-", "onnxruntime-ggml", "onnxruntime-qnn")
@@ -125,8 +123,10 @@ def sources() -> Iterator[ProviderSource]:
             yield ProviderSource(f"ort-{short}", package=package)
     import onnxruntime
 
+    # The available ones are also the plug-ins that this process has loaded.
+    built_in = set(onnxruntime.get_all_providers())
     for provider in onnxruntime.get_available_providers():
-        if (short := provider.removesuffix(_ENDING)) not in _NOT_DEVICES:
+        if provider in built_in and provider.removesuffix(_ENDING) not in _NOT_DEVICES:
             yield ProviderSource(engine_of_provider(provider), provider)
 
 
