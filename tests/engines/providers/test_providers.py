@@ -16,7 +16,7 @@ from onnx import helper
 
 import coexec
 from coexec.cache import Cache
-from coexec.engines import registry, trial
+from coexec.engines import registry, small_model, trial
 from coexec.engines.base import ONLY, Processor
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import engine_of_provider, whole_cpu
@@ -251,6 +251,20 @@ def test_a_device_that_was_not_tried_is_not_used(monkeypatch: pytest.MonkeyPatch
     assert "a small model failed" in str(gpu.by["ort-webgpu"].unusable)
     with pytest.raises(DeviceError, match="engine ort-webgpu is unusable"):
         registry.describe(f"{gpu.name}/ort-webgpu")
+
+
+def test_a_trial_in_a_lower_precision_fails_until_an_option_permits_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    half = registry.open_device(registry.describe(CPU)).engine
+    monkeypatch.setattr(half, "download", lambda array: array.astype(np.float16) + np.float32(0))
+    monkeypatch.setattr(small_model, "open_engine", lambda *_: half)
+    failure = small_model.attempt("ort-x", half.device, {})
+    assert re.search(r"less precisely than in float32 \(\de-04 .*ort-x\.precision=fp16", failure)
+    monkeypatch.setattr(half, "info", replace(half.info, precision="fp16"))
+    assert small_model.attempt("ort-x", half.device, {}) == ""
+    monkeypatch.setattr(half, "download", lambda array: 2 * array)
+    assert "gave wrong numbers" in small_model.attempt("ort-x", half.device, {})
 
 
 def test_names_of_built_in_providers() -> None:

@@ -159,6 +159,8 @@ class ProviderDevice(OpenEngine):
         if self.device.cores:
             options.intra_op_num_threads = len(self.device.cores)
             bind_threads(options, self.device.cores)
+        elif entries is _WHOLE:  # no operator is computed on the CPU
+            options.intra_op_num_threads = 1
         return options
 
     def _note(self, what: str, text: str) -> None:
