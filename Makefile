@@ -46,13 +46,21 @@ INSTALL = \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar on \
 	  -c constraints.txt -e '.[$(1)]'
 
+# An execution provider as a plug-in, for tests. It lies apart, where only they find it, and without
+# the packages that it names: it works with later versions of ONNX Runtime, too.
+PLUG_IN = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	  --target .venv/plug-ins onnxruntime-ggml==0.2.0 || \
+	  echo 'onnxruntime-ggml could not be installed: the tests of plug-ins will skip' >&2
+
 $(READY): pyproject.toml constraints.txt $(wildcard native/*)
 	@$(call INSTALL,dev)
+	@$(PLUG_IN)
 	@touch $(READY) $(ABLE)
 
 # What runs needs much less than what tests.
+FOR_DEMO := cpu,pocl
 $(ABLE): pyproject.toml constraints.txt $(wildcard native/*)
-	@$(call INSTALL,pocl)
+	@$(call INSTALL,$(FOR_DEMO))
 	@touch $(ABLE)
 
 # On the first two cores that this process may use; hardware threads of one core would share its

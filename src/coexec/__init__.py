@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from coexec.__about__ import __version__ as __version__
+from coexec.errors import WITHOUT_ONNX_RUNTIME
 from coexec.research_loader import load_research
 
 if TYPE_CHECKING:
@@ -75,6 +76,15 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     # Names are imported on first use, so that planning, which needs no engine, starts fast.
+    try:
+        return _found(name)
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise
+        raise ImportError(WITHOUT_ONNX_RUNTIME) from None
+
+
+def _found(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(f"coexec.{_HOME[name]}"), name)
     if name == "zoo":

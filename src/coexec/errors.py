@@ -84,6 +84,12 @@ class StoreError(CoexecError, OSError):
     """A stored entry does not exist, is damaged, or cannot be written."""
 
 
+WITHOUT_ONNX_RUNTIME = (
+    "coexec needs ONNX Runtime, which is not installed: pip install onnxruntime for CPU cores, or "
+    "pip install onnxruntime-gpu for NVIDIA's GPUs, and only one of the two"
+)
+
+
 class PackageError(CoexecError, ImportError):
     """A package that is needed is not installed, or cannot be loaded."""
 

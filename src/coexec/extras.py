@@ -4,12 +4,14 @@ coexec is not on the package index, so pip has to install these packages by thei
 """
 
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 
 _OPENCL = ("pyopencl",)
 _SERVER = ("orjson", "prometheus-client", "starlette", "uvicorn")
 EXTRAS = {
+    "cpu": ("onnxruntime",),
+    "cuda": ("onnxruntime-gpu", "cuda-bindings", "nvidia-cuda-nvrtc"),
     "gpu": _OPENCL,
-    "cuda": ("cuda-bindings", "nvidia-cuda-nvrtc"),
     "pocl": (*_OPENCL, "pocl-binary-distribution"),
     "intel-opencl": (*_OPENCL, "intel-opencl-rt", "intel-cmplr-lib-rt"),
     "openvino": ("openvino",),
@@ -19,8 +21,9 @@ EXTRAS = {
 }
 """The packages of each extra, as in pyproject.toml."""
 BRINGS = {
+    "cpu": "ONNX Runtime, for CPU cores",
+    "cuda": "NVIDIA's GPUs, and ONNX Runtime with its provider for them",
     "gpu": "GPUs that have an OpenCL driver",
-    "cuda": "NVIDIA's GPUs through CUDA",
     "pocl": "CPU cores as OpenCL devices",
     "intel-opencl": "CPU cores as OpenCL devices, with Intel's runtime",
     "openvino": "CPU cores of all makers, Intel's GPUs and NPUs",
@@ -31,14 +34,25 @@ BRINGS = {
 """The purpose of each extra."""
 
 
+_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+
+
+def needed(extra: str) -> tuple[str, ...]:
+    """The packages of an extra that have a place here: a second ONNX Runtime has none."""
+    packages = EXTRAS[extra]
+    if find_spec("onnxruntime") is None:
+        return packages
+    return tuple(name for name in packages if name not in _RUNTIMES)
+
+
 def install(extra: str, upgrade: bool = False) -> str:
     """The command that installs the packages of an extra, such as "pip install openvino"."""
-    return " ".join(["pip install", *(["--upgrade"] if upgrade else []), *EXTRAS[extra]])
+    return " ".join(["pip install", *(["--upgrade"] if upgrade else []), *needed(extra)])
 
 
 def is_installed(extra: str) -> bool:
     """Whether all packages of an extra are installed."""
     try:
-        return all(distribution(package) for package in EXTRAS[extra])
+        return all(distribution(package) for package in needed(extra))
     except PackageNotFoundError:
         return False

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import onnxruntime
 from onnxruntime import InferenceSession as OrtSession
@@ -16,10 +17,12 @@ from coexec.errors import CoexecError, ExecutionError, InputError, first_line
 
 __all__ = [
     "FOLDER_OF_WEIGHTS",
+    "OpenSession",
     "OrtSession",
     "as_ours",
     "both",
     "in_our_words",
+    "on_cpu",
     "raised_by_ort",
     "reason_of",
 ]
@@ -27,10 +30,19 @@ __all__ = [
 FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
 """ONNX Runtime's option for the folder with the weights of a model that is given as bytes."""
 
+OpenSession = Callable[[Any, onnxruntime.SessionOptions], OrtSession]
+"""Makes a session of a model, its path or its bytes, with options: the execution providers are its
+own choice."""
+
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (/\S+:\d+ .*?\) )?")
 _FOLDER = os.path.dirname(onnxruntime.__file__) + os.sep
 _ITS_ERRORS = (AttributeError, MemoryError, RuntimeError, TypeError, ValueError)
 _CALLERS_FAULT = ("AttributeError", "InvalidArgument", "RuntimeError", "TypeError", "ValueError")
+
+
+def on_cpu(model: Any, options: onnxruntime.SessionOptions) -> OrtSession:
+    """A session on CPU cores alone."""
+    return OrtSession(model, options, providers=["CPUExecutionProvider"])
 
 
 @contextmanager

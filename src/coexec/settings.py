@@ -401,6 +401,9 @@ class Settings:
         ),
     )
     """Options of each engine, by its name: ``{"opencl": {"precision": "fp16"}}``."""
+    reference: str = ""
+    """The user's own session, with which "auto" compares plans, by the engine of its execution
+    provider and the number of its device: "ort-cuda:0". "": ONNX Runtime on all cores."""
     mode: Mode = field(
         default=MODE,
         metadata=_about(

@@ -143,6 +143,18 @@ CPU = Driven("cpu", "a processor", {"onnxruntime": Processor("cpu", "a processor
             "Not ready, because the engine onnxruntime cannot be used: it crashed.",
         ),
         (
+            {"runtimes": ()},
+            "Not ready, because coexec needs ONNX Runtime, which is not installed: pip install "
+            "onnxruntime for CPU cores, or pip install onnxruntime-gpu for NVIDIA's GPUs, and only "
+            "one of the two.",
+        ),
+        (
+            {"runtimes": ("onnxruntime", "onnxruntime-gpu")},
+            "Ready, but onnxruntime and onnxruntime-gpu bring the same module and have overwritten "
+            "each other's files; remove all of them (pip uninstall onnxruntime onnxruntime-gpu) "
+            "and install one.",
+        ),
+        (
             {"processors": ()},
             "Not ready, because the engine onnxruntime runs on no CPU "
             "(python -m pip install --force-reinstall onnxruntime).",
@@ -155,5 +167,6 @@ def test_the_verdict_is_one_sentence(change: dict[str, Any], sentence: str) -> N
         "processors": (CPU,),
         "broken": {},
         "load": {},
+        "runtimes": ("onnxruntime",),
     }
     assert verdict(**{**ready, **change}) == sentence

@@ -45,7 +45,7 @@ def _run(arguments: list[str]) -> int:
 
     from coexec.cli.app import group
     from coexec.cli.exits import INTERRUPTED
-    from coexec.errors import CoexecError
+    from coexec.errors import WITHOUT_ONNX_RUNTIME, CoexecError, PackageError
 
     try:
         with warnings.catch_warnings():
@@ -71,6 +71,10 @@ def _run(arguments: list[str]) -> int:
         if "--debug" in arguments:
             raise
         return _fail(error, str(error), arguments)
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime" or "--debug" in arguments:
+            raise
+        return _fail(PackageError(WITHOUT_ONNX_RUNTIME), WITHOUT_ONNX_RUNTIME, arguments)
 
 
 def _fail(error: Exception, message: str, arguments: Sequence[str]) -> int:

@@ -24,15 +24,18 @@ class Devices:
     """By engine that cannot be used at all, the reason."""
 
 
-@verb(Devices, "fresh")
+@verb(Devices, "engine_options", "fresh")
 def command(options: SettingOptions) -> VerbOutput:
     """List this machine's processors and the engines that compute on them. cpu:0-3 may be used in
     parts: cpu:0-1,cpu:2-3. --fresh tries all engines again."""
     from coexec.engines.names import default_names
-    from coexec.engines.registry import broken, describe, processors
+    from coexec.engines.registry import broken, check_options, describe, processors
 
+    check_options(options.settings().engine_options)
     clusters = [describe(name) for name in default_names()]
-    found = Devices(clusters, processors(fresh=options.settings().fresh), broken())
+    of = options.settings()
+    listed = processors(fresh=of.fresh, options=of.engine_options)
+    found = Devices(clusters, listed, broken(of.engine_options))
     return VerbOutput(found, _text(found))
 
 

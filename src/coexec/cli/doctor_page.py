@@ -6,7 +6,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.metadata import PackageNotFoundError, distributions, requires, version
 from pathlib import Path
@@ -20,9 +20,10 @@ from coexec.cli.processors import engine_table, remarks
 from coexec.control_groups import cpu_limit, memory_limit_bytes
 from coexec.engines import detect
 from coexec.engines.registry import Driven
+from coexec.engines.runtimes import onnx_runtimes
 from coexec.engines.survey import survey
-from coexec.errors import first_line
-from coexec.extras import BRINGS, EXTRAS, install
+from coexec.errors import WITHOUT_ONNX_RUNTIME, first_line
+from coexec.extras import BRINGS, EXTRAS, install, needed
 from coexec.profiling.processors import load_from_now, processor_time
 from coexec.rules import BUSY, STOLEN
 from coexec.runtime.loops import loop_reason
@@ -66,7 +67,7 @@ def examined(root: Path = Path("/")) -> Page:
     load = _observed(root)  # before any other process is started
     packages, engines = _packages(), survey()
     page = Page(
-        verdict(packages, engines.processors, engines.broken, load),
+        verdict(packages, engines.processors, engines.broken, load, onnx_runtimes()),
         _facts(_VERSIONS, root),
         packages,
         _missing(packages),
@@ -214,8 +215,8 @@ def _missing(packages: Mapping[str, str | None]) -> Mapping[str, str]:
     """By extra with packages that are not installed, their names and the command."""
     return {
         extra: f"without {' and '.join(absent)}: {install(extra)} ({BRINGS[extra]})"
-        for extra, needed in EXTRAS.items()
-        if (absent := [name for name in needed if packages[name] is None])
+        for extra in EXTRAS
+        if (absent := [name for name in needed(extra) if packages[name] is None])
     }
 
 
@@ -224,15 +225,22 @@ def verdict(
     processors: Iterable[Driven],
     broken: Mapping[str, str],
     load: Mapping[str, float],
+    runtimes: Collection[str],
 ) -> str:
-    """One sentence: ready, ready but with which limits, or not ready and why; with the remedy."""
-    extras = {package for needed in EXTRAS.values() for package in needed}
+    """One sentence: ready, ready but with which limits, or not ready and why; with the remedy.
+
+    Args:
+        runtimes: the installed packages that bring ONNX Runtime's module.
+    """
+    extras = {name for names in EXTRAS.values() for name in names}
     if absent := [n for n, text in packages.items() if text is None and n not in extras]:
         names = " ".join(absent)
         return (
             f"Not ready, because packages are not installed: {names} (python -m pip install "
             f"{names})."
         )
+    if not runtimes:
+        return f"Not ready, because {WITHOUT_ONNX_RUNTIME}."
     if _FALLBACK in broken:
         return f"Not ready, because the engine {_FALLBACK} cannot be used: {broken[_FALLBACK]}."
     if not any(driven.name == "cpu" and _FALLBACK in driven.usable for driven in processors):
@@ -240,7 +248,13 @@ def verdict(
             f"Not ready, because the engine {_FALLBACK} runs on no CPU (python -m pip install "
             f"--force-reinstall {_FALLBACK})."
         )
-    limits = [f"the engine {name} cannot be used: {reason}" for name, reason in broken.items()]
+    limits = []
+    if len(runtimes) > 1:
+        limits.append(
+            f"{' and '.join(runtimes)} bring the same module and have overwritten each other's "
+            f"files; remove all of them (pip uninstall {' '.join(runtimes)}) and install one"
+        )
+    limits += [f"the engine {name} cannot be used: {reason}" for name, reason in broken.items()]
     if (share := load.get("other_programs_share", 0.0)) > BUSY:
         limits.append(
             f"other programs use {share:.0%} of the processors' time; end them to measure"

@@ -7,6 +7,9 @@ An engine is found through an entry point of the group "coexec.engines" that nam
     [project.entry-points."coexec.engines"]
     mine = "my_package:MyEngine"
 
+An entry point of the group "coexec_engine_families" names a function that returns several engines
+by name: those that exist depend on what is installed.
+
 The docstrings of the classes list what an engine must do and what it may do:
 
     Engine      must: name, processors, open         may: options, describe, preload, ...
@@ -48,6 +51,11 @@ AfterFork = Literal["works", "again", "lost"]
 """
 
 
+ONLY = "only"
+"""Identity of a processor by an engine that does not report which it is: of its kind the only one.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Processor:
     """A processor of this machine, as an engine sees it."""
@@ -58,7 +66,7 @@ class Processor:
     """The processor's own name, shown to users."""
     identity: str = ""
     """Distinguishes it from other processors of its kind. All engines report the same value, for
-    example a GPU's UUID."""
+    example a GPU's UUID; `ONLY` by an engine that does not know it."""
     driver: str = ""
     """The driver or library that drives it, with its version."""
     unusable: str | None = None
@@ -422,7 +430,7 @@ class Engine(ABC):
 
     It must
 
-    * have the `name` of its entry point
+    * have the `name` of its entry point, or that under which a family lists it
     * report `processors` that were tried, if it drives others than the CPU cores (`kinds`)
     * `open` a device: an `OpenEngine`
     * import no large modules before `processors` or `open` is called
@@ -436,7 +444,7 @@ class Engine(ABC):
       all others are loaded (`preload`)
     """
 
-    name: ClassVar[str]
+    name: str
     """Name of its entry point. Users write it behind a device: "cpu:0/NAME"."""
     kinds: ClassVar[Collection[str]] = ("cpu",)
     """Kinds of the processors that it may drive."""
@@ -470,6 +478,11 @@ class Engine(ABC):
 
         For a library that has to be loaded in a certain way, if another engine would load it in
         another way."""
+
+    def configured(self, options: Any) -> "Engine":
+        """The engine that lists the processors with these options: by default this one, because
+        few have options that decide what they drive."""
+        return self
 
     def processors(self, kind: str) -> Sequence[Processor]:
         """The processors of this machine that it drives, of one of its kinds."""

@@ -4,6 +4,7 @@ cpu:0-3           cores 0, 1, 2 and 3 as one device
 cpu:0,2           cores 0 and 2
 gpu:0             the first GPU
 cpu:1/opencl      core 1, with this engine
+gpu:0/ort-cuda    the first GPU, with an execution provider of ONNX Runtime
 null:0            computes nothing; for tests
 reference:0       slow, exact; for tests
 """
@@ -55,6 +56,11 @@ def parse(text: str) -> Request:
             f"device {text!r} does not name its engine; write for example {device}/opencl"
         )
     return Request(device, kind, number, engine)
+
+
+def engine_of_provider(provider: str) -> str:
+    """The engine of an execution provider of ONNX Runtime: "ort-cuda" of CUDAExecutionProvider."""
+    return f"ort-{provider.removesuffix('ExecutionProvider').lower()}"
 
 
 def without_engine(text: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coexec.engines import detect, trial
-from coexec.engines.base import Engine, OpenEngine, Processor
+from coexec.engines.base import ONLY, Engine, OpenEngine, Processor
 from coexec.engines.names import Request, cores_of, cpu_name, number_of, parse
 from coexec.engines.opened import OpenDevice
 from coexec.engines.options import EngineOptions, parsed
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 _GROUP = "coexec.engines"
+_FAMILIES = "coexec_engine_families"
 _REFERENCE = "reinstall its package, or leave this engine out"
 
 
@@ -58,9 +59,22 @@ def _entries() -> "Mapping[str, EntryPoint]":
     return entries
 
 
+@cache
+def _of_families() -> "Mapping[str, tuple[Engine, EntryPoint]]":
+    """The engines of families by name, with the entry points of their families. A family that
+    cannot be imported has none."""
+    from importlib.metadata import entry_points
+
+    found: dict[str, tuple[Engine, EntryPoint]] = {}
+    for entry in entry_points(group=_FAMILIES):
+        with suppress(Exception):
+            found |= {name: (engine, entry) for name, engine in entry.load()().items()}
+    return found
+
+
 def engine_names() -> tuple[str, ...]:
     """Names of all installed engines, whether they work or not."""
-    return tuple(sorted(_entries()))
+    return tuple(sorted({*_entries(), *_of_families()}))
 
 
 @cache
@@ -71,6 +85,8 @@ def load_engine(name: str) -> Engine:
         DeviceError: the engine is not installed, cannot be imported, or is no `Engine`.
     """
     entry = _entries().get(name)
+    if entry is None and (member := _of_families().get(name)) is not None:
+        return member[0]
     if entry is None:
         raise DeviceError(
             f"there is no engine {name!r} here, only {', '.join(engine_names())}; "
@@ -133,7 +149,9 @@ def kinds() -> tuple[str, ...]:
     return tuple(dict.fromkeys(kind for engine in _working() for kind in engine.kinds))
 
 
-def processors(kind: str | None = None, fresh: bool = False) -> list[Driven]:
+def processors(
+    kind: str | None = None, fresh: bool = False, options: EngineOptions | None = None
+) -> list[Driven]:
     """This machine's processors, or those of one kind, tried with all engines that drive them.
 
     The first trial of an engine or driver takes seconds.
@@ -146,16 +164,21 @@ def processors(kind: str | None = None, fresh: bool = False) -> list[Driven]:
         trial.forget()
     return grouped(
         {
-            engine.name: [tried(engine, processor) for processor in listed(engine, kind)]
+            engine.name: [
+                tried(engine, processor, options) for processor in listed(engine, kind, options)
+            ]
             for engine in _working()
         }
     )
 
 
-def listed(engine: Engine, kind: str | None) -> list[Processor]:
+def listed(
+    engine: Engine, kind: str | None, options: EngineOptions | None = None
+) -> list[Processor]:
     """The processors as one engine lists them, without a trial; an unusable CPU if the engine fails
     to list its CPUs."""
     found: list[Processor] = []
+    engine = engine.configured(parsed(engine, options))
     of_kinds = () if kind is None and engine.pretends else engine.kinds
     for each in (each for each in of_kinds if kind in (None, each)):
         try:
@@ -173,6 +196,11 @@ def grouped(by_engine: Mapping[str, Sequence[Processor]]) -> list[Driven]:
     for engine, found in by_engine.items():
         for processor in found:
             groups.setdefault((processor.kind, processor.identity), {})[engine] = processor
+    for kind in [kind for kind, identity in groups if identity == ONLY]:
+        known = [key for key in groups if key[0] == kind and key[1] != ONLY]
+        if len(known) == 1:
+            together = groups[known[0]] | groups.pop((kind, ONLY))
+            groups[known[0]] = {name: together[name] for name in by_engine if name in together}
     counts: dict[str, int] = {}
     rows = []
     for (of_kind, _), by in groups.items():
@@ -182,13 +210,14 @@ def grouped(by_engine: Mapping[str, Sequence[Processor]]) -> list[Driven]:
     return rows
 
 
-def broken() -> dict[str, str]:
+def broken(options: EngineOptions | None = None) -> dict[str, str]:
     """The reasons by name, for engines that are installed but cannot be imported, or cannot list
     their processors."""
     reasons = {}
     for name in engine_names():
         try:
-            check_listing(load_engine(name))
+            engine = load_engine(name)
+            check_listing(engine.configured(parsed(engine, options)))
         except DeviceError as error:
             reasons[name] = str(error)
     return reasons
@@ -205,16 +234,16 @@ def check_listing(engine: Engine) -> None:
                 engine.processors(kind)
 
 
-def tried(engine: Engine, processor: Processor) -> Processor:
+def tried(engine: Engine, processor: Processor, options: EngineOptions | None = None) -> Processor:
     """A processor with the result of the engine's trial on it."""
     if not engine.needs_trial or processor.unusable is not None:
         return processor
     kind, title = processor.kind, processor.title
     device = Device(title, kind, processor=title, identity=processor.identity)
-    return replace(processor, unusable=_failure(engine, device))
+    return replace(processor, unusable=_failure(engine, device, options))
 
 
-def _failure(engine: Engine, device: Device) -> str | None:
+def _failure(engine: Engine, device: Device, options: EngineOptions | None) -> str | None:
     """The reason why an engine must not be used, and the remedy; None if it passed its trial.
 
     One trial holds for all cores. Other processors are distinguished by their identity, as their
@@ -224,11 +253,13 @@ def _failure(engine: Engine, device: Device) -> str | None:
     if device.kind == "cpu":
         device = _bare(parse(cpu_name(detect.usable_cores()[:1])))
         processor = device.name
-    entry = _entries()[engine.name]
+    entry = _entries().get(engine.name) or _of_families()[engine.name][1]
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-    version = f"{package}, {engine.version}"
-    facts = {"engine": engine.name, "device": processor, "version": version}
-    failure = trial.failure("coexec.engines.small_model:attempt", engine.name, device, facts=facts)
+    version = f"{package}, {engine.configured(parsed(engine, options)).version}"
+    own = dict((options or {}).get(engine.name, {}))
+    facts = {"engine": engine.name, "device": processor, "version": version, "options": own}
+    target = "coexec.engines.small_model:attempt"
+    failure = trial.failure(target, engine.name, device, own, facts=facts)
     if not failure:
         return None
     return (
@@ -253,24 +284,26 @@ def describe(name: str, options: EngineOptions | None = None) -> Device:
             f"unknown device {name!r}: its kind {request.kind!r} is none of "
             f"{', '.join(kinds())}; coexec devices lists this machine's"
         )
-    device = _bare(request)
+    device = _bare(request, options)
     engine = load_engine(request.engine) if request.engine else _first_for(device)
     info = _described(engine, device, options)
     if engine.needs_trial and device.kind in engine.kinds:
-        reason = _failure(engine, device)
+        reason = _failure(engine, device, options)
         if reason is not None:
             raise DeviceError(reason)
     return replace(device, engine=info)
 
 
-def open_engine(name: str, device: Device) -> OpenEngine:
-    """An engine on a processor, opened without a trial. The trial itself calls this.
+def open_engine(name: str, device: Device, own: Mapping[str, str]) -> OpenEngine:
+    """An engine with options of its own on a processor, opened without a trial. The trial itself
+    calls this.
 
     Raises:
         DeviceError: as `describe` and `open_device`.
     """
-    info = _described(load_engine(name), device, None)
-    return open_device(replace(device, engine=info)).engine
+    options = {name: own}
+    info = _described(load_engine(name), device, options)
+    return open_device(replace(device, engine=info), options).engine
 
 
 def _first_for(device: Device) -> Engine:
@@ -284,6 +317,22 @@ def _first_for(device: Device) -> Engine:
         able = [engine for engine in able if engine.name in driven.by]
         able.sort(key=lambda engine: driven.by[engine.name].unusable is not None)
     return able[0]
+
+
+def device_of(engine: str, number: int) -> str:
+    """The name of a GPU or NPU by its number among those that an engine lists, "gpu:0/ort-cuda";
+    without the engine, if it is the first one of the device.
+
+    Raises:
+        DeviceError: the engine does not exist, or lists no such device.
+    """
+    of = load_engine(engine)
+    driven = [d for kind in of.kinds if kind != "cpu" for d in processors(kind) if engine in d.by]
+    if number >= len(driven):
+        check_listing(of)  # it has the reason
+        raise DeviceError(f"engine {engine} lists {len(driven)} devices, and not number {number}")
+    name, usable = driven[number].name, driven[number].usable
+    return name if usable[:1] == (engine,) else f"{name}/{engine}"
 
 
 def _described(engine: Engine, device: Device, options: EngineOptions | None) -> EngineInfo:
@@ -302,9 +351,9 @@ def _described(engine: Engine, device: Device, options: EngineOptions | None) ->
     return info
 
 
-def _bare(request: Request) -> Device:
+def _bare(request: Request, options: EngineOptions | None = None) -> Device:
     """The device of a request, without its engine."""
-    return _cores(request) if request.kind == "cpu" else _numbered(request)
+    return _cores(request) if request.kind == "cpu" else _numbered(request, options)
 
 
 def _cores(request: Request) -> Device:
@@ -327,12 +376,13 @@ def _processor() -> str:
     return detect.processor_name()
 
 
-def _numbered(request: Request) -> Device:
+def _numbered(request: Request, options: EngineOptions | None) -> Device:
     number_of(request)
-    candidates = grouped({e.name: listed(e, request.kind) for e in _working()})
+    candidates = grouped({e.name: listed(e, request.kind, options) for e in _working()})
     for driven in candidates:
         if driven.name == request.device:
-            identity = next(iter(driven.by.values())).identity
+            known = (p.identity for p in driven.by.values() if p.identity != ONLY)
+            identity = next(known, ONLY)
             title, kind = driven.title, request.kind
             return Device(driven.name, kind, processor=title, identity=identity)
     titles = ", ".join(f"{d.name} ({d.title})" for d in candidates) or "none"

@@ -15,7 +15,7 @@ from coexec.model.shape_mismatch import UnfitError
 from coexec.model.stored import LARGE_BYTES, detached
 from coexec.model.types import show_maps
 from coexec.model.values import FOREIGN, ort_value
-from coexec.ort import FOLDER_OF_WEIGHTS, OrtSession, reason_of
+from coexec.ort import FOLDER_OF_WEIGHTS, OpenSession, OrtSession, on_cpu, reason_of
 
 _CONTENT_BYTES = 1 << 16
 """From this size on, the values of weights decide no shape and no fusion."""
@@ -59,7 +59,11 @@ def _options(threads: int, *, optimised: bool) -> ort.SessionOptions:
     return options
 
 
-def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) -> OrtSession:
+def own_session(
+    model: onnx.ModelProto | ir.Model,
+    options: ort.SessionOptions,
+    open_session: OpenSession = on_cpu,
+) -> OrtSession:
     """A session of ``model`` on ONNX Runtime with options of the caller.
 
     Weights in files stay there, mapped by ONNX Runtime, if all files are in one folder. Other large
@@ -70,7 +74,7 @@ def own_session(model: onnx.ModelProto | ir.Model, options: ort.SessionOptions) 
     """
     with refusals():
         content, weights = own_content(model, options)
-        return _opened(content, weights, options)
+        return _opened(content, weights, options, open_session)
 
 
 @contextmanager
@@ -112,9 +116,12 @@ def _lend(weights: Mapping[str, Array], options: ort.SessionOptions) -> Mapping[
 
 
 def _opened(
-    content: str | bytes, weights: Mapping[str, ort.OrtValue], options: ort.SessionOptions
+    content: str | bytes,
+    weights: Mapping[str, ort.OrtValue],
+    options: ort.SessionOptions,
+    open_session: OpenSession = on_cpu,
 ) -> OrtSession:
-    session = OrtSession(content, options, providers=["CPUExecutionProvider"])
+    session = open_session(content, options)
     session.borrowed_weights = weights  # the session uses their memory
     return session
 

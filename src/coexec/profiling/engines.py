@@ -9,6 +9,7 @@ from itertools import permutations
 from coexec.costs.table import LayoutChange, Reading
 from coexec.engines.base import OpenEngine
 from coexec.engines.opened import OpenDevice
+from coexec.errors import UncompiledError
 from coexec.hardware.hardware import Busy, Link, Place
 from coexec.profiling.launch_and_transfer import (
     changing_layout,
@@ -129,7 +130,7 @@ class EngineTimes:
     def _layout_change_s(self, source: OpenEngine, target: OpenEngine) -> tuple[float, float]:
         """Seconds of a layout change: a constant for a tensor besides the handover, and seconds per
         byte."""
-        whole_s, byte_s = self._between(
+        whole_s, byte_s = self._change_s(
             source,
             target,
             ["changing layout", "changing layout, a byte"],
@@ -139,7 +140,7 @@ class EngineTimes:
 
     def _own_layout_s(self, own: OpenEngine, other: OpenEngine) -> float:
         """Seconds per byte to stitch an engine's own results with those of another engine."""
-        (byte_s,) = self._between(
+        (byte_s,) = self._change_s(
             other,
             own,
             ["changing layout of its own, a byte"],
@@ -175,6 +176,24 @@ class EngineTimes:
         """Seconds for each name, measured between two engines in this mode of waiting."""
         key = _pair(self._key(source), self._key(target))
         return self._cached(key, [_named(name, self._waiting) for name in names], measure)
+
+    def _change_s(
+        self,
+        source: OpenEngine,
+        target: OpenEngine,
+        names: Sequence[str],
+        measure: Callable[[], Sequence[Measurement]],
+    ) -> list[float]:
+        """As `_between`, for a change of layout. 0 if an engine does not run the convolutions with
+        which it is measured: few tensors then change theirs."""
+
+        def measured() -> Sequence[Measurement]:
+            try:
+                return measure()
+            except UncompiledError:
+                return [Measurement.of([0.0])] * len(names)
+
+        return self._between(source, target, names, measured)
 
     def _cached(
         self, key: str, signatures: Sequence[str], measure: Callable[[], Sequence[Measurement]]

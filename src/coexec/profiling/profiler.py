@@ -128,6 +128,8 @@ class Profiler:
         is_new = False
         for (name, device, engine_name), reason in error.reasons.items():
             key = self._key(engine_at(Place(device, engine_name), self._devices))
+            if name not in graph.task:  # of a model with which a link was measured
+                continue
             signature = graph.task[name].signature
             for engine in self._engines:
                 if self._key(engine) == key and signature not in engine.uncompiled:

@@ -5,7 +5,8 @@ fastest choice depends on the model: many branches favour plans, one long chain 
 device, and on many cores a few of them can be faster than all. So configurations are profiled,
 planned by several planners and simulated; where there are many, those with the best expectations
 are (`forecast`, `candidates`). The plans with the best predictions, and every single device, then
-run for real, each in turns with the reference, a single device (`plan_race`). A plan is taken only
+run for real, each in turns with the reference, a single device (`plan_race`). It is ONNX Runtime on
+all cores, or the user's own session if that has another execution provider. A plan is taken only
 if its rounds prove that it is faster (`ranking`), and if its outputs are those of ONNX Runtime
 (`comparison`); otherwise the reference is taken.
 
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from coexec.cache import Entry
 from coexec.engines import detect
 from coexec.engines.names import cores_of, parse, whole_cpu, without_engine
-from coexec.engines.registry import describe, installed, load_engine
+from coexec.engines.registry import describe, device_of, installed, load_engine
 from coexec.errors import (
     CoexecError,
     DeviceError,
@@ -116,9 +117,23 @@ class Chooser:
         self._first = self._open(self._first_names)
 
     @cached_property
+    def _reference(self) -> Configuration | None:
+        """The device of the user's own session; None if the settings name none.
+
+        Raises:
+            DeviceError: it cannot be used. The user's session is then not compared with anything.
+        """
+        if not self._settings.reference:
+            return None
+        engine, _, number = self._settings.reference.partition(":")
+        return (device_of(engine, int(number)),)
+
+    @cached_property
     def _configurations(self) -> Sequence[Configuration]:
         """The configurations to try. Used only without a cached choice: it loads all engines."""
         configured = configurations(self._settings.devices, self._rules)
+        if (reference := self._reference) is not None:
+            return [reference, *(n for n in configured if n != reference)]
         default: Configuration = (whole_cpu(),)
         return (
             [default, *(n for n in configured if n != default)] if self._beside_ort else configured
@@ -217,9 +232,17 @@ class Chooser:
             self._report,
             self._compete,
             self._settings.memory_limit,
+            self._reference,
             found=partial(self._keep_figures, left_out),
         )
         race.run()
+        if self._reference is not None and race.reference is None and len(race.rows) > 1:
+            rows = [*race.rows.values(), *left_out]
+            why = [r.reason for r in rows if r.devices == self._reference and r.reason]
+            raise DeviceError(
+                f"no plan is compared with the session of {self._reference[0]}, which does not "
+                f"start: {'; '.join(why)}"
+            )
         order = self._compared(race, deadline)
         decision = self._decision(race.ranking, order, left_out)
         prepared = self._prepared(race, order[0])
@@ -374,6 +397,7 @@ class Chooser:
             sorted(of.pins.items()),
             sorted(of.engine_options.items()),
             of.waiting,
+            *([of.reference] if of.reference else []),
             *([] if of.memory_limit is None else [of.memory_limit]),
         )
         devices = (of.devices, self._beside_ort and of.devices is not None)
@@ -401,7 +425,14 @@ class Chooser:
         near_parts, far_parts = _nearest(parts, single, "expectation", self._rules)
         certain = [r for r in able if r.predicted_s is None and not self._is_part(r)]
         shortlist = [*certain, *near_parts, *near]
-        shortlist.sort(key=lambda r: (self._is_part(r), not r.is_plain, _builds_kernels(r)))
+        shortlist.sort(
+            key=lambda r: (
+                r.devices != self._reference,
+                self._is_part(r),
+                not r.is_plain,
+                _builds_kernels(r),
+            )
+        )
         unable = [row for row in made.rows if row.key not in made.plans]
         return shortlist, [*far, *far_parts, *unable]
 
@@ -430,7 +461,8 @@ class Chooser:
         what = "answers compared with ONNX Runtime's"
         for number, row in enumerate(order):
             self._report(what, number, len(order))
-            if row.key in race.plans and row.is_able:
+            is_users = self._reference is not None and row.key == race.reference
+            if row.key in race.plans and row.is_able and not is_users:
                 row = _compared(row, race.plans[row.key], reference)
             elif row.key not in race.plans and row.key != self._chosen:
                 continue  # a row of an earlier choice

@@ -150,8 +150,8 @@ class Candidate:
 
     @property
     def is_ort_session(self) -> bool:
-        """Whether it is ONNX Runtime's own session."""
-        return self.own_session and self.engines == ("onnxruntime",)
+        """Whether it is ONNX Runtime's own session, on CPU cores or with an execution provider."""
+        return self.own_session
 
     def excluded(self, reason: str, status: Status = "refused") -> "Candidate":
         """This candidate with the reason why it may not answer requests."""

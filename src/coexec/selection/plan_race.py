@@ -15,6 +15,7 @@ from coexec.progress import ReportProgress
 from coexec.rules import Rules
 from coexec.selection.candidate_process import RivalProcess
 from coexec.selection.candidates import Deadline, Plans, release
+from coexec.selection.configurations import Configuration
 from coexec.selection.decision import Candidate, Key, Requests, Rounds
 from coexec.selection.prepared import Prepared
 from coexec.selection.quiet_moment import Stopwatch, cpu_clock
@@ -44,6 +45,8 @@ class PlanRace:
     compete: Compete
     memory_limit: int | None = None
     """Bytes that this process and those of rivals may use; None: a share of main memory."""
+    users_session: Configuration | None = None
+    """The device of the user's own session, which is then the only reference."""
     found: Callable[["PlanRace"], None] = lambda race: None
     """Called after each race of a plan."""
     reference: Key | None = None
@@ -79,6 +82,8 @@ class PlanRace:
     def _start_reference(self, feeds: Mapping[str, Array], stack: ExitStack) -> "_Rival | None":
         """Start the reference; None if no plan starts with these inputs."""
         rows = [self.rows[key] for key in self.plans]
+        if self.users_session is not None:
+            rows = [row for row in rows if row.devices == self.users_session and row.own_session]
         for row in sorted(rows, key=lambda row: (not row.is_single, not row.is_plain)):
             try:
                 return self._start(row.key, feeds, stack)

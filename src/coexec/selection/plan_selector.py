@@ -211,7 +211,7 @@ class PlanSelector:
                 self._send(slot, Unusable(str(error)))
                 if self._settings.strict and self._settings.plan is not None:
                     self._require_answers(slot)
-                _warn(error)
+                _warn(error, self._carries_on)
             else:
                 self._require_answers(slot)
             return
@@ -252,9 +252,9 @@ class PlanSelector:
             self._settings, name = other
         self._send(slot, Failed(running, str(error), goes_on=other is not None))
         if other is None:
-            _warn(error)
+            _warn(error, self._carries_on)
         elif self._settings.devices != before.devices:  # else a plan for other shapes failed before
-            _warn(error, f"{_CARRIES_ON} until a plan on {name} is ready")
+            _warn(error, f"{self._carries_on} until a plan on {name} is ready")
 
     def replace(self, old: Running, prepared: "Prepared") -> None:
         """Run another plan on the same devices from now on, in place of ``old``."""
@@ -484,7 +484,7 @@ class PlanSelector:
         from coexec.selection.comparison import ReferenceAnswers, is_exact, known
 
         alone = prepared.plan.as_given and not prepared.beside and self._settings.devices is None
-        if alone and prepared.work.names == (whole_cpu(),):
+        if alone and self._is_own_session(prepared):
             return Started(prepared, None)  # the own session is the best plan
         reference = ReferenceAnswers(prepared.work)
         if not is_exact(prepared) and known(prepared) is None:
@@ -500,6 +500,18 @@ class PlanSelector:
             return Started(prepared, new)
         new.runner.close()
         return Started(prepared, None, reason, waits)
+
+    @property
+    def _carries_on(self) -> str:
+        where = "in the program's own session" if self._settings.reference else "on the CPU"
+        return f"The session carries on with ONNX Runtime {where}"
+
+    def _is_own_session(self, prepared: "Prepared") -> bool:
+        """Whether ONNX Runtime's session of the whole model there is that of the user."""
+        engine = self._settings.reference.partition(":")[0]
+        if engine:
+            return prepared.plan.places[0].engine == engine
+        return prepared.work.names == (whole_cpu(),)
 
     def _why_not(
         self, slot: _ShapesPlan, new: Running, reference: "ReferenceAnswers"
@@ -526,10 +538,7 @@ class PlanSelector:
         return self.doubt(new), False
 
 
-_CARRIES_ON = "The session carries on with ONNX Runtime on the CPU"
-
-
-def _warn(error: CoexecError, then: str = _CARRIES_ON) -> None:
+def _warn(error: CoexecError, then: str) -> None:
     """Warn what answers because of an error, at the line of the user's program."""
     warnings.warn(f"{error}. {then}", DegradedWarning, stacklevel=5)
 

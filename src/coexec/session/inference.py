@@ -109,8 +109,9 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
             sess_options: ``onnxruntime.SessionOptions``. With fewer threads than cores, or with
                 less than all optimisations, nothing is planned and ONNX Runtime's own session
                 answers.
-            providers: as ONNX Runtime takes them. If one of them is not for the CPU, nothing is
-                planned, unless ``devices`` are named.
+            providers: as ONNX Runtime takes them. If one of them is not for the CPU, "auto"
+                compares plans with ONNX Runtime's own session of these providers. With several of
+                them, or another planner, nothing is planned unless ``devices`` are named.
             provider_options: of the providers.
             devices: such as ``["cpu:0-3", "cpu:4-7"]`` or ``["cpu:0", "cpu:1/opencl"]``; by default
                 what this machine has.

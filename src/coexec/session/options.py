@@ -14,11 +14,11 @@ from onnxruntime import (
     ExecutionMode,
     ExecutionOrder,
     GraphOptimizationLevel,
-    get_available_providers,
 )
 
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import cores_of, parse
+from coexec.session.reference import further_providers
 
 _log = logging.getLogger("coexec")
 
@@ -138,15 +138,19 @@ def why_unplanned(
     providers: Sequence[Any] | None,
     devices: Sequence[str] | None,
     disabled_optimizers: Any = None,
+    *,
+    has_reference: bool = False,
 ) -> str | None:
     """The reason why nothing is planned and ONNX Runtime's own session answers; None if a plan may
-    be made."""
-    names = [p[0] if isinstance(p, tuple) and p else p for p in providers or ()]
-    other_providers = [name for name in names if name != "CPUExecutionProvider"]
-    other_providers = [name for name in other_providers if name in get_available_providers()]
-    if other_providers and devices is None:
+    be made.
+
+    Args:
+        has_reference: plans are compared with a session of the providers.
+    """
+    further = further_providers(providers)
+    if further and devices is None and not has_reference:
         return (
-            f"ONNX Runtime runs it with {other_providers[0]}; name devices=[...] to have it planned"
+            f"ONNX Runtime runs it with {', '.join(further)}; name devices=[...] to have it planned"
         )
     if disabled_optimizers:
         return "disabled_optimizers changes what is computed; leave it out to have it planned"

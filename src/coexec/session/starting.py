@@ -23,6 +23,7 @@ from coexec.session.model_source import (
 )
 from coexec.session.options import may_give_weights, options_for, warn_of, why_unplanned
 from coexec.session.ort_backend import OrtArguments, OrtBackend, providers_of_ort
+from coexec.session.reference import further_providers, with_reference, without_reference
 from coexec.session.router import Router
 from coexec.settings import AUTO, NONE, Settings, is_off
 
@@ -90,7 +91,11 @@ def new_router(
     """
     providers = providers_of_ort(providers)
     disabled = keywords.get("disabled_optimizers")
-    unplanned = off or why_unplanned(options, providers, settings.devices, disabled)
+    compared = None if off else with_reference(settings, providers, provider_options)
+    settings, has_reference = compared or settings, compared is not None
+    unplanned = off or why_unplanned(
+        options, providers, settings.devices, disabled, has_reference=has_reference
+    )
     plans = None
     if unplanned is None:
         from coexec.session.plan_backend import PlanBackend
@@ -146,6 +151,9 @@ def start(router: Router) -> None:
         return
     plans.selector.check_request()
     router.ort.open()
+    if router.settings.reference and not further_providers(router.ort.providers):
+        # ONNX Runtime has left the provider out, and computes on CPU cores.
+        router.use(without_reference(router.settings))
     if options is not None and (sizes := _overridden(router)):
         router.use(replace(router.settings, shapes={**sizes, **router.settings.shapes}))
     settings = router.settings
@@ -187,9 +195,17 @@ def _refuse_plan(settings: Settings, undecided: Sequence[Any]) -> None:
 
 
 def _with_defaults(settings: Settings) -> Settings:
-    """The settings with the default devices, planner and engines."""
+    """The settings with the default devices, planner and engines. The engine of a reference is
+    tried in the background."""
+    engine = settings.reference.partition(":")[0]
+    own = {name: own for name, own in settings.engine_options.items() if name == engine}
     return Settings(
-        shapes=settings.shapes, values=settings.values, cache=settings.cache, mode=settings.mode
+        shapes=settings.shapes,
+        values=settings.values,
+        cache=settings.cache,
+        mode=settings.mode,
+        reference=settings.reference,
+        engine_options=own,
     )
 
 

@@ -145,8 +145,9 @@ def test_the_bindings_that_are_recommended_are_those_of_the_extra() -> None:
     import tomllib
 
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    first, *_ = project["optional-dependencies"]["cuda"]
-    assert first == f"cuda-bindings>={driver._FIRST_BINDINGS[13]}"
+    assert (
+        f"cuda-bindings>={driver._FIRST_BINDINGS[13]}" in project["optional-dependencies"]["cuda"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,9 @@ from coexec.hardware.hardware import Device, EngineInfo
 from coexec.lowering.dialect import Dialect
 from coexec.lowering.module import Module
 from coexec.model.values import has_foreign, run_session
-from coexec.ort import OrtSession, as_ours, raised_by_ort
+from coexec.ort import OpenSession, OrtSession, as_ours, on_cpu, raised_by_ort
 from coexec.timing.trace import Detail
 
-_CPU = ["CPUExecutionProvider"]
 _KERNEL = "_kernel_time"
 """End of the names of the events that are operators."""
 
@@ -88,7 +87,7 @@ class CpuCluster(OpenEngine):
         if not is_whole_machine(self.device.cores):  # with all cores, ONNX Runtime's defaults hold
             options.intra_op_num_threads = len(self.device.cores)
             bind_threads(options, self.device.cores)
-        return OrtOwnSession(_opened(model, options), self.device.name)
+        return OrtOwnSession(whole_session(model, options), self.device.name)
 
 
 class ProfiledCluster(CpuCluster):
@@ -154,7 +153,9 @@ class ProfiledCluster(CpuCluster):
         return Detail(name, self.device.name, "kernel", start_s, start_s, start_s, end_s, result)
 
 
-def _opened(model: Any, options: ort.SessionOptions) -> OrtSession:
+def whole_session(
+    model: Any, options: ort.SessionOptions, open_session: OpenSession = on_cpu
+) -> OrtSession:
     """A session of a model, read by ONNX Runtime or, if that fails, by coexec.
 
     coexec also finds weights behind symbolic links, and the weights of models in memory.
@@ -166,8 +167,8 @@ def _opened(model: Any, options: ort.SessionOptions) -> OrtSession:
         with as_ours(ModelError, ModelError):
             if not isinstance(model, bytes | str | os.PathLike):
                 model_bytes: bytes = model.SerializeToString()
-                return OrtSession(model_bytes, options, providers=_CPU)
-            return OrtSession(model, options, providers=_CPU)
+                return open_session(model_bytes, options)
+            return open_session(model, options)
     except (ModelError, AttributeError, ValueError) as error:  # no ModelProto, or beyond 2 GiB
         from coexec.model.read import read
         from coexec.model.reference_session import (
@@ -175,7 +176,7 @@ def _opened(model: Any, options: ort.SessionOptions) -> OrtSession:
         )
 
         with contextlib.suppress(ModelError):
-            return own_session(read(model), options)
+            return own_session(read(model), options, open_session)
         if isinstance(error, ModelError):
             raise
         raise ModelError(f"ONNX Runtime does not run the model: {first_line(error)}") from error

@@ -1,10 +1,15 @@
 """ONNX Runtime as an engine: CPU cores, every operator."""
 
+from collections.abc import Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from coexec.engines.base import Engine, OpenEngine
+from coexec.engines import detect
+from coexec.engines.base import Engine, OpenEngine, Processor
+from coexec.engines.runtimes import onnx_runtimes
+from coexec.errors import WITHOUT_ONNX_RUNTIME, DeviceError
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.keys import digest
 
@@ -19,10 +24,20 @@ class OnnxRuntime(Engine):
     name = "onnxruntime"
     rank = 0
     needs_trial = False
-    distributions = ("onnxruntime",)
+
+    @property
+    def installed(self) -> str:
+        # One of several packages that bring the same module: onnxruntime, onnxruntime-gpu.
+        return ", ".join(f"{name} {version}" for name, version in onnx_runtimes().items())
+
+    def processors(self, kind: str) -> Sequence[Processor]:
+        absent = WITHOUT_ONNX_RUNTIME if find_spec("onnxruntime") is None else None
+        return [Processor(kind, detect.processor_name(), unusable=absent)]
 
     @cached_property
     def version(self) -> str:
+        if find_spec("onnxruntime") is None:
+            raise DeviceError(WITHOUT_ONNX_RUNTIME)
         import onnxruntime
 
         # Builds with equal versions may have different kernels.

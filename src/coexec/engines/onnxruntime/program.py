@@ -1,36 +1,57 @@
 """Modules as sessions of ONNX Runtime, on the caller's tensors."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import onnxruntime as ort
 
-from coexec.arrays import Array
 from coexec.engines.base import Bound, OpaqueValue
 from coexec.engines.onnxruntime.seeds import with_seeds
 from coexec.errors import DeviceError, ExecutionError, first_line
 from coexec.lowering.module import Module
 from coexec.model.values import ort_value, run_session
-from coexec.ort import OrtSession, raised_by_ort
+from coexec.ort import OpenSession, OrtSession, on_cpu, raised_by_ort, reason_of
+
+_MOST_GRAPHS = 8
+"""Graphs that a session records: each keeps memory of the device."""
+_NO_GRAPH = -1
+"""The number of a graph with which ONNX Runtime records and launches none."""
 
 
 class OrtProgram:
     """One ONNX Runtime session that reads and writes the caller's tensors."""
 
-    def __init__(self, module: Module, options: ort.SessionOptions, device: str) -> None:
+    def __init__(
+        self,
+        module: Module,
+        options: ort.SessionOptions,
+        device: str,
+        open_session: OpenSession = on_cpu,
+        graphs: bool = False,
+    ) -> None:
+        """
+        Args:
+            graphs: the execution provider records its work as a graph of the GPU's driver in the
+                first run, and launches the graph in later ones.
+
+        Raises:
+            DeviceError: ONNX Runtime does not take the module.
+        """
         self._device = device
+        self._graphs = count(1) if graphs else None
         self._module = module
         values = {n: ort_value(w) for n, w in module.weights.items()}
         if values:
             options.add_external_initializers(list(values), list(values.values()))
         try:
             proto = with_seeds(module.proto)
-            self._session = OrtSession(proto, options, providers=["CPUExecutionProvider"])
+            self._session = open_session(proto, options)
         except Exception as error:
             names = ", ".join(t.name for t in module.outputs)
             raise DeviceError(
-                f"{device} cannot compile what makes {names}: {first_line(error)}; "
+                f"{device} cannot compile what makes {names}: {reason_of(error)}; "
                 f"run that part elsewhere with another plan"
             ) from error
         self._weights = values  # the session borrows their memory
@@ -38,7 +59,7 @@ class OrtProgram:
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
         if any(t.opaque for t in (*self._module.inputs, *self._module.outputs)):
             return _CalledSession(self._session, self._device, dict(inputs), dict(outputs))
-        bound = _BoundSession(self._session, self._device)
+        bound = _BoundSession(self._session, self._device, self._graphs)
         for tensor in self._module.inputs:
             bound.set_input(tensor.name, inputs[tensor.name])
         for tensor in self._module.outputs:
@@ -51,38 +72,56 @@ class OrtProgram:
 
 
 class _BoundSession:
-    """ONNX Runtime's IO binding on the caller's memory: nothing is copied."""
+    """ONNX Runtime's IO binding on arrays of the caller, or on values in a device's memory: nothing
+    is copied."""
 
-    def __init__(self, session: OrtSession, device: str) -> None:
+    def __init__(
+        self, session: OrtSession, device: str, graphs: Iterator[int] | None = None
+    ) -> None:
+        """``graphs``: gives the numbers of graphs of the session; None: it records none."""
         self._session = session
         self._device = device
         self._binding = session.io_binding()
-        self._held: dict[str, tuple[Array, ort.OrtValue]] = {}
+        self._held: dict[str, tuple[Any, ort.OrtValue]] = {}
+        self._graphs = graphs
+        self._options: ort.RunOptions | None = None
 
-    def set_input(self, name: str, tensor: Array) -> None:
+    def set_input(self, name: str, tensor: Any) -> None:
         bound = self._held.get(name)
         if bound is not None and bound[0] is tensor:
             return  # the caller fills the same array again
         self._bind(self._binding.bind_ortvalue_input, name, tensor)
 
-    def set_output(self, name: str, tensor: Array) -> None:
+    def set_output(self, name: str, tensor: Any) -> None:
         self._bind(self._binding.bind_ortvalue_output, name, tensor)
 
-    def _bind(self, bind: Callable[[str, ort.OrtValue], None], name: str, tensor: Array) -> None:
+    def _bind(self, bind: Callable[[str, ort.OrtValue], None], name: str, tensor: Any) -> None:
         # A tensor is held for one that is bound only after it was: a signal handler may raise in
         # between, and the next request may bring the same array again.
         self._held.pop(name, None)
-        value = ort_value(tensor)
+        value = tensor if isinstance(tensor, ort.OrtValue) else ort_value(tensor)
         bind(name, value)
         self._held[name] = (tensor, value)
+        self._options = None
 
     def run(self) -> None:
+        if self._graphs is not None and self._options is None:
+            self._options = self._of_next_graph(self._graphs)
         try:
-            self._session.run_with_iobinding(self._binding)
+            self._session.run_with_iobinding(self._binding, self._options)
         except Exception as error:
             if not raised_by_ort(error):
                 raise  # by a signal handler, in the middle of the call
             raise ExecutionError(f"{self._device}: {first_line(error)}") from error
+
+    def _of_next_graph(self, numbers: Iterator[int]) -> ort.RunOptions:
+        """Options of the runs with the tensors that are bound now. A graph has their addresses, so
+        other tensors need another graph; after `_MOST_GRAPHS` no more is recorded."""
+        number = next(numbers)
+        options = ort.RunOptions()
+        entry = str(number if number <= _MOST_GRAPHS else _NO_GRAPH)
+        options.add_run_config_entry("gpu_graph_id", entry)
+        return options
 
 
 class _CalledSession:
