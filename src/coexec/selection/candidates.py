@@ -113,7 +113,7 @@ def candidate_of(
 ) -> Candidate:
     """The candidate of a configuration with these plans by ``planner``."""
     places = [place for _, plan in plans for place in plan.places]
-    engines = tuple(dict.fromkeys(place.engine for place in places))
+    engines = tuple(dict.fromkeys(place.engine_name for place in places))
     options = plans[0][0].settings.engine_options
     return Candidate(
         names,
@@ -122,6 +122,7 @@ def candidate_of(
         plan=digest([plan.to_json() for _, plan in plans]),
         engines=engines,
         options={engine: dict(options[engine]) for engine in engines if engine in options},
+        precision=" and ".join(plan.lower_in_words for _, plan in plans if plan.lower),
         own_session=all(plan.as_given for _, plan in plans),
     )
 

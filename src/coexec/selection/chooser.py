@@ -19,6 +19,7 @@ whole requests, and threads send many of them. All else is the same.
 
 import json
 import math
+import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,22 +40,30 @@ from coexec.hardware.hardware import System
 from coexec.keys import digest
 from coexec.model.declared import sizes_of
 from coexec.plan.plan import Plan
+from coexec.precision import FLOAT32
 from coexec.rules import Rules
 from coexec.selection.candidates import (
     Candidates,
     Deadline,
     OutOfTimeError,
     Plans,
+    candidate_of,
     release,
     without_plan,
 )
 from coexec.selection.comparison import ReferenceAnswers, compared, is_exact, known
-from coexec.selection.configurations import Configuration, configurations
-from coexec.selection.decision import Candidate, Decision, Key
+from coexec.selection.configurations import (
+    Configuration,
+    accelerators,
+    check_precision,
+    configurations,
+    in_lower_precision,
+)
+from coexec.selection.decision import Candidate, Decision, Key, Offer, share_of
 from coexec.selection.plan_race import PlanRace, prepared_of
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
-from coexec.selection.race import Compete, compete
+from coexec.selection.race import Compete, compete, warm_turn
 from coexec.selection.ranking import Ranking, is_settled, objective_of
 from coexec.selection.user_model import UserModel, opened_cache
 from coexec.settings import Settings
@@ -97,10 +106,12 @@ class Chooser:
             found: called after each race with the decision so far.
 
         Raises:
-            UsageError: an option that does not exist, or a value that it does not take.
+            UsageError: an option that does not exist, a value that it does not take, or a precision
+                that no engine of the devices has.
             DeviceError: a device that does not exist.
         """
         self._settings = settings = settings or Settings()
+        check_precision(settings.precision, settings.devices)
         self._rules = settings.rules.with_options(settings.planner_options)
         if "planners" in settings.planner_options:  # the default planners exist
             from coexec.planners import find_planner
@@ -118,7 +129,8 @@ class Chooser:
     @cached_property
     def _configurations(self) -> Sequence[Configuration]:
         """The configurations to try. Used only without a cached choice: it loads all engines."""
-        configured = configurations(self._settings.devices, self._rules)
+        of = self._settings
+        configured = configurations(of.devices, self._rules, of.precision)
         default: Configuration = (whole_cpu(),)
         return (
             [default, *(n for n in configured if n != default)] if self._beside_ort else configured
@@ -203,6 +215,10 @@ class Chooser:
             reasons = "; ".join(f"{'+'.join(c.devices)}: {c.reason}" for c in made.rows)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         shortlist, left_out = self._worth_running(made)
+        reference = ReferenceAnswers(self._first, self._deadline.left_s())
+        if any(row.precision for row in shortlist):
+            shortlist, too_wrong = self._precise(shortlist, made, reference)
+            left_out += too_wrong
         new = {row.key for row in made.rows}
         old = [row for key, row in settled.items() if key not in new]
         left_out += [row for row in old if not row.rounds]
@@ -220,7 +236,7 @@ class Chooser:
             found=partial(self._keep_figures, left_out),
         )
         race.run()
-        order = self._compared(race, deadline)
+        order = self._compared(race, reference, deadline)
         decision = self._decision(race.ranking, order, left_out)
         prepared = self._prepared(race, order[0])
         assert prepared is not None  # `_compared` has started it
@@ -229,6 +245,72 @@ class Chooser:
         if not alone:
             self._settings = replace(self._settings, fresh=False)  # the profiles are new now
         return self.known
+
+    @cached_property
+    def _lower_device(self) -> str | None:
+        """The first device in a precision that the settings do not allow; None: there is none."""
+        names = self._settings.devices or (whole_cpu(), *accelerators())
+        return in_lower_precision(names, self._settings.precision)
+
+    @property
+    def can_offer(self) -> bool:
+        """Whether `make_offer` has something to measure."""
+        is_made = self.decision is not None and self.decision.offer is not None
+        return not is_made and self._lower_device is not None
+
+    def make_offer(self) -> Decision | None:
+        """The decision of `known`, with what a lower precision would give. One candidate is
+        measured: on the device of the taken plan, or else on all cores, or else on an accelerator.
+
+        None if no engine has a lower precision than the settings allow, or it does not run.
+        """
+        before, known = self.decision, self.known
+        if before is None or known is None or not self.can_offer:
+            return None
+        taken = before.taken.devices if before.taken.is_single else ()
+        name = in_lower_precision(taken, self._settings.precision) or self._lower_device
+        assert name is not None  # else it could not offer anything
+        self._deadline = Deadline()
+        try:
+            offer = self._measured_offer(name, known)
+        except CoexecError:
+            return None
+        if offer is None:
+            return None
+        decision = replace(before, offer=offer)
+        self._remember(known, decision)
+        self.known = replace(known, decision=decision)
+        return decision
+
+    def _measured_offer(self, name: str, taken: Prepared) -> Offer | None:
+        work = self._open((name,))
+        prepared = work.prepared(work.plan("single"))
+        reference = ReferenceAnswers(self._first, 0.0)
+        agreement, tolerance = compared(prepared, reference=reference), None
+        if agreement.differs is not None and agreement.errors is not None:
+            tolerance = _rounded_up(agreement.errors.largest)
+            if tolerance >= 1:
+                return None
+            settings = replace(work.settings, tolerance=tolerance)
+            work = PlanningContext(self._source, settings)
+            prepared = work.prepared(work.plan("single"))
+            agreement = compared(prepared, reference=reference)
+        if agreement.reason is not None or agreement.errors is None:
+            return None
+        feeds = reference.answers[0].feeds
+        with taken.start() as base, prepared.start() as lower:
+            mode, rules = self._objective.mode, self._rules
+            turns = [warm_turn(runner, feeds, mode, rules) for runner in (base, lower)]
+            outcome = self._compete(
+                dict(enumerate(turns)), self._objective.rounds, budget_s=rules.race_s
+            )
+        work.release()
+        base_s, lower_s = (outcome.rounds_s(n, self._objective.figure) for n in range(2))
+        share = share_of(tuple(zip(lower_s, base_s, strict=False)))
+        if share is None:
+            return None
+        seconds = statistics.median(lower_s)
+        return Offer(name, seconds, 1 / share, agreement.errors.largest, tolerance)
 
     def _keep_figures(self, left_out: Sequence[Candidate], race: PlanRace) -> None:
         """Keep the figures so far. No plan is compared yet, so the reference is taken, or the plan
@@ -373,6 +455,9 @@ class Chooser:
             replace(self._rules, seconds=0.0),
             sorted(of.pins.items()),
             sorted(of.engine_options.items()),
+            of.precision,
+            of.tolerance,
+            "" if of.precision == FLOAT32 else self._first.user_inputs,
             of.waiting,
             *([] if of.memory_limit is None else [of.memory_limit]),
         )
@@ -386,7 +471,8 @@ class Chooser:
         Of the plans for several devices, those with the best predictions run, and of the devices
         with fewer cores than there are, those with the best expectations. All others run. The time
         may be over before all have started. So plans for CPU cores with their first engine, which
-        is the reference, start first, and engines that build kernels after those that do not.
+        is the reference, start first, then plans in a lower precision, which the user has asked
+        for, and engines that build kernels after those that do not.
         Devices with fewer cores start last, as they seldom win.
         """
         able = [self._expecting(row) for row in made.rows if row.key in made.plans]
@@ -401,7 +487,9 @@ class Chooser:
         near_parts, far_parts = _nearest(parts, single, "expectation", self._rules)
         certain = [r for r in able if r.predicted_s is None and not self._is_part(r)]
         shortlist = [*certain, *near_parts, *near]
-        shortlist.sort(key=lambda r: (self._is_part(r), not r.is_plain, _builds_kernels(r)))
+        shortlist.sort(
+            key=lambda r: (self._is_part(r), not r.is_plain, not r.precision, _builds_kernels(r))
+        )
         unable = [row for row in made.rows if row.key not in made.plans]
         return shortlist, [*far, *far_parts, *unable]
 
@@ -418,14 +506,57 @@ class Chooser:
         (name,) = row.devices
         return parse(name).kind == "cpu" and without_engine(name) != whole_cpu()
 
-    def _compared(self, race: PlanRace, deadline: Deadline) -> list[Candidate]:
+    def _precise(
+        self, rows: Sequence[Candidate], made: Candidates, reference: ReferenceAnswers
+    ) -> tuple[list[Candidate], list[Candidate]]:
+        """The candidates whose outputs are as precise as they have to be, and those that cannot be.
+
+        Of one device in a lower precision, tasks that lose too much are computed in float32.
+        """
+        precise: list[Candidate] = []
+        too_wrong: list[Candidate] = []
+        for row in rows:
+            if row.precision and row.is_single:
+                try:
+                    row = self._as_precise(row, made, reference)
+                except OutOfTimeError as error:
+                    row = row.excluded(str(error), "untried")
+                except CoexecError as error:
+                    row = row.excluded(str(error))
+                release(made.plans[row.key])
+            (precise if row.is_able else too_wrong).append(row)
+        return precise, too_wrong
+
+    def _as_precise(
+        self, row: Candidate, made: Candidates, reference: ReferenceAnswers
+    ) -> Candidate:
+        ((low, plan),) = made.plans[row.key]
+        agreement = compared(low.prepared(plan), reference=reference)
+        if agreement.differs is None:
+            return row
+        from coexec.selection.mixed import MixedPlans
+
+        low.release()
+        (name,) = low.device_names
+        both = self._open((name, name.rpartition(":")[0]))
+        try:
+            plan = MixedPlans(both, reference, self._report_planning).best()
+        except InfeasibleError as error:
+            raise InfeasibleError(f"{agreement.in_words}; {error}") from None
+        plans = made.plans[row.key] = [(both, plan)]
+        new = candidate_of(row.devices, row.planner, plans)
+        return replace(row, plan=new.plan, precision=new.precision)
+
+    def _compared(
+        self, race: PlanRace, reference: ReferenceAnswers, deadline: Deadline
+    ) -> list[Candidate]:
         """The candidates by rank, from the first one on whose outputs agree with ONNX Runtime's;
         rejected ones last.
 
         Raises:
             ExecutionError: no plan agrees.
         """
-        reference = ReferenceAnswers(self._first, deadline.left_s())
+        reference.limit(deadline.left_s())
         order, rejected = race.ranking.order(self._chosen), list[Candidate]()
         what = "answers compared with ONNX Runtime's"
         for number, row in enumerate(order):
@@ -473,6 +604,7 @@ class Chooser:
             stolen=max(row.stolen for row in rows),
             passes=(0 if before is None else before.passes) + is_final,
             idle_passes=idle_passes,
+            offer=before.offer if before is not None and before.taken.key == taken.key else None,
         )
 
     def _remember(self, chosen: Prepared, decision: Decision) -> None:
@@ -503,6 +635,12 @@ class Chooser:
             return prepared
         except (OSError, ValueError, LookupError, TypeError, CoexecError):
             return None
+
+
+def _rounded_up(error: float) -> float:
+    """A tolerance with two digits above an error."""
+    step = 10.0 ** (math.floor(math.log10(error)) - 1)
+    return round((math.floor(error / step) + 1) * step, 12)
 
 
 def _differs(plan: Prepared) -> bool:

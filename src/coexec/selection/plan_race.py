@@ -79,7 +79,7 @@ class PlanRace:
     def _start_reference(self, feeds: Mapping[str, Array], stack: ExitStack) -> "_Rival | None":
         """Start the reference; None if no plan starts with these inputs."""
         rows = [self.rows[key] for key in self.plans]
-        for row in sorted(rows, key=lambda row: (not row.is_single, not row.is_plain)):
+        for row in sorted(rows, key=lambda row: row.rank_unmeasured):
             try:
                 return self._start(row.key, feeds, stack)
             except CoexecError as error:

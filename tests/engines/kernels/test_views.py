@@ -56,7 +56,7 @@ def test_so_are_they_in_opencl(group: int, seed: int) -> None:
     feeds, wanted = feeds_and_outputs(proto)
     device = opened(None, Architecture("mobile", 4, compute_units=4, max_group=group))
     with unoptimised():
-        assert_close(run_on(device, load(proto), feeds), wanted, TOLERANCES["fp32"])
+        assert_close(run_on(device, load(proto), feeds), wanted, TOLERANCES["float32"])
 
 
 @pytest.mark.parametrize("precision", TOLERANCES)

@@ -82,7 +82,7 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_every_architecture_computes_the_same(name: str, half: bool, binaries: Path) -> None:
     proto = mixed_network()
     arch = replace(ARCHITECTURES[name], half=half)
-    device = opened(binaries, arch, precision="fp16" if half else "fp32")
+    device = opened(binaries, arch, precision="fp16" if half else "float32")
     model = load(proto)
     feeds = random_inputs(model.graph)
     names = [o.name for o in proto.graph.output]
@@ -381,7 +381,7 @@ def test_wrong_names(name: str, message: str) -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(UsageError, match="opencl has no option 'speed'; it has precision, waiting"):
         check_options({"opencl": {"speed": "high"}})
-    with pytest.raises(UsageError, match=r"opencl\.precision='fp8': it is one of fp32, fp16"):
+    with pytest.raises(UsageError, match=r"opencl\.precision='fp8': it is one of float32, fp16"):
         check_options({"opencl": {"precision": "fp8"}})
     with pytest.raises(UsageError, match=r"for the engine 'opncl', which is none of .*opencl"):
         check_options({"opncl": {"precision": "fp16"}})
