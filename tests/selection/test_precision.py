@@ -35,6 +35,7 @@ from coexec.selection.plan_files import text_of
 from coexec.selection.race import Lap, Outcome
 from coexec.session import InferenceSession
 from coexec.settings import Settings
+from tests.helpers.gpu_networks import in_float16
 from tests.helpers.small_models import from_nodes, tensor_info
 
 PACKAGE = Path(__file__).parents[1] / "packages" / "rough"
@@ -327,3 +328,14 @@ def test_an_offer_is_stored_with_the_decision() -> None:
 def test_engines_of_this_machine_state_their_precisions() -> None:
     for each in processors("cpu"):
         assert all("float32" in processor.precisions for processor in each.by.values())
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_model_in_float16_allows_fp16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        MACHINE[0].by, "rough", Processor("cpu", "", precisions=("float32", "fp16"))
+    )
+    settings = Settings([ROUGH], cache=tmp_path)
+    assert Chooser(PRECISE, settings)._configurations == [(ROUGH,)]
+    halves = Chooser(in_float16(PRECISE), settings)
+    assert halves._configurations == [(ROUGH,), (f"{ROUGH}:fp16",)]

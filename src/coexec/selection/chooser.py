@@ -40,7 +40,7 @@ from coexec.hardware.hardware import System
 from coexec.keys import digest
 from coexec.model.declared import sizes_of
 from coexec.plan.plan import Plan
-from coexec.precision import FLOAT32
+from coexec.precision import FLOAT32, Precision
 from coexec.rules import Rules
 from coexec.selection.candidates import (
     Candidates,
@@ -129,12 +129,19 @@ class Chooser:
     @cached_property
     def _configurations(self) -> Sequence[Configuration]:
         """The configurations to try. Used only without a cached choice: it loads all engines."""
-        of = self._settings
-        configured = configurations(of.devices, self._rules, of.precision)
+        configured = configurations(self._settings.devices, self._rules, self._precision)
         default: Configuration = (whole_cpu(),)
         return (
             [default, *(n for n in configured if n != default)] if self._beside_ort else configured
         )
+
+    @cached_property
+    def _precision(self) -> Precision:
+        """The least precise arithmetic that a plan may use: a model in float16 allows fp16."""
+        least = self._settings.precision
+        tensors = self._first.graph.tensors.values()
+        is_narrow = least == FLOAT32 and any(tensor.dtype == "float16" for tensor in tensors)
+        return "fp16" if is_narrow else least
 
     @cached_property
     def known(self) -> Prepared | None:
@@ -250,7 +257,7 @@ class Chooser:
     def _lower_device(self) -> str | None:
         """The first device in a precision that the settings do not allow; None: there is none."""
         names = self._settings.devices or (whole_cpu(), *accelerators())
-        return in_lower_precision(names, self._settings.precision)
+        return in_lower_precision(names, self._precision)
 
     @property
     def can_offer(self) -> bool:
@@ -268,7 +275,7 @@ class Chooser:
         if before is None or known is None or not self.can_offer:
             return None
         taken = before.taken.devices if before.taken.is_single else ()
-        name = in_lower_precision(taken, self._settings.precision) or self._lower_device
+        name = in_lower_precision(taken, self._precision) or self._lower_device
         assert name is not None  # else it could not offer anything
         self._deadline = Deadline()
         try:

@@ -1,5 +1,6 @@
 """Views: operands of matrix products that lie inside of other tensors, and results stored there."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,9 +10,11 @@ pytest.importorskip("pyopencl")
 from coexec.engines.kernels import base
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.building import build
+from coexec.model.inputs import random_inputs
 from coexec.model.load import load
+from coexec.model.reference_session import plain_session
 from tests.helpers.fake_cuda import fake_cuda
-from tests.helpers.gpu_networks import module_of, run_on
+from tests.helpers.gpu_networks import in_float16, module_of, run_on
 from tests.helpers.opencl_programs import opened, unoptimised
 from tests.helpers.product_networks import (
     TOLERANCES,
@@ -45,6 +48,18 @@ def test_products_of_views_are_those_of_onnx_runtime(precision: str, seed: int) 
     with pytest.MonkeyPatch.context() as patch, fake_cuda(seed, precision=precision) as engine:
         patch.setattr(base, "_SMALL", 16)  # so that fp16 stores tensors in 16 bits
         assert_close(run_on(engine, load(proto), feeds), wanted, TOLERANCES[precision])
+
+
+@pytest.mark.parametrize("precision", ["float32", "fp16"])
+def test_networks_in_float16_run_on_cuda(precision: str) -> None:
+    proto = in_float16(attention())
+    model, names = load(proto), [output.name for output in proto.graph.output]
+    feeds = random_inputs(model.graph)
+    wanted = dict(zip(names, plain_session(proto).run(names, feeds), strict=True))
+    with fake_cuda(precision=precision) as engine:
+        found = run_on(engine, model, feeds)
+    assert {array.dtype for array in found.values()} == {np.dtype(np.float16)}
+    assert_close(found, wanted, 1e-2)
 
 
 @pytest.mark.parametrize("group", [32, 1024])
