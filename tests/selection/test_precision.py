@@ -4,7 +4,7 @@ The engine "rough" computes in bf16 with errors that are known, whatever the pro
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,22 @@ from coexec.engines.names import parse
 from coexec.engines.registry import Driven, describe, processors
 from coexec.errors import DeviceError, DeviceNameError, UsageError
 from coexec.model.difference import errors_of
+from coexec.plan.plan import Plan
 from coexec.plan.plan_file import PlanFile
 from coexec.precision import PRECISIONS, allowed
 from coexec.rules import Rules
 from coexec.selection.chooser import Chooser
+from coexec.selection.comparison import ReferenceAnswers
 from coexec.selection.configurations import (
     check_precision,
     configurations,
     in_lower_precision,
 )
 from coexec.selection.decision import Candidate, Decision, Offer
+from coexec.selection.mixed import MixedPlans
 from coexec.selection.optimize import optimize
 from coexec.selection.plan_files import text_of
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import Lap, Outcome
 from coexec.session import InferenceSession
 from coexec.settings import Settings
@@ -339,3 +343,20 @@ def test_a_model_in_float16_allows_fp16(tmp_path: Path, monkeypatch: pytest.Monk
     assert Chooser(PRECISE, settings)._configurations == [(ROUGH,)]
     halves = Chooser(in_float16(PRECISE), settings)
     assert halves._configurations == [(ROUGH,), (f"{ROUGH}:fp16",)]
+
+
+def test_the_tasks_of_another_device_are_tried_first(tmp_path: Path) -> None:
+    work = PlanningContext(WITH_TANH, Settings([BF16, ROUGH], cache=tmp_path))
+    steps: list[str] = []
+
+    def best(first: Sequence[str]) -> Plan:
+        steps.clear()
+        reference = ReferenceAnswers(work)
+        plans = MixedPlans(work, reference, lambda what, done, total: steps.append(what), first)
+        return plans._search()
+
+    searched = best(())
+    lower = [p.task for p, place in searched.place_of.items() if place.precision == "bf16"]
+    assert len(lower) == 6 and len(steps) > 6
+    assert best(lower) == searched and len(steps) == 1
+    assert best([task.name for task in work.graph.tasks]) == searched and len(steps) > 6

@@ -121,6 +121,8 @@ class Chooser:
         self._objective = objective_of(settings.mode, self._rules)
         self._beside_ort, self._compete, self._found = beside_ort, compete, found
         self._deadline = Deadline()
+        self._lower_tasks: dict[str, Sequence[str]] = {}
+        """By engine with a lower precision, the tasks that it computes in mixed plans."""
         self._cache = opened_cache(settings.cache)
         self._source = source
         self._first_names = tuple(settings.devices or [whole_cpu()])
@@ -544,12 +546,15 @@ class Chooser:
         from coexec.selection.mixed import MixedPlans
 
         low.release()
-        (name,) = low.device_names
+        (name,), engine = low.device_names, low.devices[0].spec.engine.label
         both = self._open((name, name.rpartition(":")[0]))
         try:
-            plan = MixedPlans(both, reference, self._report_planning).best()
+            first = self._lower_tasks.get(engine, ())
+            plan = MixedPlans(both, reference, self._report_planning, first).best()
         except InfeasibleError as error:
             raise InfeasibleError(f"{agreement.in_words}; {error}") from None
+        places = plan.place_of.items()
+        self._lower_tasks[engine] = [p.task for p, at in places if at.precision != FLOAT32]
         plans = made.plans[row.key] = [(both, plan)]
         new = candidate_of(row.devices, row.planner, plans)
         return replace(row, plan=new.plan, precision=new.precision)

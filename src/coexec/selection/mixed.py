@@ -10,7 +10,7 @@ smallest errors first, and then single tasks of the other parts.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from coexec.errors import InfeasibleError
 from coexec.graph.graph import Task
@@ -34,13 +34,17 @@ class MixedPlans:
         work: PlanningContext,
         reference: ReferenceAnswers,
         report: Callable[[str, int, int], None],
+        first: Collection[str] = (),
     ) -> None:
         """
         Args:
             work: the model on the device in the lower precision, and on the same one in float32.
             report: receives the progress; raises OutOfTimeError when the time is over.
+            first: names of tasks in the lower precision in a plan for other cores. If they agree
+                here, too, nothing is searched.
         """
         self._work, self._reference, self._report = work, reference, report
+        self._first = first
 
     def best(self) -> Plan:
         """The plan with the most tasks in the lower precision whose outputs agree with ONNX
@@ -55,7 +59,10 @@ class MixedPlans:
 
     def _search(self) -> Plan:
         tasks = self._work.graph.tasks
-        low: list[Task] = []
+        low = [task for task in tasks if task.name in self._first]
+        if low and self._agrees(low):
+            return self._plan(low)
+        low = []
         try:
             for more in self._growing(tasks):
                 low = more
