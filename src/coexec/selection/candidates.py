@@ -164,6 +164,8 @@ class Candidates:
     known. Without it, all configurations are tried in the given order."""
     profiled: Callable[[], None] = lambda: None
     """Called after each profile."""
+    made_certain: Callable[["Candidates"], None] = lambda made: None
+    """Called once, when the certain configurations have their plans."""
     settled: Collection[Key] = ()
     """Candidates for which no plan is made, because an earlier pass has settled them."""
     planner_times: PlannerTimes = field(default_factory=PlannerTimes)
@@ -221,6 +223,7 @@ class Candidates:
         least half as many: only then is it known how long planners will take.
         """
         yield from certain
+        self.made_certain(self)
         if self.expected_s is None:
             while left:
                 yield left.pop(0)

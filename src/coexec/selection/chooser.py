@@ -219,15 +219,12 @@ class Chooser:
         paused_s = (lambda: quiet.waited_s) if quiet is not None else (lambda: 0.0)
         self._deadline = Deadline(rules.seconds, paused_s=paused_s)
         settled = self._settled()
-        made = self._candidates(settled.keys(), alone)
+        reference = ReferenceAnswers(self._first, self._deadline.left_s())
+        made = self._candidates(settled.keys(), alone, reference)
         if not made.plans:
             reasons = "; ".join(f"{'+'.join(c.devices)}: {c.reason}" for c in made.rows)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         shortlist, left_out = self._worth_running(made)
-        reference = ReferenceAnswers(self._first, self._deadline.left_s())
-        if any(row.precision for row in shortlist):
-            shortlist, too_wrong = self._precise(shortlist, made, reference)
-            left_out += too_wrong
         new = {row.key for row in made.rows}
         old = [row for key, row in settled.items() if key not in new]
         left_out += [row for row in old if not row.rounds]
@@ -350,7 +347,9 @@ class Chooser:
         reference = None if before is None else before.reference_row
         return {r.key: r for r in rows if r is not reference and is_settled(r, self._rules)}
 
-    def _candidates(self, settled: Collection[Key], alone: bool) -> Candidates:
+    def _candidates(
+        self, settled: Collection[Key], alone: bool, reference: ReferenceAnswers
+    ) -> Candidates:
         """The candidates that are not settled, with the rounds of earlier passes."""
         forecasts, unable = self._forecasts, self._unable
         possible = [
@@ -369,6 +368,7 @@ class Chooser:
             self._report,
             None if forecasts is None else forecasts.of,
             lambda: None if forecasts is None else forecasts.forget(),
+            lambda made: self._make_precise(made, reference),
             settled,
         )
         certain = [names for names in possible if names not in later]
@@ -515,26 +515,27 @@ class Chooser:
         (name,) = row.devices
         return parse(name).kind == "cpu" and without_engine(name) != whole_cpu()
 
-    def _precise(
-        self, rows: Sequence[Candidate], made: Candidates, reference: ReferenceAnswers
-    ) -> tuple[list[Candidate], list[Candidate]]:
-        """The candidates whose outputs are as precise as they have to be, and those that cannot be.
+    def _make_precise(self, made: Candidates, reference: ReferenceAnswers) -> None:
+        """Let one device in a lower precision compute the tasks in float32 that lose too much.
 
-        Of one device in a lower precision, tasks that lose too much are computed in float32.
+        Candidates that cannot be as precise as they have to be are excluded.
         """
-        precise: list[Candidate] = []
-        too_wrong: list[Candidate] = []
-        for row in rows:
-            if row.precision and row.is_single:
-                try:
-                    row = self._as_precise(row, made, reference)
-                except OutOfTimeError as error:
-                    row = row.excluded(str(error), "untried")
-                except CoexecError as error:
-                    row = row.excluded(str(error))
-                release(made.plans[row.key])
-            (precise if row.is_able else too_wrong).append(row)
-        return precise, too_wrong
+        if not any(row.precision for row in made.rows):
+            return
+        worth_running, _ = self._worth_running(made)
+        lower = {row.key for row in worth_running if row.precision}
+        for index, row in enumerate(made.rows):
+            if row.key not in lower:
+                continue
+            try:
+                made.rows[index] = self._as_precise(row, made, reference)
+            except CoexecError as error:
+                made.rows[index] = row.excluded(str(error))
+            except OutOfTimeError as error:
+                made.rows[index] = row.excluded(str(error), "untried")
+            release(made.plans[row.key])
+            if not made.rows[index].is_able:
+                del made.plans[row.key]
 
     def _as_precise(
         self, row: Candidate, made: Candidates, reference: ReferenceAnswers

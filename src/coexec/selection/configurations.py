@@ -57,9 +57,9 @@ def check_precision(precision: Precision, devices: Sequence[str] | None = None) 
                 if precision in processor.precisions:
                     return
                 there.append(f"{driven.name}/{engine} has {', '.join(processor.precisions)}")
-    where = " of these devices" if requests else ", of any processor of this machine,"
+    where = "these devices" if requests else "this machine"
     raise UsageError(
-        f"precision={precision!r}: no engine{where} computes in it; "
+        f"precision={precision!r}: no engine of {where} computes in it; "
         f"{'; '.join(dict.fromkeys(there))}"
     )
 
