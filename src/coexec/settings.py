@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from coexec.errors import UsageError
+from coexec.precision import FLOAT32, PRECISIONS, Precision
 from coexec.progress import ReportProgress
 from coexec.rules import Rules, current_rules
 from coexec.units import parse_bytes
@@ -52,6 +53,8 @@ KEYWORDS = (
     "waiting",
     "memory_limit",
     "strict",
+    "precision",
+    "tolerance",
 )
 """Settings that are keywords of `coexec.InferenceSession`. The others are for the command line and
 for processes that plan in the background."""
@@ -187,9 +190,9 @@ def check_path(path: Any, what: str) -> Any:
 
 def _check_engine_options(options: Any) -> dict[str, dict[str, str]]:
     """Whether an engine has these options is checked by the engine."""
-    by_engine = _mapping("engine_options", options, "{'opencl': {'precision': 'fp16'}}")
+    by_engine = _mapping("engine_options", options, "{'opencl': {'waiting': 'active'}}")
     return {
-        engine: _texts(f"engine_options[{engine!r}]", texts, "{'precision': 'fp16'}")
+        engine: _texts(f"engine_options[{engine!r}]", texts, "{'waiting': 'active'}")
         for engine, texts in by_engine.items()
     }
 
@@ -227,6 +230,20 @@ def _one_of(what: str, value: Any, words: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in words:
         raise UsageError(f"{what} is {value!r}; it is {' or '.join(map(repr, words))}")
     return value
+
+
+def _check_precision(precision: Any) -> Any:
+    return _one_of("precision", precision, PRECISIONS)
+
+
+def _check_tolerance(tolerance: Any) -> float | None:
+    is_number = isinstance(tolerance, Real) and not isinstance(tolerance, bool)
+    if tolerance is not None and not (is_number and 0 < tolerance < 1):
+        raise UsageError(
+            f"tolerance={tolerance!r}; give a part of the largest value of an output, such as "
+            f"0.01, or leave it out"
+        )
+    return None if tolerance is None else float(tolerance)
 
 
 def _check_background(background: Any) -> bool | None:
@@ -315,8 +332,8 @@ class Settings:
             )
         ),
     )
-    """An existing plan, used instead of a planner. Unless these settings name devices and shapes,
-    those of the plan are used."""
+    """An existing plan, used instead of a planner. Unless these settings name devices, shapes and a
+    tolerance, those of the plan are used."""
     planner_options: Mapping[str, Any] = field(
         default_factory=dict,
         metadata=_about(
@@ -395,12 +412,12 @@ class Settings:
             check=_check_engine_options,
             option=Option(
                 "--engine",
-                "ENGINE.OPTION=VALUE, for example opencl.precision=fp16; repeatable.",
+                "ENGINE.OPTION=VALUE, for example opencl.waiting=active; repeatable.",
                 repeats=True,
             ),
         ),
     )
-    """Options of each engine, by its name: ``{"opencl": {"precision": "fp16"}}``."""
+    """Options of each engine, by its name: ``{"opencl": {"waiting": "active"}}``."""
     reference: str = ""
     """The user's own session, with which "auto" compares plans, by the engine of its execution
     provider and the number of its device: "ort-cuda:0". "": ONNX Runtime on all cores."""
@@ -414,6 +431,33 @@ class Settings:
         ),
     )
     """Whether to minimise the latency of a request or to maximise requests per second."""
+    precision: Precision = field(
+        default=FLOAT32,
+        metadata=_about(
+            check=_check_precision,
+            option=Option(
+                "--precision",
+                "The least precise arithmetic that a plan may use; auto takes what is fastest.",
+                Precision,
+            ),
+        ),
+    )
+    """The least precise arithmetic that planner "auto" may use: it tries the engines in each
+    precision that is allowed. A device whose name has a precision, "cpu:0/openvino:bf16", computes
+    in this one in any case."""
+    tolerance: float | None = field(
+        default=None,
+        metadata=_about(
+            check=_check_tolerance,
+            option=Option(
+                "--tolerance",
+                "Largest error of a lower precision, as a part of an output's largest value.",
+                float,
+            ),
+        ),
+    )
+    """Largest difference from ONNX Runtime's outputs, as a part of their largest value, of a plan
+    that computes in a lower precision than float32. None: a default for each precision."""
     waiting: Waiting = field(
         default=WAITING,
         metadata=_about(
@@ -465,6 +509,8 @@ class Settings:
             self._set("devices", self.plan.plan.requests or None)  # a plan may have no tasks
         if self.plan is not None and not self.shapes:
             self._set("shapes", self.plan.shapes)
+        if self.plan is not None and self.tolerance is None:
+            self._set("tolerance", self.plan.plan.provenance.options.get("tolerance"))
         for setting in fields(self):
             if (check := setting.metadata.get("check")) is not None:
                 self._set(setting.name, check(getattr(self, setting.name)))
@@ -472,6 +518,12 @@ class Settings:
             raise UsageError(
                 f"mode={self.mode!r} and planner={self.planner!r}: a planner lets all devices work "
                 f"on one request; leave it out"
+            )
+        if self.precision != FLOAT32 and self.planner != AUTO:
+            raise UsageError(
+                f"precision={self.precision!r} and planner={self.planner!r}: only planner {AUTO!r} "
+                f"chooses a precision; another one takes the devices as they are named, such as "
+                f"cpu:0/openvino:{self.precision}"
             )
         self._check_beside_plan()
 
@@ -495,6 +547,7 @@ class Settings:
             f"planner_options={self.planner_options}": bool(self.planner_options),
             f"pins={self.pins}": bool(self.pins),
             f"mode={self.mode!r}": self.mode != MODE,
+            f"precision={self.precision!r}": self.precision != FLOAT32,
         }
         beside = [text for text, is_set in planner_settings.items() if is_set]
         if self.plan is not None and beside:

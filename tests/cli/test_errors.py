@@ -34,7 +34,12 @@ WRONG = {
     "plan MODEL --engine opencl.precision": "is not of the form ENGINE.OPTION=VALUE",
     "plan MODEL --engine opencl.=fp16": "is not of the form ENGINE.OPTION=VALUE",
     f"plan MODEL --devices {CPU} --engine opencl.speed=high": "opencl has no option 'speed'; it ",
-    f"plan MODEL --devices {CPU} --engine opencl.precision=fp8": "'fp8': it is one of fp32, fp16",
+    f"plan MODEL --devices {CPU} --engine opencl.precision=fp8": "'fp8': it is one of float32, ",
+    f"plan MODEL --devices {CPU} --precision int8": "'int8' is not one of 'float32', 'tf32'",
+    f"plan MODEL --devices {CPU} --precision bf16 --planner heft": "only planner 'auto' chooses a ",
+    f"plan MODEL --devices {CPU}/onnxruntime --precision bf16": "onnxruntime has float32",
+    f"plan MODEL --devices {CPU}/openvino:int8": "names the precision 'int8', which is none of ",
+    f"plan MODEL --devices {CPU} --tolerance 2": "tolerance=2.0; give a part of the largest value",
     f"plan MODEL --devices {CPU} --engine onnxruntime.a=b": "no option 'a'; it has none",
     f"plan MODEL --devices {CPU} --engine directx.a=b": "for the engine 'directx', which is none",
     f"plan MODEL --devices {CPU}/a+b": f"write {CPU}/a,{CPU}/b",
@@ -88,6 +93,7 @@ WRONG = {
 """Wrong usage: a command line, and a part of the message."""
 
 ABSENT = {
+    f"plan MODEL --devices {CPU}/onnxruntime:bf16": "computes in float32 on",
     "inspect FOLDER/none.onnx": "does not exist",
     "inspect FOLDER": "cannot read the model",
     "inspect zoo:alexnet": "squeezenet",

@@ -204,7 +204,7 @@ def test_an_unlike_machine_is_said_once_and_what_was_compiled_runs(
 ) -> None:
     from coexec.runtime import compiler
 
-    other = {"processor": "Z80", "cores": "4+60", f"onnxruntime of {CORE}": "99 in fp32"}
+    other = {"processor": "Z80", "cores": "4+60", f"onnxruntime of {CORE}": "99 in float32"}
     monkeypatch.setattr(opening, "machine_facts", lambda d: {**machine_facts(d), **other})
     monkeypatch.setattr(compiler, "Compiler", lambda *_: pytest.fail("it compiles"))
     with pytest.warns(DegradedWarning) as said:

@@ -86,6 +86,20 @@ def mixed_network() -> onnx.ModelProto:
     )
 
 
+def in_float16(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same network in float16: inputs, weights and outputs."""
+    halves = onnx.ModelProto()
+    halves.CopyFrom(proto)
+    for tensor in halves.graph.initializer:
+        values = onnx.numpy_helper.to_array(tensor)
+        if values.dtype.kind == "f":
+            new = onnx.numpy_helper.from_array(values.astype(np.float16), tensor.name)
+            tensor.CopyFrom(new)
+    for info in (*halves.graph.input, *halves.graph.output):
+        info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    return halves
+
+
 def small_network(kind: str, as_model: bool = False) -> Any:
     """A small network, as a module of one segment or as an ONNX model.
 

@@ -154,6 +154,9 @@ public names of ONNX Runtime.
 * **Switched off.** With `COEXEC=off` in the environment, all sessions of a process are ONNX
   Runtime's own: nothing is planned, measured or written, and arguments for plans are not read.
   `planner="none"` does the same for one session. `session.degraded` says so.
+* **Precision.** Plans compute in float32. One more keyword allows less,
+  `InferenceSession(path, providers=..., precision="bf16")`, with limits that are checked
+  ([precision](precision.md)).
 * **Errors** are of coexec's classes (`CoexecError`) and of those that ONNX Runtime raises, at once:
   `except NoSuchFile`, `except InvalidArgument` and `except ValueError` find what they should.
 * **Copies.** A session may be pickled and copied: the copy opens the model again, with the same

@@ -27,14 +27,14 @@ if installed_version() is None:
 Array = np.ndarray[Any, Any]
 
 
-def on_cores(*cores: int, precision: str = "fp32") -> OpenVinoDevice:
+def on_cores(*cores: int, precision: str = "float32") -> OpenVinoDevice:
     """A device on these cores."""
     name = "cpu:" + ",".join(map(str, cores))
     return opened(Device(name, "cpu", cores=cores), precision)
 
 
 def opened(
-    device: Device, precision: Any = "fp32", folder: Path | None = None, plugin: str = "CPU"
+    device: Device, precision: Any = "float32", folder: Path | None = None, plugin: str = "CPU"
 ) -> OpenVinoDevice:
     """An open OpenVINO engine on a processor."""
     info = EngineInfo("openvino", f"openvino {installed_version()}", precision=precision)

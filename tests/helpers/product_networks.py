@@ -10,7 +10,7 @@ from onnx import helper
 from coexec.model.reference_session import plain_session
 from tests.helpers.small_models import from_nodes, tensor_info
 
-TOLERANCES = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 1e-2}
+TOLERANCES = {"float32": 1e-5, "tf32": 5e-3, "fp16": 1e-2}
 """By precision of the products, relative to the largest value."""
 Shape = tuple[int, ...]
 

@@ -79,7 +79,7 @@ class Bytes:
         ),
         (
             {"engine_options": {"opencl": {"precision": "fp8"}}},
-            r"opencl\.precision='fp8': it is one of fp32, fp16",
+            r"opencl\.precision='fp8': it is one of float32, fp16",
         ),
         (
             {"engine_options": {"opencl": {"speed": "1"}}},

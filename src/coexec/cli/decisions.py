@@ -20,7 +20,14 @@ def decision_lines(decision: Decision | None) -> Iterator[str]:
     """What "auto" considered, and its verdict; nothing for another planner."""
     if decision is not None:
         yield from candidate_lines(decision)
-        yield from labelled({"verdict": decision.verdict, "doubt": decision.doubt})
+        yield from labelled(
+            {
+                "verdict": decision.verdict,
+                "precision": decision.precision,
+                "doubt": decision.doubt,
+                "offer": decision.offered,
+            }
+        )
 
 
 def candidate_lines(decision: Decision, first: str = "taken") -> Iterator[str]:
@@ -46,7 +53,8 @@ def candidate_lines(decision: Decision, first: str = "taken") -> Iterator[str]:
 
 def format_candidate(candidate: Candidate) -> str:
     """A line of text about a configuration that "auto" considered."""
-    facts = [
+    facts = [candidate.precision] if candidate.precision else []
+    facts += [
         f"{what} {format_seconds(seconds)}"
         for what, seconds in (
             ("expected", candidate.expected_s),

@@ -54,6 +54,11 @@ class OptimizeResult:
     """Largest memory of the process that chose and raced; null: not known."""
     plan: str | None
     """The file of the plan; null: none was kept."""
+    precision: str | None
+    """Precision of that plan with its error, or why it is not lower; null: float32, and no other
+    was tried."""
+    offer: str | None
+    """What a lower precision would give, measured; null: nothing."""
 
 
 @verb(OptimizeResult, *CHOOSING)
@@ -92,6 +97,8 @@ def command(
         crash=verdict.crash,
         peak_bytes=verdict.peak_bytes,
         plan=None if kept is None else str(file),
+        precision=None if decision is None else decision.precision,
+        offer=None if decision is None else decision.offered,
         **{name: getattr(verdict, name) for name in same},
     )
 
@@ -104,6 +111,7 @@ def command(
         yield from labelled(
             {
                 "verdict": result.verdict,
+                "precision": result.precision,
                 "in doubt": None if verdict.doubt is None else doubt,
                 "memory": None
                 if peak is None
@@ -116,5 +124,6 @@ def command(
             when = ", of an earlier call; --fresh chooses anew" if verdict.is_earlier else ""
             yield f"\nThe candidates{when}:"
             yield from candidate_lines(decision, "first")
+            yield from labelled({"offer": result.offer})
 
     return VerbOutput(result, text())

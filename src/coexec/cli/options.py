@@ -27,6 +27,8 @@ CHOOSING = (
     "values",
     "examples",
     "fresh",
+    "precision",
+    "tolerance",
     "engine_options",
     "memory_limit",
     "cache",
@@ -257,7 +259,7 @@ def _pairs(
 
 
 def _engine_options(texts: Sequence[str]) -> dict[str, dict[str, str]]:
-    """``["opencl.precision=fp16"]`` as ``{"opencl": {"precision": "fp16"}}``."""
+    """``["opencl.waiting=active"]`` as ``{"opencl": {"waiting": "active"}}``."""
     options: dict[str, dict[str, str]] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -265,7 +267,7 @@ def _engine_options(texts: Sequence[str]) -> dict[str, dict[str, str]]:
         if not (equals and dot and engine and option):
             raise UsageError(
                 f"--engine {text!r} is not of the form ENGINE.OPTION=VALUE, for "
-                f"example opencl.precision=fp16"
+                f"example opencl.waiting=active"
             )
         options.setdefault(engine, {})[option] = value
     return options

@@ -16,12 +16,13 @@ def engine_table(processors: Sequence[Driven]) -> Table:
             engine,
             "yes" if processor.unusable is None else "no",
             processor.driver,
+            ", ".join(processor.precisions),
             ", ".join(f"{what} {value}" for what, value in processor.facts.items()),
         )
         for driven in processors
         for engine, processor in driven.by.items()
     )
-    return show(rows, ("device", "engine", "usable", "driver", "facts"))
+    return show(rows, ("device", "engine", "usable", "driver", "computes in", "facts"))
 
 
 def remarks(processors: Sequence[Driven]) -> list[str]:

@@ -34,6 +34,8 @@ from coexec.cli.verbs import prints
     "pins",
     "shapes",
     "values",
+    "precision",
+    "tolerance",
     "engine_options",
     "mode",
     "waiting",

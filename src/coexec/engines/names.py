@@ -5,6 +5,7 @@ cpu:0,2           cores 0 and 2
 gpu:0             the first GPU
 cpu:1/opencl      core 1, with this engine
 gpu:0/ort-cuda    the first GPU, with an execution provider of ONNX Runtime
+cpu:1/openvino:bf16   the same, and the engine computes in this precision
 null:0            computes nothing; for tests
 reference:0       slow, exact; for tests
 """
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 from coexec.engines import detect
 from coexec.errors import DeviceError, DeviceNameError
+from coexec.precision import PRECISIONS
 from coexec.units import format_numbers
 
 _CORES = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -30,6 +32,8 @@ class Request(NamedTuple):
     """The text behind the colon."""
     engine: str
     """Name of an engine; empty: the first engine that drives the device."""
+    precision: str = ""
+    """Precision in which the engine computes; empty: as its options say, by default float32."""
 
 
 def parse(text: str) -> Request:
@@ -55,7 +59,13 @@ def parse(text: str) -> Request:
         raise DeviceNameError(
             f"device {text!r} does not name its engine; write for example {device}/opencl"
         )
-    return Request(device, kind, number, engine)
+    engine, colon, precision = engine.partition(":")
+    if colon and precision not in PRECISIONS:
+        raise DeviceNameError(
+            f"device {text!r} names the precision {precision!r}, which is none of "
+            f"{', '.join(PRECISIONS)}"
+        )
+    return Request(device, kind, number, engine, precision)
 
 
 def engine_of_provider(provider: str) -> str:

@@ -11,17 +11,23 @@ EngineOptions = Mapping[str, Mapping[str, str]]
 """By engine, texts by option name: ``{"opencl": {"precision": "fp16"}}``."""
 
 
-def parsed(engine: Engine, options: EngineOptions | None) -> Any:
+def parsed(engine: Engine, options: EngineOptions | None, precision: str = "") -> Any:
     """The options of one engine as an object of its own dataclass.
 
     A field is text, a whole number, a truth value, or one of several words (`Literal`).
 
+    Args:
+        precision: in place of the option of this name, if the engine has one; "": the option
+            counts.
+
     Raises:
         UsageError: the engine has no such option, or the value is not allowed.
     """
-    texts = (options or {}).get(engine.name, {})
+    texts = dict((options or {}).get(engine.name, {}))
     types = get_type_hints(engine.options)
     names = [field.name for field in fields(engine.options)]
+    if precision and "precision" in names:
+        texts["precision"] = precision
     values = {}
     for name, text in texts.items():
         if name not in names:

@@ -172,6 +172,11 @@ def processors(
     )
 
 
+def untried(kind: str | None, options: EngineOptions | None = None) -> list[Driven]:
+    """This machine's processors, or those of one kind, as engines list them, without a trial."""
+    return grouped({engine.name: listed(engine, kind, options) for engine in _working()})
+
+
 def listed(
     engine: Engine, kind: str | None, options: EngineOptions | None = None
 ) -> list[Processor]:
@@ -286,7 +291,7 @@ def describe(name: str, options: EngineOptions | None = None) -> Device:
         )
     device = _bare(request, options)
     engine = load_engine(request.engine) if request.engine else _first_for(device)
-    info = _described(engine, device, options)
+    info = _described(engine, device, options, request.precision)
     if engine.needs_trial and device.kind in engine.kinds:
         reason = _failure(engine, device, options)
         if reason is not None:
@@ -335,18 +340,25 @@ def device_of(engine: str, number: int) -> str:
     return name if usable[:1] == (engine,) else f"{name}/{engine}"
 
 
-def _described(engine: Engine, device: Device, options: EngineOptions | None) -> EngineInfo:
+def _described(
+    engine: Engine, device: Device, options: EngineOptions | None, precision: str = ""
+) -> EngineInfo:
     if device.kind not in engine.kinds:
         raise DeviceError(
             f"engine {engine.name!r} does not drive {device.name!r}, but "
             f"{', '.join(engine.kinds)}; leave the engine away"
         )
     with _contract(engine.name, f"describe {device.name}"):
-        info = engine.describe(device, parsed(engine, options))
+        info = engine.describe(device, parsed(engine, options, precision))
     if not isinstance(info, EngineInfo) or info.name != engine.name:
         raise DeviceError(
             f"engine {engine.name!r} describes {device.name!r} as {info!r}, which "
             f"is no EngineInfo of its name; {_REFERENCE}"
+        )
+    if precision not in ("", info.precision):
+        raise DeviceError(
+            f"engine {engine.name!r} computes in {info.precision} on {device.name}, and not in "
+            f"{precision}; coexec devices lists the precisions of each engine"
         )
     return info
 
@@ -378,7 +390,7 @@ def _processor() -> str:
 
 def _numbered(request: Request, options: EngineOptions | None) -> Device:
     number_of(request)
-    candidates = grouped({e.name: listed(e, request.kind, options) for e in _working()})
+    candidates = untried(request.kind, options)
     for driven in candidates:
         if driven.name == request.device:
             known = (p.identity for p in driven.by.values() if p.identity != ONLY)
@@ -418,10 +430,10 @@ def open_device(
     """
 
     def opener() -> OpenEngine:
-        name = spec.engine.name
+        name, precision = spec.engine.name, spec.engine.precision
         engine = load_engine(name)
         with _contract(name, f"be opened on {spec.name}"):
-            opened = engine.open(spec, spec.engine, parsed(engine, options), folder)
+            opened = engine.open(spec, spec.engine, parsed(engine, options, precision), folder)
         if not isinstance(opened, OpenEngine):
             raise DeviceError(
                 f"engine {name!r} opens {spec.name!r} as a {type(opened).__name__}, "

@@ -30,6 +30,7 @@ _FIXED = (
     "engine_options",
     "pins",
     "mode",
+    "precision",
 )
 """Settings that an export fixes."""
 

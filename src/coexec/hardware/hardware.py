@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Self
 from coexec.codec import decode, encode
 from coexec.errors import DeviceError
 from coexec.keys import digest
+from coexec.precision import FLOAT32
 from coexec.units import format_numbers
 
 Busy = Literal["source", "target", "none"]
@@ -25,6 +26,17 @@ class Place(NamedTuple):
     device: str
     """Name of the processor: "cpu:0-3". Devices with the same one share it."""
     engine: str
+    """`EngineInfo.label`: "openvino", "openvino:bf16"."""
+
+    @property
+    def engine_name(self) -> str:
+        """Name of the engine, without its precision."""
+        return self.engine.partition(":")[0]
+
+    @property
+    def precision(self) -> str:
+        """Precision in which the engine computes."""
+        return self.engine.partition(":")[2] or FLOAT32
 
     def __str__(self) -> str:
         return f"{self.device}/{self.engine}"
@@ -51,11 +63,16 @@ class EngineInfo:
     memory: str = MAIN
     """The memory of the host that holds its tensors."""
     memory_bytes: int | None = None
-    precision: str = "fp32"
-    """Precision of its computation: "fp32", "fp16" or "bf16"."""
+    precision: str = FLOAT32
+    """Precision of its computation: a name in `coexec.precision`."""
     pool: str = ""
     """Title of the threads with which it computes, if they can compute on one set of cores at a
     time in a process; "" if there is no such limit."""
+
+    @property
+    def label(self) -> str:
+        """Its name, and its precision if that is not float32: "openvino:bf16"."""
+        return self.name if self.precision == FLOAT32 else f"{self.name}:{self.precision}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +122,7 @@ class Device:
     @property
     def place(self) -> Place:
         """Its identity. As text, "cpu:1/opencl", a user requests it."""
-        return Place(self.name, self.engine.name)
+        return Place(self.name, self.engine.label)
 
     @property
     def memory(self) -> Memory:
@@ -117,7 +134,7 @@ class Device:
         """Key of the profile store: equal for two devices on which a task takes equally long."""
         info = self.engine
         hertz = "" if self.max_frequency_hz is None else f" {self.max_frequency_hz / 1e9:.2f} GHz"
-        stored = "" if info.precision == "fp32" else f", {info.precision}"
+        stored = "" if info.precision == FLOAT32 else f", {info.precision}"
         count = max(1, len(self.cores))
         features = f" ({self.features})" if self.features else ""
         processor = f"{self.processor}{features}{hertz}"
@@ -236,7 +253,7 @@ def _refuse_twice(devices: Iterable[Device]) -> None:
     for device in devices:
         if first.setdefault(device.place, device) is not device:
             raise DeviceError(
-                f"device {device.name!r} with the engine {device.engine.name} is named twice; "
+                f"device {device.name!r} with the engine {device.engine.label} is named twice; "
                 f"name each one once"
             )
 
@@ -279,4 +296,4 @@ def _cores_apart(devices: Sequence[Device]) -> str:
         if device.cores and not own:
             return f"leave {device.name!r} out, the others have all of its cores"
         apart[device.name] = f"{device.kind}:{format_numbers(own)}" if own else device.name
-    return f"name {','.join(f'{apart[d.name]}/{d.engine.name}' for d in devices)}"
+    return f"name {','.join(f'{apart[d.name]}/{d.engine.label}' for d in devices)}"

@@ -9,14 +9,16 @@ import numpy as np
 
 from coexec.arrays import Array, is_float, numpy_type
 from coexec.graph.graph import Graph, Operator, Tensor
+from coexec.precision import FLOAT32
 
 TOLERANCE = 1e-4
 """Allowed difference, relative to the largest value of an output."""
 
 HALF_TOLERANCE = 1e-2
 """The same where tensors are stored in 16 bits."""
-_LEAST = {"fp32": 0.0, "tf32": 5e-3}
-"""The same by the precision of an engine, if the model has no wider limit itself."""
+_LEAST = {"tf32": 5e-3, "bf16": 2e-2, "fp16": HALF_TOLERANCE}
+"""The same by the precision of an engine, if the model has no wider limit itself: 5 to 20 times
+half a unit in the last place."""
 _QUANTISED = 5e-2
 """Largest difference of ONNX Runtime's own answers that is rounding in a quantized model: six steps
 of 8 bits with a sign."""
@@ -92,9 +94,16 @@ def tolerance_of(graph: Graph) -> float:
     return HALF_TOLERANCE if half else TOLERANCE
 
 
-def tolerance_in(precision: str, graph: Graph) -> float:
-    """Allowed difference of outputs on an engine that computes in ``precision``."""
-    return max(_LEAST.get(precision, HALF_TOLERANCE), tolerance_of(graph))
+def tolerance_in(precision: str, graph: Graph, lower: float | None = None) -> float:
+    """Allowed difference of outputs on an engine that computes in ``precision``.
+
+    Args:
+        lower: of precisions lower than float32; None: the default of each.
+    """
+    usual = tolerance_of(graph)
+    if precision == FLOAT32:
+        return usual
+    return max(_LEAST.get(precision, HALF_TOLERANCE) if lower is None else lower, usual)
 
 
 def quantises(operators: Iterable[Operator]) -> bool:
@@ -202,6 +211,55 @@ def unlike(actual: Any, expected: Any, allowed: float, *, usual: float = 0.0) ->
     return (
         f"differs by {difference / max(scale, least):.2g} of its {value}, {allowed:.0e} is allowed"
     )
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far outputs of a plan are from the expected ones, over several inputs."""
+
+    largest: float = 0.0
+    """Largest difference, relative to the largest expected value."""
+    mean: float = 0.0
+    """Mean difference, relative to the same; of the input and output for which it is largest."""
+    rows: int = 0
+    """Number of rows of outputs of the form (rows, classes)."""
+    same_class: int = 0
+    """Number of these rows in which the largest class is the expected one."""
+
+    def plus(self, other: "Errors") -> "Errors":
+        """The errors of both."""
+        return Errors(
+            max(self.largest, other.largest),
+            max(self.mean, other.mean),
+            self.rows + other.rows,
+            self.same_class + other.same_class,
+        )
+
+    def __str__(self) -> str:
+        text = f"error {self.largest:.2g} of the largest value, {self.mean:.2g} in the mean"
+        if not self.rows:
+            return text
+        return f"{text}; the first class stays in {self.same_class} of {self.rows} rows"
+
+
+def errors_of(actual: Any, expected: Any, usual: float = 0.0) -> Errors:
+    """The errors of an output; none if it has no floats.
+
+    Args:
+        usual: as for `unlike`.
+    """
+    if not isinstance(expected, np.ndarray) or not is_float(expected.dtype) or not expected.size:
+        return Errors()
+    a, b = np.asarray(actual).astype(np.float64), expected.astype(np.float64)
+    comparable = np.isfinite(a) & np.isfinite(b)
+    scale = max(largest(b), usual) or 1.0
+    distances = np.abs(a[comparable] - b[comparable]) / scale
+    rows = same_class = 0
+    if expected.ndim == 2 and expected.shape[1] > 1:
+        rows, same = len(b), a.argmax(axis=1) == b.argmax(axis=1)
+        same_class = int(same.sum())
+    mean = float(distances.mean()) if distances.size else 0.0
+    return Errors(float(distances.max(initial=0.0)), mean, rows, same_class)
 
 
 def largest(value: Any) -> float:

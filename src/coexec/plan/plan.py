@@ -4,6 +4,7 @@ Nothing else is stored. Transfers, segments and memory follow from it (`coexec.p
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -17,6 +18,7 @@ from coexec.graph.region import Region
 from coexec.graph.stitch import missing
 from coexec.hardware.hardware import Place, System
 from coexec.plan.footprint import verify_memory
+from coexec.precision import FLOAT32
 
 _FORMAT = 2
 """Version of the format of plan files. 2: each piece names its engine."""
@@ -87,6 +89,17 @@ class Plan:
     def places(self) -> tuple[Place, ...]:
         """Devices that compute something, grouped by processor."""
         return tuple(dict.fromkeys(self.place_of.values()))
+
+    @cached_property
+    def lower(self) -> Mapping[str, int]:
+        """Number of pieces by precision, of those that are computed in less than float32."""
+        return Counter(p for place in self.place_of.values() if (p := place.precision) != FLOAT32)
+
+    @property
+    def lower_in_words(self) -> str:
+        """`lower` as text: "51 of 53 tasks in bf16"; "" if it is empty."""
+        of = f"of {len(self.place_of)} tasks in"
+        return ", ".join(f"{count} {of} {precision}" for precision, count in self.lower.items())
 
     @property
     def requests(self) -> tuple[str, ...]:

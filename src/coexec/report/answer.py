@@ -28,6 +28,7 @@ def answer_of(contents: Contents, prepared: Prepared) -> tuple[str, ...]:
         _gain(contents),
         _why(contents, prepared),
         bottleneck_of(contents),
+        _precision(prepared),
         _help(contents, prepared),
     )
     return tuple(sentence for sentence in sentences if sentence)
@@ -111,6 +112,12 @@ def _why(contents: Contents, prepared: Prepared) -> str:
     share = seconds / (sum(seconds_by_group.values()) or 1.0)
     planner = prepared.plan.provenance.planner
     return f"{planner} placed the tasks; the reason for {share:.0%} of the computing time: {group}."
+
+
+def _precision(prepared: Prepared) -> str:
+    decision = prepared.decision
+    texts = () if decision is None else (decision.precision, decision.offered)
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in texts if text)
 
 
 def _help(contents: Contents, prepared: Prepared) -> str:

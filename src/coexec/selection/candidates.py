@@ -113,7 +113,7 @@ def candidate_of(
 ) -> Candidate:
     """The candidate of a configuration with these plans by ``planner``."""
     places = [place for _, plan in plans for place in plan.places]
-    engines = tuple(dict.fromkeys(place.engine for place in places))
+    engines = tuple(dict.fromkeys(place.engine_name for place in places))
     options = plans[0][0].settings.engine_options
     return Candidate(
         names,
@@ -122,6 +122,7 @@ def candidate_of(
         plan=digest([plan.to_json() for _, plan in plans]),
         engines=engines,
         options={engine: dict(options[engine]) for engine in engines if engine in options},
+        precision=" and ".join(plan.lower_in_words for _, plan in plans if plan.lower),
         own_session=all(plan.as_given for _, plan in plans),
     )
 
@@ -163,6 +164,8 @@ class Candidates:
     known. Without it, all configurations are tried in the given order."""
     profiled: Callable[[], None] = lambda: None
     """Called after each profile."""
+    made_certain: Callable[["Candidates"], None] = lambda made: None
+    """Called once, when the certain configurations have their plans."""
     settled: Collection[Key] = ()
     """Candidates for which no plan is made, because an earlier pass has settled them."""
     planner_times: PlannerTimes = field(default_factory=PlannerTimes)
@@ -220,6 +223,7 @@ class Candidates:
         least half as many: only then is it known how long planners will take.
         """
         yield from certain
+        self.made_certain(self)
         if self.expected_s is None:
             while left:
                 yield left.pop(0)

@@ -20,6 +20,7 @@ whole requests, and threads send many of them. All else is the same.
 
 import json
 import math
+import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -40,22 +41,30 @@ from coexec.hardware.hardware import System
 from coexec.keys import digest
 from coexec.model.declared import sizes_of
 from coexec.plan.plan import Plan
+from coexec.precision import FLOAT32, Precision
 from coexec.rules import Rules
 from coexec.selection.candidates import (
     Candidates,
     Deadline,
     OutOfTimeError,
     Plans,
+    candidate_of,
     release,
     without_plan,
 )
 from coexec.selection.comparison import ReferenceAnswers, compared, is_exact, known
-from coexec.selection.configurations import Configuration, configurations
-from coexec.selection.decision import Candidate, Decision, Key
+from coexec.selection.configurations import (
+    Configuration,
+    accelerators,
+    check_precision,
+    configurations,
+    in_lower_precision,
+)
+from coexec.selection.decision import Candidate, Decision, Key, Offer, share_of
 from coexec.selection.plan_race import PlanRace, prepared_of
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
-from coexec.selection.race import Compete, compete
+from coexec.selection.race import Compete, compete, warm_turn
 from coexec.selection.ranking import Ranking, is_settled, objective_of
 from coexec.selection.user_model import UserModel, opened_cache
 from coexec.settings import Settings
@@ -98,10 +107,12 @@ class Chooser:
             found: called after each race with the decision so far.
 
         Raises:
-            UsageError: an option that does not exist, or a value that it does not take.
+            UsageError: an option that does not exist, a value that it does not take, or a precision
+                that no engine of the devices has.
             DeviceError: a device that does not exist.
         """
         self._settings = settings = settings or Settings()
+        check_precision(settings.precision, settings.devices)
         self._rules = settings.rules.with_options(settings.planner_options)
         if "planners" in settings.planner_options:  # the default planners exist
             from coexec.planners import find_planner
@@ -111,6 +122,8 @@ class Chooser:
         self._objective = objective_of(settings.mode, self._rules)
         self._beside_ort, self._compete, self._found = beside_ort, compete, found
         self._deadline = Deadline()
+        self._lower_tasks: dict[str, Sequence[str]] = {}
+        """By engine with a lower precision, the tasks that it computes in mixed plans."""
         self._cache = opened_cache(settings.cache)
         self._source = source
         self._first_names = tuple(settings.devices or [whole_cpu()])
@@ -131,13 +144,21 @@ class Chooser:
     @cached_property
     def _configurations(self) -> Sequence[Configuration]:
         """The configurations to try. Used only without a cached choice: it loads all engines."""
-        configured = configurations(self._settings.devices, self._rules)
+        configured = configurations(self._settings.devices, self._rules, self._precision)
         if (reference := self._reference) is not None:
             return [reference, *(n for n in configured if n != reference)]
         default: Configuration = (whole_cpu(),)
         return (
             [default, *(n for n in configured if n != default)] if self._beside_ort else configured
         )
+
+    @cached_property
+    def _precision(self) -> Precision:
+        """The least precise arithmetic that a plan may use: a model in float16 allows fp16."""
+        least = self._settings.precision
+        tensors = self._first.graph.tensors.values()
+        is_narrow = least == FLOAT32 and any(tensor.dtype == "float16" for tensor in tensors)
+        return "fp16" if is_narrow else least
 
     @cached_property
     def known(self) -> Prepared | None:
@@ -213,7 +234,8 @@ class Chooser:
         paused_s = (lambda: quiet.waited_s) if quiet is not None else (lambda: 0.0)
         self._deadline = Deadline(rules.seconds, paused_s=paused_s)
         settled = self._settled()
-        made = self._candidates(settled.keys(), alone)
+        reference = ReferenceAnswers(self._first, self._deadline.left_s())
+        made = self._candidates(settled.keys(), alone, reference)
         if not made.plans:
             reasons = "; ".join(f"{'+'.join(c.devices)}: {c.reason}" for c in made.rows)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
@@ -243,7 +265,7 @@ class Chooser:
                 f"no plan is compared with the session of {self._reference[0]}, which does not "
                 f"start: {'; '.join(why)}"
             )
-        order = self._compared(race, deadline)
+        order = self._compared(race, reference, deadline)
         decision = self._decision(race.ranking, order, left_out)
         prepared = self._prepared(race, order[0])
         assert prepared is not None  # `_compared` has started it
@@ -252,6 +274,72 @@ class Chooser:
         if not alone:
             self._settings = replace(self._settings, fresh=False)  # the profiles are new now
         return self.known
+
+    @cached_property
+    def _lower_device(self) -> str | None:
+        """The first device in a precision that the settings do not allow; None: there is none."""
+        names = self._settings.devices or (whole_cpu(), *accelerators())
+        return in_lower_precision(names, self._precision)
+
+    @property
+    def can_offer(self) -> bool:
+        """Whether `make_offer` has something to measure."""
+        is_made = self.decision is not None and self.decision.offer is not None
+        return not is_made and self._lower_device is not None
+
+    def make_offer(self) -> Decision | None:
+        """The decision of `known`, with what a lower precision would give. One candidate is
+        measured: on the device of the taken plan, or else on all cores, or else on an accelerator.
+
+        None if no engine has a lower precision than the settings allow, or it does not run.
+        """
+        before, known = self.decision, self.known
+        if before is None or known is None or not self.can_offer:
+            return None
+        taken = before.taken.devices if before.taken.is_single else ()
+        name = in_lower_precision(taken, self._precision) or self._lower_device
+        assert name is not None  # else it could not offer anything
+        self._deadline = Deadline()
+        try:
+            offer = self._measured_offer(name, known)
+        except CoexecError:
+            return None
+        if offer is None:
+            return None
+        decision = replace(before, offer=offer)
+        self._remember(known, decision)
+        self.known = replace(known, decision=decision)
+        return decision
+
+    def _measured_offer(self, name: str, taken: Prepared) -> Offer | None:
+        work = self._open((name,))
+        prepared = work.prepared(work.plan("single"))
+        reference = ReferenceAnswers(self._first, 0.0)
+        agreement, tolerance = compared(prepared, reference=reference), None
+        if agreement.differs is not None and agreement.errors is not None:
+            tolerance = _rounded_up(agreement.errors.largest)
+            if tolerance >= 1:
+                return None
+            settings = replace(work.settings, tolerance=tolerance)
+            work = PlanningContext(self._source, settings)
+            prepared = work.prepared(work.plan("single"))
+            agreement = compared(prepared, reference=reference)
+        if agreement.reason is not None or agreement.errors is None:
+            return None
+        feeds = reference.answers[0].feeds
+        with taken.start() as base, prepared.start() as lower:
+            mode, rules = self._objective.mode, self._rules
+            turns = [warm_turn(runner, feeds, mode, rules) for runner in (base, lower)]
+            outcome = self._compete(
+                dict(enumerate(turns)), self._objective.rounds, budget_s=rules.race_s
+            )
+        work.release()
+        base_s, lower_s = (outcome.rounds_s(n, self._objective.figure) for n in range(2))
+        share = share_of(tuple(zip(lower_s, base_s, strict=False)))
+        if share is None:
+            return None
+        seconds = statistics.median(lower_s)
+        return Offer(name, seconds, 1 / share, agreement.errors.largest, tolerance)
 
     def _keep_figures(self, left_out: Sequence[Candidate], race: PlanRace) -> None:
         """Keep the figures so far. No plan is compared yet, so the reference is taken, or the plan
@@ -282,7 +370,9 @@ class Chooser:
         reference = None if before is None else before.reference_row
         return {r.key: r for r in rows if r is not reference and is_settled(r, self._rules)}
 
-    def _candidates(self, settled: Collection[Key], alone: bool) -> Candidates:
+    def _candidates(
+        self, settled: Collection[Key], alone: bool, reference: ReferenceAnswers
+    ) -> Candidates:
         """The candidates that are not settled, with the rounds of earlier passes."""
         forecasts, unable = self._forecasts, self._unable
         possible = [
@@ -301,6 +391,7 @@ class Chooser:
             self._report,
             None if forecasts is None else forecasts.of,
             lambda: None if forecasts is None else forecasts.forget(),
+            lambda made: self._make_precise(made, reference),
             settled,
         )
         certain = [names for names in possible if names not in later]
@@ -396,6 +487,9 @@ class Chooser:
             replace(self._rules, seconds=0.0),
             sorted(of.pins.items()),
             sorted(of.engine_options.items()),
+            of.precision,
+            of.tolerance,
+            "" if of.precision == FLOAT32 else self._first.user_inputs,
             of.waiting,
             *([of.reference] if of.reference else []),
             *([] if of.memory_limit is None else [of.memory_limit]),
@@ -410,7 +504,8 @@ class Chooser:
         Of the plans for several devices, those with the best predictions run, and of the devices
         with fewer cores than there are, those with the best expectations. All others run. The time
         may be over before all have started. So plans for CPU cores with their first engine, which
-        is the reference, start first, and engines that build kernels after those that do not.
+        is the reference, start first, then plans in a lower precision, which the user has asked
+        for, and engines that build kernels after those that do not.
         Devices with fewer cores start last, as they seldom win.
         """
         able = [self._expecting(row) for row in made.rows if row.key in made.plans]
@@ -430,6 +525,7 @@ class Chooser:
                 r.devices != self._reference,
                 self._is_part(r),
                 not r.is_plain,
+                not r.precision,
                 _builds_kernels(r),
             )
         )
@@ -449,14 +545,61 @@ class Chooser:
         (name,) = row.devices
         return parse(name).kind == "cpu" and without_engine(name) != whole_cpu()
 
-    def _compared(self, race: PlanRace, deadline: Deadline) -> list[Candidate]:
+    def _make_precise(self, made: Candidates, reference: ReferenceAnswers) -> None:
+        """Let one device in a lower precision compute the tasks in float32 that lose too much.
+
+        Candidates that cannot be as precise as they have to be are excluded.
+        """
+        if not any(row.precision for row in made.rows):
+            return
+        worth_running, _ = self._worth_running(made)
+        lower = {row.key for row in worth_running if row.precision}
+        for index, row in enumerate(made.rows):
+            if row.key not in lower:
+                continue
+            try:
+                made.rows[index] = self._as_precise(row, made, reference)
+            except CoexecError as error:
+                made.rows[index] = row.excluded(str(error))
+            except OutOfTimeError as error:
+                made.rows[index] = row.excluded(str(error), "untried")
+            release(made.plans[row.key])
+            if not made.rows[index].is_able:
+                del made.plans[row.key]
+
+    def _as_precise(
+        self, row: Candidate, made: Candidates, reference: ReferenceAnswers
+    ) -> Candidate:
+        ((low, plan),) = made.plans[row.key]
+        agreement = compared(low.prepared(plan), reference=reference)
+        if agreement.differs is None:
+            return row
+        from coexec.selection.mixed import MixedPlans
+
+        low.release()
+        (name,), engine = low.device_names, low.devices[0].spec.engine.label
+        both = self._open((name, name.rpartition(":")[0]))
+        try:
+            first = self._lower_tasks.get(engine, ())
+            plan = MixedPlans(both, reference, self._report_planning, first).best()
+        except InfeasibleError as error:
+            raise InfeasibleError(f"{agreement.in_words}; {error}") from None
+        places = plan.place_of.items()
+        self._lower_tasks[engine] = [p.task for p, at in places if at.precision != FLOAT32]
+        plans = made.plans[row.key] = [(both, plan)]
+        new = candidate_of(row.devices, row.planner, plans)
+        return replace(row, plan=new.plan, precision=new.precision)
+
+    def _compared(
+        self, race: PlanRace, reference: ReferenceAnswers, deadline: Deadline
+    ) -> list[Candidate]:
         """The candidates by rank, from the first one on whose outputs agree with ONNX Runtime's;
         rejected ones last.
 
         Raises:
             ExecutionError: no plan agrees.
         """
-        reference = ReferenceAnswers(self._first, deadline.left_s())
+        reference.limit(deadline.left_s())
         order, rejected = race.ranking.order(self._chosen), list[Candidate]()
         what = "answers compared with ONNX Runtime's"
         for number, row in enumerate(order):
@@ -505,6 +648,7 @@ class Chooser:
             stolen=max(row.stolen for row in rows),
             passes=(0 if before is None else before.passes) + is_final,
             idle_passes=idle_passes,
+            offer=before.offer if before is not None and before.taken.key == taken.key else None,
         )
 
     def _remember(self, chosen: Prepared, decision: Decision) -> None:
@@ -535,6 +679,12 @@ class Chooser:
             return prepared
         except (OSError, ValueError, LookupError, TypeError, CoexecError):
             return None
+
+
+def _rounded_up(error: float) -> float:
+    """A tolerance with two digits above an error."""
+    step = 10.0 ** (math.floor(math.log10(error)) - 1)
+    return round((math.floor(error / step) + 1) * step, 12)
 
 
 def _differs(plan: Prepared) -> bool:

@@ -22,15 +22,18 @@ import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from coexec.arrays import Array, is_finite
 from coexec.cache import Entry
+from coexec.codec import decode
 from coexec.errors import CoexecError, ModelError, first_line
 from coexec.model.difference import (
+    Errors,
+    errors_of,
     is_rounding,
     largest,
     moved,
@@ -78,6 +81,10 @@ class Agreement:
     """Largest difference that counts as rounding, relative to the largest value."""
     usual: Mapping[str, float] = field(default_factory=dict)
     """By name of an output, the largest value in ONNX Runtime's answer to ordinary inputs."""
+    errors: Errors | None = None
+    """Of a plan in a lower precision than float32; None for others."""
+    inputs: str = ""
+    """Digest of the user's inputs, of a plan in a lower precision; "": the inputs are made up."""
 
     @property
     def reason(self) -> str | None:
@@ -97,7 +104,9 @@ class Agreement:
             return f"its outputs cannot be compared with ONNX Runtime's: {self.unknown}"
         if not self.alike:
             return "it is ONNX Runtime's own session"
-        return f"its outputs agree with ONNX Runtime's for {self.alike} inputs"
+        inputs = "the given inputs" if self.inputs else f"{self.alike} inputs"
+        text = f"its outputs agree with ONNX Runtime's for {inputs}"
+        return text if self.errors is None else f"{text}: {self.errors} (limit {self.allowed:.2g})"
 
     @property
     def by_requests(self) -> bool:
@@ -134,8 +143,12 @@ class ReferenceAnswers:
             left_s: seconds until the choice has to end. If they are few, fewer inputs are tried.
         """
         self._work = work
-        self._limit_s = min(_LIMIT_S, max(_LEAST_S, left_s))
         self._plain: Any = None
+        self.limit(left_s)
+
+    def limit(self, left_s: float) -> None:
+        """Try fewer inputs if the choice has to end in a few seconds and none were tried yet."""
+        self._limit_s = min(_LIMIT_S, max(_LEAST_S, left_s))
 
     @cached_property
     def _found(self) -> tuple[Sequence[Expected], str | None, bool]:
@@ -261,20 +274,34 @@ def _compared(
 ) -> Agreement:
     if prepared.plan.as_given and _is_onnx_runtime(prepared.plan):
         return Agreement()
-    work = prepared.work
     if (agreement := known(prepared)) is not None:
         return agreement
-    reference = reference or ReferenceAnswers(work)
+    reference = reference or ReferenceAnswers(prepared.work)
+    return _keep(prepared, agreement_of(prepared, reference, runner))
+
+
+def agreement_of(
+    prepared: Prepared, reference: ReferenceAnswers, runner: Runner | None = None
+) -> Agreement:
+    """Result of comparing a plan with ONNX Runtime now. It is not kept.
+
+    Args:
+        runner: runner of the plan, if it has been started.
+
+    Raises:
+        CoexecError: the plan does not start.
+    """
+    work = prepared.work
     try:
         result = reference.impossible
         if result is None and runner is not None:
-            result = _compare(work, runner, reference)
+            result = _compare(work, prepared.plan, runner, reference)
         elif result is None:
             with work.start(prepared) as started:
-                result = _compare(work, started, reference)
+                result = _compare(work, prepared.plan, started, reference)
     finally:
         reference.close()
-    return _keep(prepared, result)
+    return result
 
 
 def known(prepared: Prepared) -> Agreement | None:
@@ -283,9 +310,11 @@ def known(prepared: Prepared) -> Agreement | None:
     if entry is None:
         return None
     try:
-        return Agreement(**json.loads(entry.files["comparison.json"]))
+        found = decode(Agreement, json.loads(entry.files["comparison.json"]))
     except (ValueError, KeyError, TypeError):
         return None  # a damaged entry: the plan is compared again
+    is_of_others = bool(prepared.plan.lower) and prepared.work.user_inputs not in ("", found.inputs)
+    return None if is_of_others else found
 
 
 def accept(prepared: Prepared, before: Agreement, alike: int) -> Agreement:
@@ -304,10 +333,16 @@ def _keep(prepared: Prepared, result: Agreement) -> Agreement:
     return result
 
 
-def _compare(work: PlanningContext, runner: Runner, reference: ReferenceAnswers) -> Agreement:
-    rules = replace(rules_of(work), usual=usual_values(reference.answers[0].outputs))
-    alike, undecided = 0, ""
-    for answer in reference.answers:
+def _compare(
+    work: PlanningContext, plan: Plan, runner: Runner, reference: ReferenceAnswers
+) -> Agreement:
+    answers = reference.answers
+    rules = replace(rules_of(work), usual=usual_values(answers[0].outputs))
+    if plan.lower:
+        rules = replace(rules, errors=Errors(), inputs=work.user_inputs)
+        answers = answers[:1] if rules.inputs else answers
+    alike, undecided, differs = 0, "", None
+    for answer in answers:
         try:
             outputs: Mapping[str, Any] = runner.run(answer.feeds)
         except CoexecError as error:
@@ -316,11 +351,18 @@ def _compare(work: PlanningContext, runner: Runner, reference: ReferenceAnswers)
                 differs=f"it fails with {answer.what}, for which ONNX Runtime "
                 f"has an answer: {first_line(error)}",
             )
+        if rules.errors is not None:
+            found = (errors_of(outputs[n], e, rules.usual[n]) for n, e in answer.outputs.items())
+            rules = replace(rules, errors=reduce(Errors.plus, found, rules.errors))
         judgement = judged(outputs, answer, reference, rules)
         if judgement.differs:
-            return replace(rules, differs=f"with {answer.what}, output {judgement.differs}")
+            differs = differs or f"with {answer.what}, output {judgement.differs}"
+            if rules.errors is None:
+                break
         undecided = judgement.undecided or undecided
         alike += not judgement.undecided
+    if differs is not None:
+        return replace(rules, differs=differs)
     return replace(rules, alike=alike) if alike else replace(rules, unknown=undecided)
 
 

@@ -1,11 +1,13 @@
 """Sets of devices, with their engines, that a plan can use together, and their sets of cores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from coexec.engines import detect
-from coexec.engines.names import cpu_name, parse, without_engine
-from coexec.engines.registry import describe, processors
-from coexec.hardware.hardware import Device, System
+from coexec.engines.names import cpu_name, parse
+from coexec.engines.registry import Driven, describe, processors, untried
+from coexec.errors import UsageError
+from coexec.hardware.hardware import Device, EngineInfo, Place, System
+from coexec.precision import FLOAT32, Precision, allowed
 from coexec.rules import RULES, Rules
 
 Configuration = tuple[str, ...]
@@ -13,7 +15,7 @@ Configuration = tuple[str, ...]
 
 
 def configurations(
-    devices: Sequence[str] | None = None, rules: Rules = RULES
+    devices: Sequence[str] | None = None, rules: Rules = RULES, precision: Precision = FLOAT32
 ) -> list[Configuration]:
     """Configurations worth trying, each once.
 
@@ -27,8 +29,62 @@ def configurations(
     Raises:
         DeviceError: a name is wrong.
     """
-    candidates = _of_machine(rules) if devices is None else _of_names(devices, rules)
-    return list(dict.fromkeys(candidates))
+    if devices is None:
+        return list(dict.fromkeys(_of_machine(rules, precision)))
+    return list(dict.fromkeys(_of_names(devices, rules, precision)))
+
+
+def check_precision(precision: Precision, devices: Sequence[str] | None = None) -> None:
+    """Refuse a precision in which nothing here computes. No engine is tried.
+
+    Args:
+        devices: names that the user gives; None: all devices of this machine.
+
+    Raises:
+        UsageError: no engine has it; the message lists the precisions that are there.
+    """
+    if precision == FLOAT32:
+        return
+    requests = [parse(name) for name in devices or ()]
+    there: list[str] = []
+    # Cores come first: GPUs are listed only if no engine of the cores has the precision.
+    for kind in dict.fromkeys(request.kind for request in requests) or ("cpu", None):
+        for driven in untried(kind):
+            named = {r.engine for r in requests if driven.name in (r.kind, r.device)} or {""}
+            for engine, processor in driven.by.items():
+                if processor.unusable is not None or not {"", engine} & named:
+                    continue
+                if precision in processor.precisions:
+                    return
+                there.append(f"{driven.name}/{engine} has {', '.join(processor.precisions)}")
+    where = "these devices" if requests else "this machine"
+    raise UsageError(
+        f"precision={precision!r}: no engine of {where} computes in it; "
+        f"{'; '.join(dict.fromkeys(there))}"
+    )
+
+
+def in_lower_precision(names: Sequence[str], precision: Precision) -> str | None:
+    """The first of these devices with an engine that computes in less than ``precision`` allows,
+    with that engine in its least precise one: "cpu:0-1/openvino:bf16". None if there is none.
+
+    Args:
+        names: of devices, each with its engine or without one.
+    """
+    for request in map(parse, names):
+        for driven in processors(request.kind):
+            if driven.name not in (request.kind, request.device):
+                continue
+            for name in driven.usable:
+                lower = [p for p in driven.by[name].precisions if p not in allowed(precision)]
+                if lower and request.engine in ("", name):
+                    return f"{request.device}/{EngineInfo(name, precision=lower[-1]).label}"
+    return None
+
+
+def accelerators() -> Sequence[str]:
+    """Names of this machine's processors that are no CPU cores and work."""
+    return [driven.name for driven in processors() if driven.usable and driven.name != "cpu"]
 
 
 def with_next_engine(name: str, device: Device) -> str | None:
@@ -49,7 +105,7 @@ def with_next_engine(name: str, device: Device) -> str | None:
     return next((f"{name}/{engine}" for engine in later if engine in driven.usable), None)
 
 
-def _of_names(names: Sequence[str], rules: Rules) -> list[Configuration]:
+def _of_names(names: Sequence[str], rules: Rules, precision: Precision) -> list[Configuration]:
     System(tuple(describe(name) for name in names))  # refuses what cannot be used together
     clusters = [name for name in names if parse(name).kind == "cpu"]
     free = [name for name in clusters if not parse(name).engine]
@@ -59,11 +115,10 @@ def _of_names(names: Sequence[str], rules: Rules) -> list[Configuration]:
         joined = cpu_name(sorted(core for name in free for core in describe(name).cores))
         named += [(joined,), (joined, *non_cpu)]
     named += [(name,) for name in names]
-    kinds = dict.fromkeys(parse(name).kind for name in names)
-    engines = {kind: _engines(kind) for kind in kinds}
+    engines = {kind: _engines(precision, kind) for kind in (parse(name).kind for name in names)}
     return named + [
         other
-        for kind in kinds
+        for kind in engines
         for engine in _further(engines[kind], rules)
         for configuration in named
         for other in [_with(engine, configuration, engines[kind])]
@@ -71,7 +126,7 @@ def _of_names(names: Sequence[str], rules: Rules) -> list[Configuration]:
     ]
 
 
-def _of_machine(rules: Rules) -> list[Configuration]:
+def _of_machine(rules: Rules, precision: Precision) -> list[Configuration]:
     cores = detect.usable_cores()
     sets = core_sets([members for members, _ in detect.clusters()], detect.partitions())
     on_cpu: list[Configuration] = [tuple(map(cpu_name, devices)) for devices in sets]
@@ -80,7 +135,7 @@ def _of_machine(rules: Rules) -> list[Configuration]:
         for names, devices in zip(on_cpu, sets, strict=True)
         if len(devices) <= rules.most_beside and sum(map(len, devices)) == len(cores)
     ]
-    engines = _engines()
+    engines = _engines(precision)
     cpu = {name: usable for name, usable in engines.items() if name == "cpu"}
     other_engines = {name: usable for name, usable in engines.items() if name not in cpu}
     accelerators = tuple(other_engines)
@@ -101,11 +156,20 @@ def _of_machine(rules: Rules) -> list[Configuration]:
 
 
 Engines = Mapping[str, Sequence[str]]
-"""Names of working engines by processor, the first one first; "cpu" stands for any cores."""
+"""Working engines by processor, the first one first, at the end each in lower precisions; "cpu"
+stands for any cores."""
 
 
-def _engines(kind: str | None = None) -> Engines:
-    return {driven.name: driven.usable for driven in processors(kind) if driven.usable}
+def _engines(precision: Precision, kind: str | None = None) -> Engines:
+    return {d.name: (*d.usable, *_lower(d, precision)) for d in processors(kind) if d.usable}
+
+
+def _lower(driven: Driven, precision: Precision) -> Iterator[str]:
+    """The working engines of a processor in each lower precision that is allowed."""
+    for name in driven.usable:
+        for lower in driven.by[name].precisions:
+            if lower != FLOAT32 and lower in allowed(precision):
+                yield EngineInfo(name, precision=lower).label
 
 
 def _further(engines: Engines, rules: Rules) -> list[str]:
@@ -115,13 +179,16 @@ def _further(engines: Engines, rules: Rules) -> list[str]:
 
 
 def _with(engine: str | None, names: Configuration, engines: Engines) -> Configuration:
-    """The same devices, with ``engine`` for those that are named without one and for which it is a
-    further engine; each device once."""
+    """The same devices, with ``engine`` for those that are named without one, or with the same one
+    without a precision, and for which it is a further engine; each device once."""
 
     def named(name: str) -> str:
-        processor = "cpu" if parse(name).kind == "cpu" else name
-        further = engines.get(processor, ())[1:]
-        return f"{name}/{engine}" if engine in further and without_engine(name) == name else name
+        request = parse(name)
+        further = engines.get("cpu" if request.kind == "cpu" else request.device, ())[1:]
+        own = Place("", engine or "").engine_name == request.engine and not request.precision
+        if engine in further and (own or not request.engine):
+            return f"{request.device}/{engine}"
+        return name
 
     return tuple(dict.fromkeys(named(name) for name in names))
 

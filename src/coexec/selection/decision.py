@@ -12,6 +12,7 @@ from typing import Any, Literal
 from coexec.codec import decode
 from coexec.engines.names import parse
 from coexec.settings import MODE, Mode
+from coexec.units import format_seconds
 
 Requests = Literal["paced", "loop", "rested", "parallel"]
 """Pacing of requests: 30 a second, as a camera sends them; one after the other; each after a long
@@ -30,6 +31,10 @@ Rounds = tuple[tuple[float, float], ...]
 """By round of a race, the median seconds of a plan and of the reference."""
 Key = tuple[tuple[str, ...], str]
 """Devices and planner, which tell the candidates of a decision apart."""
+
+
+_LEAST_GAIN = 1.05
+"""Smallest gain of a lower precision that is offered."""
 
 
 def share_of(rounds_s: Rounds) -> float | None:
@@ -81,6 +86,9 @@ class Candidate:
     engines: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The user's options of these engines."""
+    precision: str = ""
+    """The number of tasks in each precision lower than float32: "51 of 53 tasks in bf16"; "": all
+    are computed in float32."""
     own_session: bool = False
     """Whether the engine's own session runs the whole model."""
     comparison: str | None = None
@@ -119,6 +127,12 @@ class Candidate:
         """Whether it uses CPU cores only, with their first engine."""
         requests = [parse(name) for name in self.devices]
         return all(request.kind == "cpu" and not request.engine for request in requests)
+
+    @property
+    def rank_unmeasured(self) -> tuple[bool, bool, bool]:
+        """Order without figures: single devices first, then CPU cores with their first engine, then
+        float32."""
+        return not self.is_single, not self.is_plain, bool(self.precision)
 
     @property
     def rounds(self) -> int:
@@ -166,6 +180,30 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Offer:
+    """What a lower precision, which the settings do not allow, gives on this machine."""
+
+    device: str
+    """The device with engine and precision: "cpu:0-1/openvino:bf16"."""
+    seconds: float
+    """Median seconds of a request, by the figure that ranks plans."""
+    gain: float
+    """Seconds of the taken plan over these, in the same rounds."""
+    error: float
+    """Largest difference of the outputs from ONNX Runtime's, relative to the largest value."""
+    tolerance: float | None = None
+    """The tolerance that it needs; None: the default of the precision."""
+
+    def __str__(self) -> str:
+        needed = "" if self.tolerance is None else f" --tolerance {self.tolerance:g}"
+        return (
+            f"with --precision {parse(self.device).precision}{needed}: "
+            f"{format_seconds(self.seconds)}, {self.gain:.2g} times as fast, error "
+            f"{self.error:.1g} of the largest value"
+        )
+
+
+@dataclass(frozen=True)
 class Decision:
     """The candidates of a choice, and the verdict."""
 
@@ -189,6 +227,24 @@ class Decision:
     idle_passes: int = 0
     """Number of the last passes that have settled no candidate. After `Rules.most_idle_passes` no
     further pass is made."""
+
+    offer: Offer | None = None
+    """What a lower precision would give; None: nothing was measured, or nothing is there."""
+
+    @property
+    def offered(self) -> str | None:
+        """The offer in words; None if there is none, or if it gains too little."""
+        return str(self.offer) if self.offer and self.offer.gain >= _LEAST_GAIN else None
+
+    @property
+    def precision(self) -> str | None:
+        """The precision of the taken plan and its error; or, if that is float32, by how much plans
+        in a lower one differ too much. None if there are none."""
+        taken = self.taken
+        if taken.precision:
+            return "; ".join(filter(None, (taken.precision, taken.comparison)))
+        too_wrong = [c for c in self.candidates if c.precision and c.status == "refused"]
+        return f"float32, because of {too_wrong[0]}: {too_wrong[0].reason}" if too_wrong else None
 
     @property
     def taken(self) -> Candidate:

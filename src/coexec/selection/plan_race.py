@@ -84,7 +84,7 @@ class PlanRace:
         rows = [self.rows[key] for key in self.plans]
         if self.users_session is not None:
             rows = [row for row in rows if row.devices == self.users_session and row.own_session]
-        for row in sorted(rows, key=lambda row: (not row.is_single, not row.is_plain)):
+        for row in sorted(rows, key=lambda row: row.rank_unmeasured):
             try:
                 return self._start(row.key, feeds, stack)
             except CoexecError as error:

@@ -3,11 +3,13 @@
 Session and command line both use this module.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from coexec.cache import rest
 from coexec.engines.base import OpenEngine, OwnSession
@@ -127,7 +129,14 @@ class PlanningContext:
         """Largest allowed difference from ONNX Runtime's outputs, relative to the largest value."""
         from coexec.model.difference import tolerance_in
 
-        return max(tolerance_in(d.spec.engine.precision, self.graph) for d in self.devices)
+        precisions = (device.spec.engine.precision for device in self.devices)
+        lower = self.settings.tolerance
+        return max(tolerance_in(precision, self.graph, lower) for precision in precisions)
+
+    @cached_property
+    def user_inputs(self) -> str:
+        """A digest of the user's example inputs; "" without any."""
+        return digest_of_inputs(self.settings.examples)
 
     @property
     def untrained(self) -> list[str]:
@@ -156,8 +165,11 @@ class PlanningContext:
 
     def whole(self, plan: Plan) -> Plan:
         """``plan``, marked to run the model as given if one engine with a session of its own
-        computes all of it."""
+        computes all of it; with the user's tolerance, if it computes in a lower precision."""
         places = plan.places
+        if self.settings.tolerance is not None and plan.lower:
+            options = {**plan.provenance.options, "tolerance": self.settings.tolerance}
+            plan = replace(plan, provenance=replace(plan.provenance, options=options))
         alone = len(places) == 1 and engine_at(places[0], self.devices).has_own_session
         return replace(plan, as_given=True) if alone else plan
 
@@ -246,8 +258,12 @@ class PlanningContext:
 
     def prepared(self, plan: Plan) -> Prepared:
         """``plan`` compiled; from the cache if a valid entry exists."""
-        plan_key = _text(plan)
-        return self._found(plan_key) or self._made(plan_key, plan)
+        return self.remembered(_text(plan), lambda: plan)
+
+    def remembered(self, request: str, plan: Callable[[], Plan]) -> Prepared:
+        """The plan that ``request`` describes, compiled: from the cache, or the result of
+        ``plan``."""
+        return self._found(request) or self._made(request, plan())
 
     def start(self, prepared: Prepared) -> Runner:
         """Start a plan on the devices and return its runner. The caller has to close it."""
@@ -291,6 +307,13 @@ class PlanningContext:
             extra = {"plan": plan.to_json(), "key": key}
             self.cache.add("plans", self._key(request), save_compiled(compiled, extra))
         return Prepared(self, plan, compiled, key=key)
+
+
+def digest_of_inputs(inputs: Mapping[str, Any]) -> str:
+    """A digest of arrays by name; "" if there are none."""
+    arrays = [(name, np.asarray(value)) for name, value in sorted(inputs.items())]
+    facts = [fact for name, a in arrays for fact in (name, a.dtype.str, a.shape, a.tobytes())]
+    return digest(*facts) if facts else ""
 
 
 def _text(plan: Plan) -> str:

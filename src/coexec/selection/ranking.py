@@ -114,7 +114,7 @@ class Ranking:
         other one is clearly faster. If no plan ran, single devices come first.
         """
         if self.reference is None:
-            return sorted(self.rows, key=lambda row: (not row.is_single, not row.is_plain))
+            return sorted(self.rows, key=lambda row: row.rank_unmeasured)
         standings, reference = self.standings, self.reference.key
 
         def rank(row: Candidate) -> float:

@@ -178,6 +178,7 @@ def _without_planner(settings: Settings) -> Settings:
         planner=default.planner,
         planner_options={},
         pins={},
+        precision=default.precision,
         shapes={},
         examples={},
         assume=False,

@@ -13,6 +13,7 @@ from coexec import arguments
 from coexec.cache import Cache
 from coexec.errors import ClosedError, InputError
 from coexec.ort import OrtSession
+from coexec.precision import FLOAT32, Precision
 from coexec.research_loader import zoo_name
 from coexec.selection.plan_files import plan_of
 from coexec.session.binding import IOBinding
@@ -99,6 +100,8 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
         waiting: Waiting = WAITING,
         memory_limit: int | str | None = None,
         strict: bool = False,
+        precision: Precision = FLOAT32,
+        tolerance: float | None = None,
         **ort_keywords: Any,
     ) -> None:
         """Open ``path_or_bytes``, and start its stored plan or plan in the background.
@@ -130,7 +133,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
                 fixed now: ``{"sr": 16000}``. Feeds for these inputs are ignored.
             cache: folder for profiles and plans, or a `coexec.Cache` with a size limit of its own;
                 by default the user's cache folder.
-            engine_options: by engine, its own options: ``{"opencl": {"precision": "fp16",
+            engine_options: by engine, its own options: ``{"opencl": {"waiting": "active",
                 "tuning": "exhaustive"}}``; an engine's page in the docs lists them.
             background: plan while ONNX Runtime's own session answers; False: plan first. By default
                 only "auto", and shapes that come with a request, are planned in the background.
@@ -149,6 +152,11 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
                 machine lacks a device or an engine of it, or its outputs differ. By default ONNX
                 Runtime's own session answers, `degraded` has the reason, and there is a
                 `DegradedWarning`.
+            precision: the least precise arithmetic that a plan of "auto" may use: "float32",
+                "tf32", "bf16" or "fp16". It computes in what is fastest within, and its outputs
+                are compared with ONNX Runtime's.
+            tolerance: largest difference of these outputs, as a part of the largest value, in place
+                of the default of the precision.
             ort_keywords: further keywords of ONNX Runtime's class.
 
         Raises:
@@ -172,6 +180,8 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
             "waiting": waiting,
             "memory_limit": memory_limit,
             "strict": strict,
+            "precision": precision,
+            "tolerance": tolerance,
         }
         keywords = {**coexec_arguments, "values": values, **ort_keywords}
         self._coexec_call = _ConstructorCall(

@@ -15,9 +15,11 @@ from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.building import build
 from coexec.engines.kernels.value import dense_axes
 from coexec.engines.kernels.views import _reshaped
+from coexec.model.inputs import random_inputs
 from coexec.model.load import load
+from coexec.model.reference_session import plain_session
 from tests.helpers.fake_cuda import fake_cuda
-from tests.helpers.gpu_networks import module_of, run_on
+from tests.helpers.gpu_networks import in_float16, module_of, run_on
 from tests.helpers.opencl_programs import opened, unoptimised
 from tests.helpers.product_networks import (
     TOLERANCES,
@@ -98,6 +100,18 @@ def test_products_of_views_are_those_of_onnx_runtime(precision: str, seed: int) 
         assert_close(run_on(engine, load(proto), feeds), wanted, TOLERANCES[precision])
 
 
+@pytest.mark.parametrize("precision", ["float32", "fp16"])
+def test_networks_in_float16_run_on_cuda(precision: str) -> None:
+    proto = in_float16(attention())
+    model, names = load(proto), [output.name for output in proto.graph.output]
+    feeds = random_inputs(model.graph)
+    wanted = dict(zip(names, plain_session(proto).run(names, feeds), strict=True))
+    with fake_cuda(precision=precision) as engine:
+        found = run_on(engine, model, feeds)
+    assert {array.dtype for array in found.values()} == {np.dtype(np.float16)}
+    assert_close(found, wanted, 1e-2)
+
+
 @pytest.mark.parametrize("group", [32, 1024])
 @settings(max_examples=4)
 @given(st.integers(0, 2**32))
@@ -107,7 +121,7 @@ def test_so_are_they_in_opencl(group: int, seed: int) -> None:
     feeds, wanted = feeds_and_outputs(proto)
     device = opened(None, Architecture("mobile", 4, compute_units=4, max_group=group))
     with unoptimised():
-        assert_close(run_on(device, load(proto), feeds), wanted, TOLERANCES["fp32"])
+        assert_close(run_on(device, load(proto), feeds), wanted, TOLERANCES["float32"])
 
 
 @pytest.mark.parametrize("precision", TOLERANCES)

@@ -46,7 +46,7 @@ from coexec.plan.plan import Plan, Provenance
 from coexec.selection.planning_context import PlanningContext
 from coexec.session import InferenceSession
 from coexec.settings import Settings
-from tests.helpers.gpu_networks import mixed_network, run_on, small_network
+from tests.helpers.gpu_networks import in_float16, mixed_network, run_on, small_network
 from tests.helpers.needs_opencl import opencl_name, opencl_options
 from tests.helpers.opencl_programs import on_cpu, opened, unoptimised
 
@@ -82,7 +82,7 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_every_architecture_computes_the_same(name: str, half: bool, binaries: Path) -> None:
     proto = mixed_network()
     arch = replace(ARCHITECTURES[name], half=half)
-    device = opened(binaries, arch, precision="fp16" if half else "fp32")
+    device = opened(binaries, arch, precision="fp16" if half else "float32")
     model = load(proto)
     feeds = random_inputs(model.graph)
     names = [o.name for o in proto.graph.output]
@@ -91,6 +91,32 @@ def test_every_architecture_computes_the_same(name: str, half: bool, binaries: P
         found = run_on(device, model, feeds)
     for output, reference in zip(names, expected, strict=True):
         assert worst_difference(found[output], reference) < (1e-2 if half else 1e-4), output
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("name", ["mobile", "nvidia"])
+def test_a_network_in_float16_runs_on_a_gpu(name: str, half: bool, binaries: Path) -> None:
+    """Its numbers are float32 there, and 16-bit floats in the host's memory; stored in 16 bits with
+    the precision fp16."""
+    proto = in_float16(mixed_network())
+    device = opened(binaries, replace(ARCHITECTURES[name], half=half))
+    model = load(proto)
+    feeds = random_inputs(model.graph)
+    assert all(device.refusal(task, model.graph.tensors) is None for task in model.graph.tasks)
+    names = [o.name for o in proto.graph.output]
+    expected = plain_session(proto).run(names, feeds)
+    with unoptimised():
+        found = run_on(device, model, feeds)
+    for output, reference in zip(names, expected, strict=True):
+        assert found[output].dtype == np.float16
+        assert worst_difference(found[output], reference) < 1e-2, output
+
+
+def test_cpu_cores_read_arrays_as_they_are_and_refuse_float16(binaries: Path) -> None:
+    graph = load(in_float16(mixed_network())).graph
+    device = opened(binaries, ARCHITECTURES["cpu8"])
+    reason = device.refusal(graph.tasks[0], graph.tensors)
+    assert reason is not None and "Conv of float16: there are no kernels for this type" in reason
 
 
 def test_images_are_used_where_they_may_be(binaries: Path) -> None:
@@ -381,7 +407,7 @@ def test_wrong_names(name: str, message: str) -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(UsageError, match="opencl has no option 'speed'; it has precision, waiting"):
         check_options({"opencl": {"speed": "high"}})
-    with pytest.raises(UsageError, match=r"opencl\.precision='fp8': it is one of fp32, fp16"):
+    with pytest.raises(UsageError, match=r"opencl\.precision='fp8': it is one of float32, fp16"):
         check_options({"opencl": {"precision": "fp8"}})
     with pytest.raises(UsageError, match=r"for the engine 'opncl', which is none of .*opencl"):
         check_options({"opncl": {"precision": "fp16"}})

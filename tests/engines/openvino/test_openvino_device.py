@@ -34,7 +34,7 @@ from tests.helpers.openvino_programs import compute, module_around, on_cores
 from tests.helpers.small_models import branches
 
 FIRST, LAST = usable_cores()[0], usable_cores()[-1]
-TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 1e-2}
+TOLERANCE = {"float32": 1e-4, "bf16": 2e-2, "fp16": 1e-2}
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_network_in_every_precision(precision: str) -> None:
     try:
         device = on_cores(LAST, precision=precision)
     except DeviceError as error:
-        assert precision != "fp32"
+        assert precision != "float32"
         pytest.skip(str(error))
     proto = mixed_network()
     model = load(proto)
@@ -61,12 +61,12 @@ def test_a_network_in_every_precision(precision: str) -> None:
         for name, expected in zip(names, plain_session(proto).run(names, feeds), strict=True)
     ]
     assert max(differences) < TOLERANCE[precision]
-    if precision != "fp32":
-        assert max(differences) > 1e-5  # it was not computed in fp32
+    if precision != "float32":
+        assert max(differences) > 1e-5  # it was not computed in float32
 
 
 def test_precisions_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(DeviceError, match="precision 'fp8' is none of fp32, bf16, fp16"):
+    with pytest.raises(DeviceError, match="precision 'fp8' is none of float32, bf16, fp16"):
         on_cores(LAST, precision="fp8")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coexec.engines.openvino import device, library
+from coexec.engines.openvino import device, engine, library
 from coexec.engines.openvino import processors as module
 from coexec.engines.openvino.failures import cause, translated
 from coexec.engines.openvino.library import core, installed_version
@@ -47,7 +47,7 @@ def test_gpus_and_npus_are_described_by_their_properties(monkeypatch: pytest.Mon
         OpenVinoProcessor(
             "GPU.0",
             "Intel(R) Arc(TM) A770 Graphics (dGPU)",
-            ("fp32", "fp16"),
+            ("float32", "fp16"),
             "8680a056080000000300000000000000",
             "0000:03:00.0",
             16 << 30,
@@ -74,7 +74,7 @@ def test_kernels_of_gpus_are_kept_by_version_processor_and_driver(
     second = folder("GPU.0")
     monkeypatch.setattr(device, "installed_version", lambda: "2027.0")
     assert folder("GPU.0") != second
-    with pytest.raises(DeviceError, match="does not compute in fp32 with OpenVINO; choose fp16"):
+    with pytest.raises(DeviceError, match="does not compute in float32 with OpenVINO; choose fp16"):
         opened(spec, plugin="NPU")
 
 
@@ -82,8 +82,27 @@ def test_the_cpu_is_found() -> None:
     if installed_version() is None:
         pytest.skip("OpenVINO is not installed: pip install openvino")
     cpu = next(found for found in processors() if found.plugin == "CPU")
-    assert "fp32" in cpu.precisions and cpu.name
+    assert "float32" in cpu.precisions and cpu.name
     assert installed_version()
+
+
+def test_cores_have_the_precisions_of_their_instruction_sets() -> None:
+    of_cores = {
+        ("AVX2", "AVX512_SKX"): ("float32",),
+        ("AVX512BF16", "AVX512_SKX"): ("float32", "bf16"),
+        ("AVX512BF16", "AVX512FP16"): ("float32", "bf16", "fp16"),
+        ("ASIMD", "ASIMDHP"): ("float32", "fp16"),
+    }
+    for features, precisions in of_cores.items():
+        assert engine._of_cores(features) == precisions
+
+
+def test_what_cores_are_said_to_have_is_what_openvino_computes_in() -> None:
+    if installed_version() is None:
+        pytest.skip("OpenVINO is not installed: pip install openvino")
+    (cores,) = engine.OpenVino().processors("cpu")
+    cpu = next(found for found in processors() if found.plugin == "CPU")
+    assert set(cores.precisions) <= set(cpu.precisions)
 
 
 def test_without_openvino_the_message_says_how_to_install_it(

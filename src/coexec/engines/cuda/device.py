@@ -46,7 +46,9 @@ class CudaDevice(OpenEngine):
         refuse_forked()
         super().__init__(device, info)
         with translated(device.name, f"opening {device.processor}"):
-            self.arch = architecture(gpu, "" if options.precision == "fp32" else options.precision)
+            self.arch = architecture(
+                gpu, "" if options.precision == "float32" else options.precision
+            )
             self._context = CudaContext(gpu, sleeps=options.waiting == "passive")
             self.awaits_words = self._context.has_words
         # Only the prelude for NVRTC has the functions of matrix units.

@@ -1,6 +1,7 @@
 """The CUDA engine: for NVIDIA's GPUs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,10 +9,11 @@ from coexec.cache.source import source_digest
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.cuda.driver import gpus, loss, refuse_forked
 from coexec.engines.cuda.failures import translated
-from coexec.engines.cuda.listing import listing
+from coexec.engines.cuda.listing import ListedGpu, listing
 from coexec.engines.cuda.options import CudaOptions
 from coexec.errors import DeviceError
 from coexec.hardware.hardware import Device, EngineInfo
+from coexec.precision import FLOAT32, Precision
 from coexec.units import format_bytes
 
 _REMEDY = (
@@ -48,6 +50,7 @@ class Cuda(Engine):
                     "memory": format_bytes(gpu.memory_bytes),
                     "compute capability": gpu.capability,
                 },
+                precisions=_precisions(gpu),
             )
             for gpu in found.gpus
         ]
@@ -61,24 +64,22 @@ class Cuda(Engine):
                 unknown = f"{found.failure}; {_REMEDY}"
             why = gpu.unusable if gpu else unknown
             raise DeviceError(f"device {device.name!r} cannot be used through CUDA: {why}")
-        if options.precision != "fp32" and float(gpu.capability) < 8.0:
+        if options.precision not in _precisions(gpu):
             raise DeviceError(
-                f"{gpu.name} has no matrix units for cuda.precision={options.precision}: they came "
-                f"with compute capability 8.0, and it has {gpu.capability}; "
-                f"leave the option out"
+                f"{gpu.name} has no matrix units for {options.precision}: they came with compute "
+                f"capability 8.0, and it has {gpu.capability}; use it in {FLOAT32}"
             )
-        if options.precision != "fp32" and options.compiler == "opencl":
+        if options.precision != FLOAT32 and options.compiler == "opencl":
             raise DeviceError(
-                f"cuda.precision={options.precision} needs NVRTC: the compiler in NVIDIA's OpenCL "
+                f"{self.name} in {options.precision} needs NVRTC: the compiler in NVIDIA's OpenCL "
                 f"driver knows no matrix units; leave cuda.compiler=opencl or the precision out"
             )
         folder = Path(__file__).parent
         # Profiles depend on the text of the kernels and on how they are launched.
         digests = source_digest(folder.parent / "kernels"), source_digest(folder)
         version = f"{self.installed}-{'-'.join(digests)}, CUDA {gpu.version}"
-        return EngineInfo(
-            self.name, version, f"cuda on {device.name}", gpu.memory_bytes, options.precision
-        )
+        info = EngineInfo(self.name, version, "", gpu.memory_bytes, options.precision)
+        return replace(info, memory=f"{info.label} on {device.name}")
 
     def open(
         self, device: Device, info: EngineInfo, options: CudaOptions, folder: Path | None
@@ -96,3 +97,8 @@ class Cuda(Engine):
             f"CUDA does not find {device.name} ({device.processor}) any more; coexec devices "
             f"--fresh lists what is there"
         )
+
+
+def _precisions(gpu: ListedGpu) -> tuple[Precision, ...]:
+    """Precisions of a GPU: the others than float32 need its matrix units."""
+    return (FLOAT32, "tf32", "fp16") if float(gpu.capability) >= 8.0 else (FLOAT32,)

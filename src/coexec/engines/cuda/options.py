@@ -14,9 +14,9 @@ class CudaOptions:
     branches: Branches = "auto"
     """Whether launches that do not depend on each other may run side by side ("all"), or one after
     the other ("none"); "auto" measures both once and takes the faster."""
-    precision: Literal["fp32", "tf32", "fp16"] = "fp32"
+    precision: Literal["float32", "tf32", "fp16"] = "float32"
     """The precision in which matrix units (tensor cores) multiply, in convolutions and products of
-    matrices: no matrix units ("fp32"), 10 bits of fraction ("tf32"), or 16-bit floats, in which
+    matrices: no matrix units ("float32"), 10 bits of fraction ("tf32"), or 16-bit floats, in which
     tensors and weights of more than 4,096 scalars are then stored, too ("fp16"). All sums are
     32-bit floats."""
     compiler: Compiler = "auto"

@@ -74,9 +74,9 @@ class GpuMemory:
 
     def array(self, tensor: GpuTensor) -> Array:
         """The array in page-locked memory."""
-        plain = replace(tensor.value, block=0, half=False)
+        plain = tensor.value.on_host
         bytes_ = self._with_host(tensor).bytes[: plain.size_bytes]
-        return bytes_.view(numpy_type(plain.dtype)).reshape(plain.shape)
+        return bytes_.view(numpy_type(plain.host_dtype)).reshape(plain.shape)
 
     def enter(self, tensor: GpuTensor) -> GraphNode:
         """The kernel that fetches a tensor from the host's memory."""
@@ -94,13 +94,12 @@ class GpuMemory:
 
     def _with_host(self, tensor: GpuTensor) -> HostMemory:
         if tensor.host is None:
-            plain = replace(tensor.value, block=0, half=False)
-            tensor.host = self.context.host_memory(plain.size_bytes)
+            tensor.host = self.context.host_memory(tensor.value.on_host.size_bytes)
         return tensor.host
 
     def _launch(self, value: Value, enters: bool) -> KernelLaunch:
         there = replace(value, name="there")
-        here = replace(value, name="here", block=0, half=False)
+        here = replace(value.on_host, name="here")
         return reorder(here, there, self._arch) if enters else reorder(there, here, self._arch)
 
     def _reordering(self, tensor: GpuTensor, enters: bool, waits: Sequence[int] = ()) -> GraphNode:

@@ -7,7 +7,7 @@ which grid, with which tensors. Compiling, allocating and timing are done elsewh
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Literal
 
@@ -42,6 +42,7 @@ __all__ = [
     "Source",
     "Value",
     "ceil_div",
+    "in_float32",
     "in_half",
     "indented",
     "literal",
@@ -149,14 +150,16 @@ class Context:
 
     def value(self, name: str) -> Value:
         """A tensor with its layout on the device."""
-        tensor = self.tensors[name]
+        of_halves = self.tensors[name].dtype == "float16"
+        tensor = in_float32(self.tensors[name])
         view = self.views.get(name)
         if view is not None:
             half = self.value(view.source).half
             return Value(name, tensor.shape, tensor.dtype, 0, half, axes=view.axes)
         block = self.blocks.get(name, usual_block(tensor, self.arch))
         half = in_half(self.arch, tensor.dtype, math.prod(tensor.shape))
-        return Value(name, tensor.shape, tensor.dtype, block, half, name in self.last)
+        last = name in self.last
+        return Value(name, tensor.shape, tensor.dtype, block, half, last, of_halves=of_halves)
 
     def constant(self, name: str) -> Array | None:
         """The values of a constant tensor; None for one that is computed."""
@@ -201,6 +204,11 @@ class Context:
 _SMALL = 4096
 """Tensors of at most this many scalars stay in 32 bits when others are stored in 16. Storing them
 in 16 bits saves nothing, and errors of biases, gates and scales affect whole channels."""
+
+
+def in_float32(tensor: Tensor) -> Tensor:
+    """The tensor as kernels compute it: float16 becomes float32."""
+    return replace(tensor, dtype="float32") if tensor.dtype == "float16" else tensor
 
 
 def in_half(arch: Architecture, dtype: str, size: int) -> bool:

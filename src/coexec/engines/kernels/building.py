@@ -4,8 +4,9 @@ The only kernel file that imports onnx.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -13,7 +14,15 @@ from coexec.arrays import Array
 from coexec.cache import rest
 from coexec.engines.kernels.aliasing import Aliases, alias
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.kernels.base import Chooser, Context, Kernel, KernelLaunch, Node, Value
+from coexec.engines.kernels.base import (
+    Chooser,
+    Context,
+    Kernel,
+    KernelLaunch,
+    Node,
+    Value,
+    in_float32,
+)
 from coexec.engines.kernels.border import Ends
 from coexec.engines.kernels.images import Extent, stored_as_images
 from coexec.engines.kernels.layouts import channels_last, row_major_tensors
@@ -68,7 +77,7 @@ def build(
     Raises:
         ValueError: an operator has no kernel; `why_not` reports that beforehand.
     """
-    network = clean_up(read_network(module))
+    network = clean_up(_in_float32(read_network(module)))
     if arch.family != "cpu":
         network = move_ahead(network, arch, kernels)
     network = fuse(network, kernels)
@@ -123,6 +132,16 @@ def _scratch(
             items = value.items if value.name not in network.tensors else aliases.items(root)
             sizes[root] = max(sizes.get(root, 0), items * value.size_bytes // max(value.items, 1))
     return tuple(Scratch(n, sizes[n], first, last) for n, (first, last) in lifetimes.items())
+
+
+def _in_float32(network: DeviceGraph) -> DeviceGraph:
+    """The network with float16 numbers as float32: so kernels compute them."""
+    constants = {
+        name: array.astype(np.float32) if array.dtype == np.float16 else array
+        for name, array in network.constants.items()
+    }
+    tensors = {name: in_float32(tensor) for name, tensor in network.tensors.items()}
+    return replace(network, tensors=tensors, constants=constants)
 
 
 def read_network(module: Module) -> DeviceGraph:

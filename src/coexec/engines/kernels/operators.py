@@ -26,7 +26,7 @@ from coexec.engines.kernels import (
     transpose,
 )
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.kernels.base import Context, Kernel
+from coexec.engines.kernels.base import Context, Kernel, in_float32
 from coexec.engines.kernels.unsupported import ALL, wrong_type
 from coexec.graph.graph import Operator, Tensor
 
@@ -78,6 +78,9 @@ def why_not(
     if op.domain or op.op_type not in kernels:
         reason = WITHOUT.get(name)
         return f"there is no kernel for {name}" + (f": {reason}" if reason else "")
+    if arch is not None and arch.family != "cpu":  # cores read the host's arrays as they are
+        names = {*op.inputs, *op.outputs} & tensors.keys()
+        tensors = {name: in_float32(tensors[name]) for name in names}
     for tensor in (tensors[n] for n in (*op.inputs, *op.outputs) if n in tensors):
         if tensor.dtype not in ALL:
             return f"{name} of {tensor.dtype}: there are no kernels for this type"

@@ -4,7 +4,7 @@ elements as expressions: coordinates from a flat index, and steps along axes.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,6 +58,19 @@ class Value:
     ``block``."""
     axes: tuple[Parts, ...] = ()
     """The parts of each axis; none if the layout is as above."""
+    of_halves: bool = False
+    """Whether it is a float16 tensor of the model: 16-bit floats in the host's memory, and a
+    float32 tensor on the device."""
+
+    @property
+    def on_host(self) -> "Value":
+        """The tensor in the host's memory, as numpy stores it."""
+        return replace(self, block=0, half=self.of_halves)
+
+    @property
+    def host_dtype(self) -> str:
+        """Type of its numpy array."""
+        return "float16" if self.of_halves else self.dtype
 
     @property
     def items(self) -> int:

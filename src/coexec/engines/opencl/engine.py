@@ -9,6 +9,7 @@ from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.opencl.options import Options
 from coexec.errors import DeviceError
 from coexec.hardware.hardware import MAIN, Device, EngineInfo
+from coexec.precision import FLOAT32
 
 if TYPE_CHECKING:
     from coexec.engines.opencl.platforms import DeviceHandle
@@ -42,7 +43,15 @@ class OpenCl(Engine):
         if kind == "cpu":
             return [_cores([cpu for cpu in handles if cpu.on_cpu])]
         return [
-            Processor("gpu", gpu.name, gpu.identity, gpu.driver, unusable(gpu), gpu.facts())
+            Processor(
+                "gpu",
+                gpu.name,
+                gpu.identity,
+                gpu.driver,
+                unusable(gpu),
+                gpu.facts(),
+                precisions=(FLOAT32, "fp16"),  # on CPU cores, stored halves gain nothing
+            )
             for gpu in handles
             if not gpu.on_cpu
         ]
@@ -51,8 +60,9 @@ class OpenCl(Engine):
         from coexec.engines.opencl.tried import find
 
         handle = find(device, options.runtime)
-        on_arrays = handle.on_cpu and options.memory == "auto" and options.precision == "fp32"
-        memory = MAIN if on_arrays else f"{self.name} on {device.name}"
+        on_arrays = handle.on_cpu and options.memory == "auto" and options.precision == FLOAT32
+        label = EngineInfo(self.name, precision=options.precision).label
+        memory = MAIN if on_arrays else f"{label} on {device.name}"
         driver = Path(__file__).parent
         digests = source_digest(driver.parent / "kernels"), source_digest(driver)
         # Profiles depend on the text of the kernels and on how they are launched.

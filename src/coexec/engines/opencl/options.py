@@ -10,7 +10,7 @@ from coexec.engines.kernels.architecture import BlockWidth
 class Options:
     """Options of the engine."""
 
-    precision: Literal["fp32", "fp16"] = "fp32"
+    precision: Literal["float32", "fp16"] = "float32"
     """"fp16" stores tensors and weights in 16 bits and computes in 32."""
     waiting: Literal["passive", "active"] = "passive"
     """A thread that waits for kernels sleeps ("passive") or polls ("active")."""

@@ -1,7 +1,7 @@
 """Tensors in the memory of an OpenCL device, and their transfer from and to the host."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -137,8 +137,9 @@ class DeviceMemory:
     def _staging(self, tensor: DeviceTensor) -> _Staging:
         if tensor.staging is None:
             value = tensor.value
-            plain = replace(value, block=0, half=False)
-            same = plain.size_bytes == value.size_bytes and value.block in (0, 1) and not value.half
+            plain = value.on_host
+            same = plain.size_bytes == value.size_bytes and value.block in (0, 1)
+            same = same and value.half == plain.half
             buffer = tensor.buffer if same else self.allocate(plain).buffer
             up = None if same else self._reordering(plain, value, buffer, tensor.buffer)
             down = None if same else self._reordering(value, plain, tensor.buffer, buffer)
@@ -151,7 +152,7 @@ class DeviceMemory:
             buffer = staging.buffer
             if not self._unified:
                 pinned = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
-                size = max(replace(value, block=0, half=False).size_bytes, 1)
+                size = max(value.on_host.size_bytes, 1)
                 buffer = cl.Buffer(self.queue.context, pinned, size)
                 writable = True
             # Kernels may read a buffer while it is mapped for reading only.
@@ -159,7 +160,7 @@ class DeviceMemory:
             if writable:
                 access |= cl.map_flags.WRITE
             staging.host, _ = cl.enqueue_map_buffer(
-                queue, buffer, access, 0, value.shape, np.dtype(value.dtype)
+                queue, buffer, access, 0, value.shape, np.dtype(value.host_dtype)
             )
         return staging.host
 

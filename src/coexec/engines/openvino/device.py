@@ -13,7 +13,7 @@ from coexec.engines.openvino.c_api import native_model
 from coexec.engines.openvino.cores import CoreGroup, check_cores
 from coexec.engines.openvino.failures import translated
 from coexec.engines.openvino.library import core, installed_version
-from coexec.engines.openvino.options import PRECISIONS, OpenVinoOptions
+from coexec.engines.openvino.options import CAPABILITIES, PRECISIONS, OpenVinoOptions
 from coexec.engines.openvino.processors import processors
 from coexec.engines.openvino.program import OpenVinoProgram
 from coexec.engines.openvino.reading import read
@@ -159,8 +159,8 @@ def _check_precision(device: str, precision: str, capabilities: Sequence[str]) -
     """
     if precision not in PRECISIONS:
         raise DeviceError(f"{device}: precision {precision!r} is none of {', '.join(PRECISIONS)}")
-    if precision.upper() not in capabilities:
-        able = [name for name in PRECISIONS if name.upper() in capabilities]
+    if CAPABILITIES[precision] not in capabilities:
+        able = [name for name, its_name in CAPABILITIES.items() if its_name in capabilities]
         choose = f"choose {' or '.join(able)}" if able else "use another engine"
         raise DeviceError(f"{device} does not compute in {precision} with OpenVINO; {choose}")
 

@@ -1,6 +1,6 @@
 """OpenVINO as an engine: CPU cores of all makers, Intel's GPUs and NPUs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from coexec.engines import detect
@@ -12,6 +12,7 @@ from coexec.errors import DeviceError
 from coexec.extras import install
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.model.main_memory import main_memory_bytes
+from coexec.precision import FLOAT32
 from coexec.units import format_bytes
 
 _MISSING = f"OpenVINO is not installed; {install('openvino')}"
@@ -35,14 +36,16 @@ class OpenVino(Engine):
         if installed_version() is None:
             return [Processor("cpu", "", unusable=_MISSING)] if kind == "cpu" else []
         if kind == "cpu":  # known without loading the library, which takes a quarter of a second
-            return [Processor("cpu", detect.processor_name(), driver=self.version)]
+            name, precisions = detect.processor_name(), _of_cores(detect.features())
+            return [Processor("cpu", name, driver=self.version, precisions=precisions)]
         return [
             Processor(
                 kind,
                 p.name,
                 p.uuid or p.pci or p.plugin,
                 p.driver,
-                facts=_facts(p.memory_bytes, p.precisions),
+                precisions=p.precisions,
+                facts={"memory": format_bytes(p.memory_bytes)} if p.memory_bytes else {},
             )
             for p in processors()
             if p.plugin.partition(".")[0].lower() == kind
@@ -74,9 +77,16 @@ class OpenVino(Engine):
         return OpenVinoDevice(device, info, options, folder, plugin)
 
 
-def _facts(memory_bytes: int | None, precisions: Sequence[str]) -> dict[str, str]:
-    memory = {"memory": format_bytes(memory_bytes)} if memory_bytes else {}
-    return memory | {"precisions": ", ".join(precisions)}
+_INSTRUCTIONS = {"AVX512BF16": "bf16", "AVX512FP16": "fp16", "ASIMDHP": "fp16"}
+"""By instruction set of CPU cores, the precision in which OpenVINO computes with it. A processor
+with AMX has the first of them, too. Without AVX512-BF16, OpenVINO computes bf16 by other
+instructions, which gains nothing."""
+
+
+def _of_cores(features: Collection[str]) -> tuple[str, ...]:
+    """Precisions of CPU cores with these instruction sets."""
+    further = (precision for name, precision in _INSTRUCTIONS.items() if name in features)
+    return (FLOAT32, *further)
 
 
 def _found(device: Device) -> OpenVinoProcessor:

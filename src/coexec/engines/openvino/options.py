@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
-PRECISIONS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
+PRECISIONS = {"float32": "f32", "bf16": "bf16", "fp16": "f16"}
 """OpenVINO's names of the precisions in which it computes."""
+CAPABILITIES = {"float32": "FP32", "bf16": "BF16", "fp16": "FP16"}
+"""Its names of them in the list of what a processor can."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenVinoOptions:
     """Options of the engine."""
 
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
     """Precision in which it computes. Tensors between segments keep their types."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from coexec.engines.openvino.failures import translated
 from coexec.engines.openvino.library import core
-from coexec.engines.openvino.options import PRECISIONS
+from coexec.engines.openvino.options import CAPABILITIES
 
 _MEMORY = {"GPU": "GPU_DEVICE_TOTAL_MEM_SIZE", "NPU": "NPU_DEVICE_TOTAL_MEM_SIZE"}
 _DRIVER = {"GPU": "GPU_DRIVER_VERSION", "NPU": "NPU_DRIVER_VERSION"}
@@ -21,7 +21,7 @@ class OpenVinoProcessor:
     name: str
     """The processor's own name."""
     precisions: tuple[str, ...]
-    """The precisions in which it computes: names of `PRECISIONS`."""
+    """The precisions in which it computes: names in `coexec.precision`."""
     uuid: str = ""
     """16 bytes in hexadecimal digits. OpenCL and Level Zero report the same UUID for a GPU."""
     pci: str = ""
@@ -48,7 +48,7 @@ def _processor(library: Any, plugin: str) -> OpenVinoProcessor:
     return OpenVinoProcessor(
         plugin,
         str(_property(library, plugin, "FULL_DEVICE_NAME") or plugin).strip(),
-        tuple(precision for precision in PRECISIONS if precision.upper() in capabilities),
+        tuple(name for name, its_name in CAPABILITIES.items() if its_name in capabilities),
         str(_property(library, plugin, "DEVICE_UUID") or ""),
         _pci(_property(library, plugin, "DEVICE_PCI_INFO")),
         int(memory) if memory else None,

@@ -1,0 +1,124 @@
+"""Plans of one device in which the tasks that lose most stay in float32.
+
+An engine in a lower precision and the same engine in float32 are two devices that share a
+processor, so such a plan is one like any other, and its outputs are compared like those of others.
+
+The error of a task says little: a small one in the first layers may be large in the outputs. So
+parts of the model are computed in the lower precision one at a time, and the errors of the outputs
+order them. As many parts as the limit allows are computed in the lower precision, those with the
+smallest errors first, and then single tasks of the other parts.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from coexec.errors import InfeasibleError
+from coexec.graph.graph import Task
+from coexec.plan.plan import Plan, Provenance
+from coexec.selection.candidates import OutOfTimeError
+from coexec.selection.comparison import Agreement, ReferenceAnswers, agreement_of
+from coexec.selection.planning_context import PlanningContext
+from coexec.selection.prepared import Prepared
+
+_PARTS = 16
+"""Number of parts of consecutive tasks. Each one costs a compilation of the model."""
+_LEAST = 0.5
+"""Least share of the tasks in the lower precision: with less, a plan gains little."""
+
+
+class MixedPlans:
+    """The plans of one model on one device in a lower precision, and in float32."""
+
+    def __init__(
+        self,
+        work: PlanningContext,
+        reference: ReferenceAnswers,
+        report: Callable[[str, int, int], None],
+        first: Collection[str] = (),
+    ) -> None:
+        """
+        Args:
+            work: the model on the device in the lower precision, and on the same one in float32.
+            report: receives the progress; raises OutOfTimeError when the time is over.
+            first: names of tasks in the lower precision in a plan for other cores. If they agree
+                here, too, nothing is searched.
+        """
+        self._work, self._reference, self._report = work, reference, report
+        self._first = first
+
+    def best(self) -> Plan:
+        """The plan with the most tasks in the lower precision whose outputs agree with ONNX
+        Runtime's; from the cache if it was searched before.
+
+        Raises:
+            InfeasibleError: fewer than half of the tasks can be computed in the lower precision.
+            OutOfTimeError: the time was over before there was such a plan.
+        """
+        key = f"mixed {self._work.settings.tolerance} {self._work.user_inputs}"
+        return self._work.remembered(key, self._search).plan
+
+    def _search(self) -> Plan:
+        tasks = self._work.graph.tasks
+        low = [task for task in tasks if task.name in self._first]
+        if low and self._agrees(low):
+            return self._plan(low)
+        low = []
+        try:
+            for more in self._growing(tasks):
+                low = more
+        except OutOfTimeError:
+            if not self._is_worth(low):
+                raise
+        if not self._is_worth(low):
+            raise InfeasibleError(
+                f"only {len(low)} of {len(tasks)} tasks can be computed in it: with more, the "
+                f"outputs differ by more than {self._work.tolerance:.2g} of their largest value"
+            )
+        return self._plan(low)
+
+    def _is_worth(self, low: Sequence[Task]) -> bool:
+        return len(low) >= _LEAST * len(self._work.graph.tasks)
+
+    def _growing(self, tasks: Sequence[Task]) -> Iterator[list[Task]]:
+        """The tasks in the lower precision so far, more and more of them."""
+        size = math.ceil(len(tasks) / _PARTS)
+        parts = [tasks[start : start + size] for start in range(0, len(tasks), size)]
+        error: dict[str, float] = {}
+        for number, part in enumerate(parts, 1):
+            errors = self._agreement(part).errors
+            error[part[0].name] = math.inf if errors is None else errors.largest
+            self._report("errors of parts of the model", number, len(parts))
+        parts.sort(key=lambda part: error[part[0].name])
+        works, fails = 0, len(parts)  # the first parts that agree together, and that do not
+        while fails - works > 1:
+            middle = (works + fails) // 2
+            if self._agrees(joined := [task for part in parts[:middle] for task in part]):
+                works = middle
+                yield joined
+            else:
+                fails = middle
+        low = [task for part in parts[:works] for task in part]
+        left = [task for part in parts[works:] for task in part]
+        for task in left[:_PARTS]:  # more of them would cost more time than they gain
+            if self._agrees([*low, task]):
+                low = [*low, task]
+                yield low
+
+    def _agrees(self, low: Sequence[Task]) -> bool:
+        agrees = self._agreement(low).reason is None
+        self._report(f"comparing {len(low)} tasks in a lower precision", 0, 1)
+        return agrees
+
+    def _agreement(self, low: Sequence[Task]) -> Agreement:
+        plan = self._plan(low)
+        prepared = Prepared(self._work, plan, self._work.compiled(plan))
+        return agreement_of(prepared, self._reference)
+
+    def _plan(self, low: Sequence[Task]) -> Plan:
+        """The plan with these tasks in the lower precision."""
+        graph, (lower, float32) = self._work.graph, (d.spec.place for d in self._work.devices)
+        names = {task.name for task in low}
+        pieces = tuple(graph.whole_piece(task) for task in graph.tasks)
+        engine_of = {p: (lower if p.task in names else float32).engine for p in pieces}
+        order = {lower.device: pieces}
+        return self._work.whole(Plan(graph.fingerprint, order, engine_of, Provenance("single")))
