@@ -183,11 +183,11 @@ def test_settings_follow_the_options_of_a_provider(monkeypatch: pytest.MonkeyPat
     assert without_reference(plain) == Settings()
     exact = of((CUDA, {"use_tf32": 0, "device_id": 1}))
     assert exact is not None and exact.reference == "ort-cuda:1"
-    assert exact.engine_options["ort-cuda"] == {"precision": "fp32", "options": "use_tf32=0"}
+    assert exact.engine_options["ort-cuda"] == {"precision": "float32", "options": "use_tf32=0"}
     listed = of(CUDA, "CPUExecutionProvider", options=[{"use_tf32": "0"}, {}])
-    assert listed is not None and listed.engine_options["ort-cuda"]["precision"] == "fp32"
+    assert listed is not None and listed.engine_options["ort-cuda"]["precision"] == "float32"
     other = of("DmlExecutionProvider")
-    assert other is not None and other.engine_options["ort-dml"]["precision"] == "fp32"
+    assert other is not None and other.engine_options["ort-dml"]["precision"] == "float32"
     own = of(CUDA, engine_options={"ort-cuda": {"cuda_graph": "false"}})
     assert own is not None and own.engine_options["ort-cuda"]["cuda_graph"] == "false"
 

@@ -9,6 +9,7 @@ from coexec.errors import first_line
 from coexec.hardware.hardware import Device
 from coexec.lowering.synthetic import products
 from coexec.model.difference import HALF_TOLERANCE, TOLERANCE, worst_difference
+from coexec.precision import FLOAT32
 
 _SIZE = 8
 """Rows and columns of the matrices that a trial multiplies."""
@@ -36,11 +37,11 @@ def attempt(engine_name: str, device: Device, options: Mapping[str, str]) -> str
     except Exception as error:  # engines of other packages may raise any exception
         return f"failed ({type(error).__name__}: {first_line(error)})"
     difference, precision = worst_difference(result, expected), engine.info.precision
-    if precision == "fp32" and TOLERANCE < difference <= HALF_TOLERANCE:
+    if precision == FLOAT32 and TOLERANCE < difference <= HALF_TOLERANCE:
         return (
             f"was computed less precisely than in float32 ({difference:.0e} of the largest value "
             f"is wrong); an option of the engine may permit that, {engine_name}.precision=fp16"
         )
-    if difference > (TOLERANCE if precision == "fp32" else HALF_TOLERANCE):
+    if difference > (TOLERANCE if precision == FLOAT32 else HALF_TOLERANCE):
         return f"gave wrong numbers ({result.ravel()[:2]} for {expected.ravel()[:2]})"
     return ""

@@ -510,7 +510,7 @@ class PlanSelector:
         """Whether ONNX Runtime's session of the whole model there is that of the user."""
         engine = self._settings.reference.partition(":")[0]
         if engine:
-            return prepared.plan.places[0].engine == engine
+            return prepared.plan.places[0].engine_name == engine
         return prepared.work.names == (whole_cpu(),)
 
     def _why_not(

@@ -8,6 +8,7 @@ from onnxruntime import get_available_providers
 
 from coexec.engines.names import engine_of_provider
 from coexec.engines.registry import engine_names
+from coexec.precision import FLOAT32, Precision
 from coexec.settings import AUTO, Settings
 
 _OF_CORES = ("CPUExecutionProvider", "AzureExecutionProvider")
@@ -48,7 +49,7 @@ def with_reference(
     if engine not in engine_names() or not number.isdecimal():
         return None
     tf32 = texts.get(_OF_TF32.get(named[0], ""), "1") not in ("0", "false", "False")
-    precision = "tf32" if tf32 and named[0] in _OF_TF32 else "fp32"
+    precision: Precision = "tf32" if tf32 and named[0] in _OF_TF32 else FLOAT32
     text = ";".join(f"{name}={value}" for name, value in sorted(texts.items()))
     of_engine = {"precision": precision, "options": text} | dict(
         settings.engine_options.get(engine, {})

@@ -21,6 +21,7 @@ from coexec.errors import DeviceError
 from coexec.hardware.hardware import MAIN, Device, EngineInfo
 from coexec.keys import digest
 from coexec.model.main_memory import main_memory_bytes
+from coexec.precision import FLOAT32
 
 _OF_CUDA = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
 """Providers with CUDA's devices, memory and graphs."""
@@ -166,5 +167,5 @@ def _defaults(device: ListedDevice, options: ProviderOptions) -> dict[str, str]:
         return {}
     found = {"device_id": str(device.number)}
     if device.provider == _OF_CUDA[0]:
-        found["use_tf32"] = str(int(options.precision != "fp32"))
+        found["use_tf32"] = str(int(options.precision != FLOAT32))
     return found

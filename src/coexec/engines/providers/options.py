@@ -1,16 +1,16 @@
 """Options of ONNX Runtime's execution providers as engines."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from coexec.errors import UsageError
+from coexec.precision import FLOAT32, Precision
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderOptions:
     """Options of an engine."""
 
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    precision: Precision = FLOAT32
     """The least precise arithmetic that the provider may use. CUDA then uses the matrix units for
     tf32; another provider has an option of its own for it."""
     options: str = ""
