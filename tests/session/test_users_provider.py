@@ -20,6 +20,7 @@ from coexec.engines.providers.options import ProviderOptions
 from coexec.errors import DegradedWarning, DeviceError
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.selection.chooser import Chooser
+from coexec.selection.plan_selector import PlanSelector
 from coexec.selection.race import Lap, Outcome
 from coexec.session import reference
 from coexec.session.reference import with_reference, without_reference
@@ -200,3 +201,14 @@ def test_what_cannot_be_planned_beside_a_provider(monkeypatch: pytest.MonkeyPatc
     assert of(CUDA, planner="heft") is None
     assert of(CUDA, devices=["cpu:0"]) is None
     assert of("CPUExecutionProvider") is None
+
+
+@pytest.mark.usefixtures("gpu", "quick_choice")
+def test_where_nothing_is_faster_the_programs_session_answers(tmp_path: Path) -> None:
+    race = race_of(lambda number: 0.01 + 1e-3 * number)
+    settings = Settings(reference="ort-azure:0", cache=tmp_path, effort=QUICK)
+    Chooser(branches().SerializeToString(), settings, compete=race).make()
+    selector = PlanSelector(branches().SerializeToString(), settings)
+    selector.start_now(())
+    assert selector.state(()).is_decided and selector.running(()) is None
+    selector.close()

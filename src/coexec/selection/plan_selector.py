@@ -508,9 +508,9 @@ class PlanSelector:
 
     def _is_own_session(self, prepared: "Prepared") -> bool:
         """Whether ONNX Runtime's session of the whole model there is that of the user."""
-        engine = self._settings.reference.partition(":")[0]
-        if engine:
-            return prepared.plan.places[0].engine_name == engine
+        decision = prepared.decision
+        if self._settings.reference:
+            return decision is not None and decision.reference == str(decision.taken)
         return prepared.work.names == (whole_cpu(),)
 
     def _why_not(
