@@ -19,6 +19,7 @@ from coexec.engines.detect import usable_cores
 from coexec.engines.names import parse
 from coexec.engines.registry import Driven, describe, processors
 from coexec.errors import DeviceError, DeviceNameError, UsageError
+from coexec.hardware.hardware import Device, EngineInfo
 from coexec.model.difference import errors_of
 from coexec.plan.plan import Plan
 from coexec.plan.plan_file import PlanFile
@@ -147,8 +148,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     def listed(kind: str | None = None) -> list[Driven]:
         return [d for d in MACHINE if kind in (None, d.name.partition(":")[0])]
 
+    def described(name: str) -> Device:
+        of = parse(name)
+        engine = EngineInfo(of.engine or "onnxruntime", precision=of.precision or "float32")
+        return Device(of.device, of.kind, engine)
+
     for name in ("processors", "untried"):
         monkeypatch.setattr(f"coexec.selection.configurations.{name}", listed)
+    monkeypatch.setattr("coexec.selection.configurations.describe", described)
 
 
 @pytest.mark.usefixtures("machine")
