@@ -25,7 +25,7 @@ from coexec.plan.plan_file import PlanFile
 from coexec.precision import PRECISIONS, allowed
 from coexec.rules import Rules
 from coexec.selection.chooser import Chooser
-from coexec.selection.comparison import ReferenceAnswers
+from coexec.selection.comparison import ReferenceAnswers, compared
 from coexec.selection.configurations import (
     check_precision,
     configurations,
@@ -266,6 +266,21 @@ def test_a_tolerance_replaces_the_limit_and_stays_with_the_plan(tmp_path: Path) 
     file = PlanFile.from_json(text)
     assert Settings(plan=file).tolerance == 0.2
     assert Settings(plan=file, tolerance=0.1).tolerance == 0.1
+
+
+@pytest.mark.parametrize("by", ["planner", "file"])
+def test_a_comparison_holds_for_its_tolerance_alone(by: str, tmp_path: Path) -> None:
+    work = PlanningContext(WITH_TANH, Settings([BF16], cache=tmp_path))
+    file = PlanFile.from_json(text_of(work.plan("single"), work.graph, {}))
+    words: dict[str, Any] = {"plan": file} if by == "file" else {"devices": [BF16]}
+
+    def agrees(tolerance: float | None) -> bool:
+        settings = Settings(cache=tmp_path, tolerance=tolerance, **words)
+        planned = PlanningContext(WITH_TANH, settings)
+        known = planned.make() if by == "file" else planned.prepared_by("single", {})
+        return compared(known).reason is None
+
+    assert [agrees(each) for each in (0.5, None, 0.05, 0.5)] == [True, False, False, True]
 
 
 def test_the_offer_is_measured_once_and_kept(tmp_path: Path) -> None:
