@@ -283,6 +283,40 @@ def test_a_comparison_holds_for_its_tolerance_alone(by: str, tmp_path: Path) -> 
     assert [agrees(each) for each in (0.5, None, 0.05, 0.5)] == [True, False, False, True]
 
 
+def test_in_mode_throughput_each_device_is_made_precise(tmp_path: Path) -> None:
+    names = [f"cpu:{core}/rough" for core in usable_cores()[:2]]
+    _, decision = decided(WITH_TANH, tmp_path, devices=names, mode="throughput")
+    in_bf16 = tuple(f"{name}:bf16" for name in names)
+    row = next(row for row in decision.candidates if row.devices == in_bf16)
+    assert row.status != "refused"
+    assert row.precision == " and ".join(["6 of 7 tasks in bf16"] * len(names))
+
+
+def test_an_option_of_the_engine_may_name_the_precision(tmp_path: Path) -> None:
+    options = {"rough": {"precision": "bf16"}}
+    _, decision = decided(WITH_TANH, tmp_path, engine_options=options, precision="float32")
+    assert decision.taken.precision == "6 of 7 tasks in bf16"
+
+
+def test_the_users_own_session_is_never_made_more_precise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_precise = list[Candidate]()
+
+    def as_precise(_: Chooser, row: Candidate, *__: object) -> Candidate:
+        made_precise.append(row)
+        return row
+
+    monkeypatch.setattr(Chooser, "_as_precise", as_precise)
+    decided(PRECISE, tmp_path / "without")
+    assert [row.devices for row in made_precise] == [(BF16,)]
+    made_precise.clear()
+    monkeypatch.setattr(Chooser, "_reference", (BF16,))
+    with pytest.raises(DeviceError, match="no plan is compared"):  # it has no session of its own
+        decided(PRECISE, tmp_path / "with")
+    assert not made_precise
+
+
 def test_the_offer_is_measured_once_and_kept(tmp_path: Path) -> None:
     chooser, decision = decided(PRECISE, tmp_path, precision="float32")
     assert chooser.can_offer and decision.offer is None
