@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from coexec.engines import registry
 from coexec.engines.base import Processor
@@ -202,6 +202,7 @@ def test_errors_are_relative_to_the_largest_value() -> None:
     assert (errors.same_class, errors.rows) == (1, 2)
     assert errors_of(actual, expected, usual=8.0).largest == 0.25
     assert errors_of(expected.astype(np.int64), expected.astype(np.int64)).rows == 0
+    assert errors_of(actual[:, :1], expected).largest == np.inf  # how many boxes were found
 
 
 def test_a_plan_in_a_lower_precision_states_its_error_and_the_limit(tmp_path: Path) -> None:
@@ -340,6 +341,20 @@ def test_an_offer_names_the_tolerance_that_it_needs(tmp_path: Path) -> None:
     assert f"with --precision bf16 --tolerance {needed:g}: " in (offered.offered or "")
     _, decision = decided(WITH_TANH, tmp_path, tolerance=needed)
     assert decision.taken.precision == "7 of 7 tasks in bf16"
+
+
+def test_nothing_is_offered_where_integers_differ(tmp_path: Path) -> None:
+    """No tolerance would allow it."""
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["h"]),
+        helper.make_node("Mul", ["h", "thousand"], ["m"]),
+        helper.make_node("Cast", ["m"], ["y"], to=TensorProto.INT64),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.INT64, [2, 8])
+    constants = {"thousand": np.array(1000.0, np.float32)}
+    model = from_nodes(nodes, [tensor_info("x", [2, 8])], [output], constants)
+    chooser, _ = decided(model, tmp_path, precision="float32")
+    assert chooser.can_offer and chooser.make_offer() is None
 
 
 def test_nothing_is_offered_where_nothing_is_there_or_gained(tmp_path: Path) -> None:

@@ -317,6 +317,8 @@ class Chooser:
         reference = ReferenceAnswers(self._first, 0.0)
         agreement, tolerance = compared(prepared, reference=reference), None
         if agreement.differs is not None and agreement.errors is not None:
+            if not 0 < agreement.errors.largest < 1:  # it fails, or integers or shapes differ
+                return None
             tolerance = _rounded_up(agreement.errors.largest)
             if tolerance >= 1:
                 return None
