@@ -186,6 +186,15 @@ def test_a_precision_that_nothing_has_is_refused_with_those_that_are_there(tmp_p
         InferenceSession(PRECISE, devices=[CPU], precision="tf32", cache=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [("gpu:9", "does not exist"), ("tpu:0", "unknown device"), (f"{CPU}/absent", "no engine")],
+)
+def test_a_device_that_is_not_there_is_no_question_of_precision(device: str, why: str) -> None:
+    with pytest.raises(DeviceError, match=why):
+        check_precision("bf16", [device])
+
+
 def test_without_a_lower_precision_nothing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise AssertionError

@@ -42,6 +42,7 @@ def check_precision(precision: Precision, devices: Sequence[str] | None = None) 
 
     Raises:
         UsageError: no engine has it; the message lists the precisions that are there.
+        DeviceError: none of the named devices exists.
     """
     if precision == FLOAT32:
         return
@@ -57,6 +58,9 @@ def check_precision(precision: Precision, devices: Sequence[str] | None = None) 
                 if precision in processor.precisions:
                     return
                 there.append(f"{driven.name}/{engine} has {', '.join(processor.precisions)}")
+    if not there:
+        for name in devices or ():
+            describe(name)
     where = "these devices" if requests else "this machine"
     raise UsageError(
         f"precision={precision!r}: no engine of {where} computes in it; "
