@@ -206,6 +206,19 @@ def test_a_package_that_fails_is_listed_with_the_reason(
     assert re.search(FAULTS[code], reason)
 
 
+def test_what_a_family_lists_besides_engines_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Family:
+        def load(self) -> Any:
+            return lambda: {
+                "absent": None,
+                "number": 5,
+                "ort-other": Providers(ProviderSource("x")),
+            }
+
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Family()])
+    assert registry._of_families.__wrapped__() == {}
+
+
 def test_a_library_that_crashes_leaves_this_process(
     install: Callable[[str], None], tmp_path: Path
 ) -> None:
