@@ -371,6 +371,16 @@ def test_options_of_a_provider() -> None:
         ProviderOptions(options="fast").own("ort-x")
 
 
+def test_what_is_measured_depends_on_each_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, device = a_gpu(monkeypatch), Device("gpu:0", "gpu", processor="A GPU", identity=ONLY)
+    options = ("", True), ("", False), ("fast=1", True), ("fast=1", False)
+    described = [
+        engine.describe(device, ProviderOptions(options=text, cuda_graph=graph))
+        for text, graph in options
+    ]
+    assert len({info.version for info in described}) == len(options)
+
+
 def test_onnx_runtime_answers_where_a_provider_takes_nothing(ggml: Path, cache: Cache) -> None:
     model = from_nodes(
         [helper.make_node("Det", ["x"], ["y"])],
