@@ -198,6 +198,9 @@ def test_what_cannot_be_planned_beside_a_provider(monkeypatch: pytest.MonkeyPatc
     assert of("TensorrtExecutionProvider", CUDA) is None  # one of them is the other's fallback
     assert of((CUDA, {"user_compute_stream": "94035"})) is None
     assert of((CUDA, {"path": "a;b"})) is None
+    for refused in ((CUDA,), (CUDA, None), (CUDA, "use_tf32=0"), (CUDA, {}, {})):
+        assert of(refused) is None  # by ONNX Runtime, with its own error
+    assert of(CUDA, options=["use_tf32"]) is None and of(CUDA, options=3) is None
     assert of(CUDA, planner="heft") is None
     assert of(CUDA, devices=["cpu:0"]) is None
     assert of("CPUExecutionProvider") is None
