@@ -195,6 +195,26 @@ def test_a_device_that_is_not_there_is_no_question_of_precision(device: str, why
         check_precision("bf16", [device])
 
 
+def test_an_engine_that_exists_by_its_options_is_planned_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a plug-in that an option names: without the option, there is none."""
+    options = {"rough": {"precision": "bf16"}}
+    asked = []
+
+    def with_options(name: str, given: Any = None) -> Any:
+        asked.append(given)
+        return describe(name, given)
+
+    monkeypatch.setattr("coexec.selection.configurations.describe", with_options)
+    assert (ROUGH,) in configurations([ROUGH], options=options)
+    monkeypatch.setattr("coexec.selection.configurations.untried", lambda kind: [])  # not listed
+    check_precision("bf16", [ROUGH], options)
+    with pytest.raises(UsageError, match=f"computes in it; {ROUGH} has bf16$"):
+        check_precision("fp16", [ROUGH], options)
+    assert asked == [options] * 3
+
+
 def test_without_a_lower_precision_nothing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise AssertionError

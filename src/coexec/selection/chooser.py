@@ -112,7 +112,7 @@ class Chooser:
             DeviceError: a device that does not exist.
         """
         self._settings = settings = settings or Settings()
-        check_precision(settings.precision, settings.devices)
+        check_precision(settings.precision, settings.devices, settings.engine_options)
         self._rules = settings.rules.with_options(settings.planner_options)
         if "planners" in settings.planner_options:  # the default planners exist
             from coexec.planners import find_planner
@@ -144,7 +144,8 @@ class Chooser:
     @cached_property
     def _configurations(self) -> Sequence[Configuration]:
         """The configurations to try. Used only without a cached choice: it loads all engines."""
-        configured = configurations(self._settings.devices, self._rules, self._precision)
+        of = self._settings
+        configured = configurations(of.devices, self._rules, self._precision, of.engine_options)
         if (reference := self._reference) is not None:
             return [reference, *(n for n in configured if n != reference)]
         default: Configuration = (whole_cpu(),)
