@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from coexec.cli.checks import check_outputs
 from coexec.engines import registry
 from coexec.engines.base import Processor
 from coexec.engines.detect import usable_cores
@@ -311,6 +312,15 @@ def test_a_comparison_holds_for_its_tolerance_alone(by: str, tmp_path: Path) -> 
         return compared(known).reason is None
 
     assert [agrees(each) for each in (0.5, None, 0.05, 0.5)] == [True, False, False, True]
+
+
+def test_check_names_the_tolerance_as_the_remedy(tmp_path: Path) -> None:
+    work = PlanningContext(WITH_TANH, Settings([BF16], cache=tmp_path))
+    feeds = {"x": np.ones((2, 8), np.float32)}
+    wrong = {name: value * 1.1 for name, value in work.user_model.reference(feeds).items()}
+    error = check_outputs(work, feeds, wrong).error
+    assert "2e-02 is allowed" in str(error)
+    assert "in a lower precision: allow more with --tolerance" in str(error)
 
 
 def test_in_mode_throughput_each_device_is_made_precise(tmp_path: Path) -> None:
