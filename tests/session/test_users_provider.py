@@ -120,6 +120,9 @@ def test_a_program_with_a_provider_is_planned(tmp_path: Path) -> None:
     assert session.decision.reference.startswith("gpu:0")
     for a, b in zip(session.run(None, feeds), expected.run(None, feeds), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    session.set_providers(["CPUExecutionProvider"])
+    assert "a session of the providers before" in str(session.degraded)
+    assert session.run(None, feeds)[0].shape == expected.run(None, feeds)[0].shape
 
 
 def test_a_provider_without_an_engine_leaves_the_users_session(
