@@ -170,3 +170,8 @@ def test_the_verdict_is_one_sentence(change: dict[str, Any], sentence: str) -> N
         "runtimes": ("onnxruntime",),
     }
     assert verdict(**{**ready, **change}) == sentence
+
+
+def test_a_runtime_without_a_list_of_its_files_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coexec.cli.doctor_page.onnx_runtimes", lambda: {})
+    assert "which is not installed" not in examined().verdict

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
+from coexec.cli.checks import check_outputs
 from coexec.engines import registry
 from coexec.engines.base import Processor
 from coexec.engines.detect import usable_cores
@@ -26,7 +27,7 @@ from coexec.plan.plan_file import PlanFile
 from coexec.precision import PRECISIONS, allowed
 from coexec.rules import Rules
 from coexec.selection.chooser import Chooser
-from coexec.selection.comparison import ReferenceAnswers
+from coexec.selection.comparison import ReferenceAnswers, compared
 from coexec.selection.configurations import (
     check_precision,
     configurations,
@@ -193,6 +194,35 @@ def test_a_precision_that_nothing_has_is_refused_with_those_that_are_there(tmp_p
         InferenceSession(PRECISE, devices=[CPU], precision="tf32", cache=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [("gpu:9", "does not exist"), ("tpu:0", "unknown device"), (f"{CPU}/absent", "no engine")],
+)
+def test_a_device_that_is_not_there_is_no_question_of_precision(device: str, why: str) -> None:
+    with pytest.raises(DeviceError, match=why):
+        check_precision("bf16", [device])
+
+
+def test_an_engine_that_exists_by_its_options_is_planned_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a plug-in that an option names: without the option, there is none."""
+    options = {"rough": {"precision": "bf16"}}
+    asked = []
+
+    def with_options(name: str, given: Any = None) -> Any:
+        asked.append(given)
+        return describe(name, given)
+
+    monkeypatch.setattr("coexec.selection.configurations.describe", with_options)
+    assert (ROUGH,) in configurations([ROUGH], options=options)
+    monkeypatch.setattr("coexec.selection.configurations.untried", lambda kind: [])  # not listed
+    check_precision("bf16", [ROUGH], options)
+    with pytest.raises(UsageError, match=f"computes in it; {ROUGH} has bf16$"):
+        check_precision("fp16", [ROUGH], options)
+    assert asked == [options] * 3
+
+
 def test_without_a_lower_precision_nothing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise AssertionError
@@ -209,6 +239,7 @@ def test_errors_are_relative_to_the_largest_value() -> None:
     assert (errors.same_class, errors.rows) == (1, 2)
     assert errors_of(actual, expected, usual=8.0).largest == 0.25
     assert errors_of(expected.astype(np.int64), expected.astype(np.int64)).rows == 0
+    assert errors_of(actual[:, :1], expected).largest == np.inf  # how many boxes were found
 
 
 def test_a_plan_in_a_lower_precision_states_its_error_and_the_limit(tmp_path: Path) -> None:
@@ -275,6 +306,64 @@ def test_a_tolerance_replaces_the_limit_and_stays_with_the_plan(tmp_path: Path) 
     assert Settings(plan=file, tolerance=0.1).tolerance == 0.1
 
 
+@pytest.mark.parametrize("by", ["planner", "file"])
+def test_a_comparison_holds_for_its_tolerance_alone(by: str, tmp_path: Path) -> None:
+    work = PlanningContext(WITH_TANH, Settings([BF16], cache=tmp_path))
+    file = PlanFile.from_json(text_of(work.plan("single"), work.graph, {}))
+    words: dict[str, Any] = {"plan": file} if by == "file" else {"devices": [BF16]}
+
+    def agrees(tolerance: float | None) -> bool:
+        settings = Settings(cache=tmp_path, tolerance=tolerance, **words)
+        planned = PlanningContext(WITH_TANH, settings)
+        known = planned.make() if by == "file" else planned.prepared_by("single", {})
+        return compared(known).reason is None
+
+    assert [agrees(each) for each in (0.5, None, 0.05, 0.5)] == [True, False, False, True]
+
+
+def test_check_names_the_tolerance_as_the_remedy(tmp_path: Path) -> None:
+    work = PlanningContext(WITH_TANH, Settings([BF16], cache=tmp_path))
+    feeds = {"x": np.ones((2, 8), np.float32)}
+    wrong = {name: value * 1.1 for name, value in work.user_model.reference(feeds).items()}
+    error = check_outputs(work, feeds, wrong).error
+    assert "2e-02 is allowed" in str(error)
+    assert "in a lower precision: allow more with --tolerance" in str(error)
+
+
+def test_in_mode_throughput_each_device_is_made_precise(tmp_path: Path) -> None:
+    names = [f"cpu:{core}/rough" for core in usable_cores()[:2]]
+    _, decision = decided(WITH_TANH, tmp_path, devices=names, mode="throughput")
+    in_bf16 = tuple(f"{name}:bf16" for name in names)
+    row = next(row for row in decision.candidates if row.devices == in_bf16)
+    assert row.status != "refused"
+    assert row.precision == " and ".join(["6 of 7 tasks in bf16"] * len(names))
+
+
+def test_an_option_of_the_engine_may_name_the_precision(tmp_path: Path) -> None:
+    options = {"rough": {"precision": "bf16"}}
+    _, decision = decided(WITH_TANH, tmp_path, engine_options=options, precision="float32")
+    assert decision.taken.precision == "6 of 7 tasks in bf16"
+
+
+def test_the_users_own_session_is_never_made_more_precise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_precise = list[Candidate]()
+
+    def as_precise(_: Chooser, row: Candidate, *__: object) -> Candidate:
+        made_precise.append(row)
+        return row
+
+    monkeypatch.setattr(Chooser, "_as_precise", as_precise)
+    decided(PRECISE, tmp_path / "without")
+    assert [row.devices for row in made_precise] == [(BF16,)]
+    made_precise.clear()
+    monkeypatch.setattr(Chooser, "_reference", (BF16,))
+    with pytest.raises(DeviceError, match="no plan is compared"):  # it has no session of its own
+        decided(PRECISE, tmp_path / "with")
+    assert not made_precise
+
+
 def test_the_offer_is_measured_once_and_kept(tmp_path: Path) -> None:
     chooser, decision = decided(PRECISE, tmp_path, precision="float32")
     assert chooser.can_offer and decision.offer is None
@@ -298,6 +387,20 @@ def test_an_offer_names_the_tolerance_that_it_needs(tmp_path: Path) -> None:
     assert f"with --precision bf16 --tolerance {needed:g}: " in (offered.offered or "")
     _, decision = decided(WITH_TANH, tmp_path, tolerance=needed)
     assert decision.taken.precision == "7 of 7 tasks in bf16"
+
+
+def test_nothing_is_offered_where_integers_differ(tmp_path: Path) -> None:
+    """No tolerance would allow it."""
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["h"]),
+        helper.make_node("Mul", ["h", "thousand"], ["m"]),
+        helper.make_node("Cast", ["m"], ["y"], to=TensorProto.INT64),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.INT64, [2, 8])
+    constants = {"thousand": np.array(1000.0, np.float32)}
+    model = from_nodes(nodes, [tensor_info("x", [2, 8])], [output], constants)
+    chooser, _ = decided(model, tmp_path, precision="float32")
+    assert chooser.can_offer and chooser.make_offer() is None
 
 
 def test_nothing_is_offered_where_nothing_is_there_or_gained(tmp_path: Path) -> None:

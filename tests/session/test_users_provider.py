@@ -120,6 +120,9 @@ def test_a_program_with_a_provider_is_planned(tmp_path: Path) -> None:
     assert session.decision.reference.startswith("gpu:0")
     for a, b in zip(session.run(None, feeds), expected.run(None, feeds), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    session.set_providers(["CPUExecutionProvider"])
+    assert "a session of the providers before" in str(session.degraded)
+    assert session.run(None, feeds)[0].shape == expected.run(None, feeds)[0].shape
 
 
 def test_a_provider_without_an_engine_leaves_the_users_session(
@@ -198,6 +201,9 @@ def test_what_cannot_be_planned_beside_a_provider(monkeypatch: pytest.MonkeyPatc
     assert of("TensorrtExecutionProvider", CUDA) is None  # one of them is the other's fallback
     assert of((CUDA, {"user_compute_stream": "94035"})) is None
     assert of((CUDA, {"path": "a;b"})) is None
+    for refused in ((CUDA,), (CUDA, None), (CUDA, "use_tf32=0"), (CUDA, {}, {})):
+        assert of(refused) is None  # by ONNX Runtime, with its own error
+    assert of(CUDA, options=["use_tf32"]) is None and of(CUDA, options=3) is None
     assert of(CUDA, planner="heft") is None
     assert of(CUDA, devices=["cpu:0"]) is None
     assert of("CPUExecutionProvider") is None

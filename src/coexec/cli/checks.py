@@ -17,6 +17,7 @@ from coexec.model.difference import (
 )
 from coexec.model.inputs import probes
 from coexec.model.probe_names import ProbeName
+from coexec.precision import FLOAT32
 from coexec.selection.comparison import (
     Expected,
     ReferenceAnswers,
@@ -79,7 +80,8 @@ def check_outputs(
         return OutputCheck(differences, _equal(worst, allowed))
     if not (judgement.differs or judgement.undecided):
         return OutputCheck(differences, _amplified(worst, judgement.own))
-    error = _wrong(worst, allowed, judgement.own, judgement.undecided)
+    is_lower = any(d.spec.engine.precision != FLOAT32 for d in work.devices)
+    error = _wrong(worst, allowed, judgement.own, judgement.undecided, is_lower=is_lower)
     return OutputCheck(differences, error=error)
 
 
@@ -173,12 +175,19 @@ def _amplified(worst: float, own: float) -> str:
     )
 
 
-def _wrong(worst: float, allowed: float, own: float, undecided: str = "") -> CheckError:
-    reason = (
-        f"these inputs do not decide whether the plan is right: {undecided}; give it others"
-        if undecided
-        else "that is expected of random operators; otherwise please report it with the model"
-    )
+def _wrong(
+    worst: float, allowed: float, own: float, undecided: str = "", *, is_lower: bool = False
+) -> CheckError:
+    reason = "that is expected of random operators; otherwise please report it with the model"
+    if undecided:
+        reason = (
+            f"these inputs do not decide whether the plan is right: {undecided}; give it others"
+        )
+    elif is_lower:
+        reason = (
+            "a device computes in a lower precision: allow more with --tolerance, or use it in "
+            "float32"
+        )
     return CheckError(
         f"the outputs differ from ONNX Runtime's by {worst:.2g} of the largest value, "
         f"{allowed:.0e} is allowed, and its own with and without its optimisations by {own:.2g}; "

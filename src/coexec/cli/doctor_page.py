@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.metadata import PackageNotFoundError, distributions, requires, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -66,8 +67,10 @@ def examined(root: Path = Path("/")) -> Page:
     """
     load = _observed(root)  # before any other process is started
     packages, engines = _packages(), survey()
+    # A package of the operating system may lack the list of its files.
+    runtimes = [*onnx_runtimes()] or [_FALLBACK] * (find_spec(_FALLBACK) is not None)
     page = Page(
-        verdict(packages, engines.processors, engines.broken, load, onnx_runtimes()),
+        verdict(packages, engines.processors, engines.broken, load, runtimes),
         _facts(_VERSIONS, root),
         packages,
         _missing(packages),

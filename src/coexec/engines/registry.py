@@ -62,13 +62,17 @@ def _entries() -> "Mapping[str, EntryPoint]":
 @cache
 def _of_families() -> "Mapping[str, tuple[Engine, EntryPoint]]":
     """The engines of families by name, with the entry points of their families. A family that
-    cannot be imported has none."""
+    cannot be imported has none; what is no `Engine` of its name is left out."""
     from importlib.metadata import entry_points
 
     found: dict[str, tuple[Engine, EntryPoint]] = {}
     for entry in entry_points(group=_FAMILIES):
         with suppress(Exception):
-            found |= {name: (engine, entry) for name, engine in entry.load()().items()}
+            found |= {
+                name: (engine, entry)
+                for name, engine in entry.load()().items()
+                if isinstance(engine, Engine) and engine.name == name
+            }
     return found
 
 

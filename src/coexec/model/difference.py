@@ -1,6 +1,7 @@
 """Differences between outputs and their expected values. Imports no ONNX, because a start from the
 cache needs this module."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -243,12 +244,16 @@ class Errors:
 
 
 def errors_of(actual: Any, expected: Any, usual: float = 0.0) -> Errors:
-    """The errors of an output; none if it has no floats.
+    """The errors of an output; none if it has no floats, infinite if its shape is another one.
 
     Args:
         usual: as for `unlike`.
     """
-    if not isinstance(expected, np.ndarray) or not is_float(expected.dtype) or not expected.size:
+    if not isinstance(expected, np.ndarray) or not is_float(expected.dtype):
+        return Errors()
+    if np.shape(actual) != expected.shape:
+        return Errors(math.inf, math.inf)
+    if not expected.size:
         return Errors()
     a, b = np.asarray(actual).astype(np.float64), expected.astype(np.float64)
     comparable = np.isfinite(a) & np.isfinite(b)

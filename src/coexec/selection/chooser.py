@@ -112,7 +112,7 @@ class Chooser:
             DeviceError: a device that does not exist.
         """
         self._settings = settings = settings or Settings()
-        check_precision(settings.precision, settings.devices)
+        check_precision(settings.precision, settings.devices, settings.engine_options)
         self._rules = settings.rules.with_options(settings.planner_options)
         if "planners" in settings.planner_options:  # the default planners exist
             from coexec.planners import find_planner
@@ -144,7 +144,8 @@ class Chooser:
     @cached_property
     def _configurations(self) -> Sequence[Configuration]:
         """The configurations to try. Used only without a cached choice: it loads all engines."""
-        configured = configurations(self._settings.devices, self._rules, self._precision)
+        of = self._settings
+        configured = configurations(of.devices, self._rules, self._precision, of.engine_options)
         if (reference := self._reference) is not None:
             return [reference, *(n for n in configured if n != reference)]
         default: Configuration = (whole_cpu(),)
@@ -317,6 +318,8 @@ class Chooser:
         reference = ReferenceAnswers(self._first, 0.0)
         agreement, tolerance = compared(prepared, reference=reference), None
         if agreement.differs is not None and agreement.errors is not None:
+            if not 0 < agreement.errors.largest < 1:  # it fails, or integers or shapes differ
+                return None
             tolerance = _rounded_up(agreement.errors.largest)
             if tolerance >= 1:
                 return None
@@ -548,12 +551,14 @@ class Chooser:
     def _make_precise(self, made: Candidates, reference: ReferenceAnswers) -> None:
         """Let one device in a lower precision compute the tasks in float32 that lose too much.
 
-        Candidates that cannot be as precise as they have to be are excluded.
+        Candidates that cannot be as precise as they have to be are excluded, but not the user's own
+        session.
         """
         if not any(row.precision for row in made.rows):
             return
         worth_running, _ = self._worth_running(made)
-        lower = {row.key for row in worth_running if row.precision}
+        rows = (row for row in worth_running if row.devices != self._reference)
+        lower = {row.key for row in rows if row.precision}
         for index, row in enumerate(made.rows):
             if row.key not in lower:
                 continue
@@ -570,15 +575,27 @@ class Chooser:
     def _as_precise(
         self, row: Candidate, made: Candidates, reference: ReferenceAnswers
     ) -> Candidate:
-        ((low, plan),) = made.plans[row.key]
+        before = made.plans[row.key]
+        made.plans[row.key] = [self._precise(work, plan, reference) for work, plan in before]
+        if made.plans[row.key] == before:
+            return row
+        new = candidate_of(row.devices, row.planner, made.plans[row.key])
+        return replace(row, plan=new.plan, precision=new.precision)
+
+    def _precise(
+        self, low: PlanningContext, plan: Plan, reference: ReferenceAnswers
+    ) -> tuple[PlanningContext, Plan]:
+        if not plan.lower:
+            return low, plan
         agreement = compared(low.prepared(plan), reference=reference)
         if agreement.differs is None:
-            return row
+            return low, plan
         from coexec.selection.mixed import MixedPlans
 
         low.release()
         (name,), engine = low.device_names, low.devices[0].spec.engine.label
-        both = self._open((name, name.rpartition(":")[0]))
+        # An option of the engine may say which precision it has without one in its name.
+        both = self._open((name, f"{name.rpartition(':')[0]}:{FLOAT32}"))
         try:
             first = self._lower_tasks.get(engine, ())
             plan = MixedPlans(both, reference, self._report_planning, first).best()
@@ -586,9 +603,7 @@ class Chooser:
             raise InfeasibleError(f"{agreement.in_words}; {error}") from None
         places = plan.place_of.items()
         self._lower_tasks[engine] = [p.task for p, at in places if at.precision != FLOAT32]
-        plans = made.plans[row.key] = [(both, plan)]
-        new = candidate_of(row.devices, row.planner, plans)
-        return replace(row, plan=new.plan, precision=new.precision)
+        return both, plan
 
     def _compared(
         self, race: PlanRace, reference: ReferenceAnswers, deadline: Deadline

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from coexec.engines import detect
 from coexec.engines.names import cpu_name, parse
+from coexec.engines.options import EngineOptions
 from coexec.engines.registry import Driven, describe, processors, untried
 from coexec.errors import UsageError
 from coexec.hardware.hardware import Device, EngineInfo, Place, System
@@ -15,7 +16,10 @@ Configuration = tuple[str, ...]
 
 
 def configurations(
-    devices: Sequence[str] | None = None, rules: Rules = RULES, precision: Precision = FLOAT32
+    devices: Sequence[str] | None = None,
+    rules: Rules = RULES,
+    precision: Precision = FLOAT32,
+    options: EngineOptions | None = None,
 ) -> list[Configuration]:
     """Configurations worth trying, each once.
 
@@ -31,17 +35,22 @@ def configurations(
     """
     if devices is None:
         return list(dict.fromkeys(_of_machine(rules, precision)))
-    return list(dict.fromkeys(_of_names(devices, rules, precision)))
+    return list(dict.fromkeys(_of_names(devices, rules, precision, options)))
 
 
-def check_precision(precision: Precision, devices: Sequence[str] | None = None) -> None:
-    """Refuse a precision in which nothing here computes. No engine is tried.
+def check_precision(
+    precision: Precision,
+    devices: Sequence[str] | None = None,
+    options: EngineOptions | None = None,
+) -> None:
+    """Refuse a precision in which nothing here computes. No engine is tried that lists its devices.
 
     Args:
         devices: names that the user gives; None: all devices of this machine.
 
     Raises:
         UsageError: no engine has it; the message lists the precisions that are there.
+        DeviceError: none of the named devices exists.
     """
     if precision == FLOAT32:
         return
@@ -57,6 +66,11 @@ def check_precision(precision: Precision, devices: Sequence[str] | None = None) 
                 if precision in processor.precisions:
                     return
                 there.append(f"{driven.name}/{engine} has {', '.join(processor.precisions)}")
+    if not there:  # they do not exist, or their engine does not list them
+        described = {name: describe(name, options).engine.precision for name in devices or ()}
+        if precision in described.values():
+            return
+        there = [f"{name} has {own}" for name, own in described.items()]
     where = "these devices" if requests else "this machine"
     raise UsageError(
         f"precision={precision!r}: no engine of {where} computes in it; "
@@ -105,14 +119,16 @@ def with_next_engine(name: str, device: Device) -> str | None:
     return next((f"{name}/{engine}" for engine in later if engine in driven.usable), None)
 
 
-def _of_names(names: Sequence[str], rules: Rules, precision: Precision) -> list[Configuration]:
-    System(tuple(describe(name) for name in names))  # refuses what cannot be used together
+def _of_names(
+    names: Sequence[str], rules: Rules, precision: Precision, options: EngineOptions | None
+) -> list[Configuration]:
+    System(tuple(describe(name, options) for name in names))  # refuses what cannot be together
     clusters = [name for name in names if parse(name).kind == "cpu"]
     free = [name for name in clusters if not parse(name).engine]
     non_cpu = tuple(name for name in names if name not in clusters)
     named: list[Configuration] = [tuple(names)]
     if len(clusters) > 1 and len(free) == len(clusters):
-        joined = cpu_name(sorted(core for name in free for core in describe(name).cores))
+        joined = cpu_name(sorted(core for name in free for core in describe(name, options).cores))
         named += [(joined,), (joined, *non_cpu)]
     named += [(name,) for name in names]
     engines = {kind: _engines(precision, kind) for kind in (parse(name).kind for name in names)}

@@ -22,6 +22,7 @@ from coexec.keys import digest
 from coexec.model.main_memory import trim_memory
 from coexec.plan.plan import Plan, Provenance, verify_plan
 from coexec.plan.schedule import Schedule
+from coexec.precision import FLOAT32
 from coexec.runtime.compiled import CompiledPlan, load_compiled, save_compiled, without_modules
 from coexec.runtime.executor import Executor
 from coexec.runtime.own_session import WholeModel
@@ -287,7 +288,11 @@ class PlanningContext:
         return repr((planner, sorted(options.items()), sorted(self.settings.pins.items())))
 
     def _key(self, request: str) -> str:
-        return digest(self.user_model.digest, self._described.fingerprint, request)
+        facts = [self.user_model.digest, self._described.fingerprint, request]
+        is_lower = any(d.spec.engine.precision != FLOAT32 for d in self.devices)
+        if is_lower and self.settings.tolerance is not None:  # comparisons depend on it
+            facts.append(repr(self.settings.tolerance))
+        return digest(*facts)
 
     def _found(self, request: str) -> Prepared | None:
         entry = self.cache.find("plans", self._key(request))

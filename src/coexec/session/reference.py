@@ -42,6 +42,8 @@ def with_reference(
     if len(named) != 1 or not automatic:
         return None
     own = _options_of(named[0], providers or (), options)
+    if not isinstance(own, Mapping):
+        return None  # ONNX Runtime refuses them
     texts = {str(name): str(value) for name, value in own.items()}
     if any(name in _POINTERS for name in texts) or any(";" in text for text in texts.values()):
         return None
@@ -61,15 +63,14 @@ def with_reference(
     )
 
 
-def _options_of(
-    name: str, providers: Sequence[Any], options: Sequence[Any] | None
-) -> Mapping[Any, Any]:
+def _options_of(name: str, providers: Sequence[Any], options: Any) -> Any:
+    """The options of a provider as the program gives them, whatever they are."""
     for number, provider in enumerate(providers):
         if isinstance(provider, tuple) and provider[:1] == (name,):
-            found: Mapping[Any, Any] = provider[1]
-            return found
-        if provider == name and options is not None and number < len(options):
-            return dict(options[number] or {})
+            return provider[1] if len(provider) == 2 else None
+        is_listed = isinstance(options, Sequence) and number < len(options)
+        if provider == name and options:
+            return (options[number] or {}) if is_listed else None
     return {}
 
 

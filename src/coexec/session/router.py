@@ -348,6 +348,11 @@ class Router:
         self.unplanned = why_unplanned(
             arguments.options, providers, self.settings.devices, disabled
         )
+        if self.unplanned is None and self.settings.reference:
+            self.unplanned = (
+                "plans are compared with a session of the providers before; open a new session to "
+                "have it planned"
+            )
 
     def plan_nothing(self, reason: str) -> None:
         """Let ONNX Runtime's own session answer all requests, for ``reason``."""

@@ -206,6 +206,19 @@ def test_a_package_that_fails_is_listed_with_the_reason(
     assert re.search(FAULTS[code], reason)
 
 
+def test_what_a_family_lists_besides_engines_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Family:
+        def load(self) -> Any:
+            return lambda: {
+                "absent": None,
+                "number": 5,
+                "ort-other": Providers(ProviderSource("x")),
+            }
+
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Family()])
+    assert registry._of_families.__wrapped__() == {}
+
+
 def test_a_library_that_crashes_leaves_this_process(
     install: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -356,6 +369,16 @@ def test_options_of_a_provider() -> None:
     assert own == {"device_type": "GPU", "num_streams": "2"}
     with pytest.raises(UsageError, match=r"ort-x\.options='fast': 'fast' has no value"):
         ProviderOptions(options="fast").own("ort-x")
+
+
+def test_what_is_measured_depends_on_each_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, device = a_gpu(monkeypatch), Device("gpu:0", "gpu", processor="A GPU", identity=ONLY)
+    options = ("", True), ("", False), ("fast=1", True), ("fast=1", False)
+    described = [
+        engine.describe(device, ProviderOptions(options=text, cuda_graph=graph))
+        for text, graph in options
+    ]
+    assert len({info.version for info in described}) == len(options)
 
 
 def test_onnx_runtime_answers_where_a_provider_takes_nothing(ggml: Path, cache: Cache) -> None:

@@ -78,8 +78,8 @@ class Providers(Engine):
         version = self.configured(options).version
         if listed.version:
             version += f", {listed.version}"
-        if own:  # durations and programs depend on them
-            version += f", options {digest(sorted(own.items()), digits=8)}"
+        if own or not options.cuda_graph:  # durations and programs depend on them
+            version += f", options {digest(sorted(own.items()), options.cuda_graph, digits=8)}"
         on_cores = device.kind == "cpu"
         return EngineInfo(
             self.name,
