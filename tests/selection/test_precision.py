@@ -149,7 +149,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     def listed(kind: str | None = None) -> list[Driven]:
         return [d for d in MACHINE if kind in (None, d.name.partition(":")[0])]
 
-    def described(name: str) -> Device:
+    def described(name: str, *_: object) -> Device:
         of = parse(name)
         engine = EngineInfo(of.engine or "onnxruntime", precision=of.precision or "float32")
         return Device(of.device, of.kind, engine)
