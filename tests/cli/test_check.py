@@ -1,7 +1,6 @@
 """`coexec check`: the plan, every task, and the engine of another package that computes wrongly."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,6 @@ from onnx import TensorProto, helper
 import coexec
 from coexec.cli.checks import judged_by
 from coexec.cli.exits import CANNOT, CHECK_FAILED, DONE
-from coexec.engines import registry
 from coexec.errors import DegradedWarning, ExecutionError
 from coexec.graph.graph import Graph, Piece, Tensor
 from coexec.hardware.hardware import Place
@@ -22,29 +20,21 @@ from coexec.model.load import load
 from coexec.plan.plan import Plan, Provenance
 from coexec.selection.plan_files import text_of
 from tests.cli.conftest import CPU, TWO, CommandLine
+from tests.helpers.engine_packages import installed_package
 from tests.helpers.graphs import halves
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 from tests.model.test_opaque import counted
 
-PACKAGE = Path(__file__).parents[1] / "packages" / "harmed"
 HARMED = f"{TWO.split(',')[-1]}/harmed"
 PLAN = ("check", "MODEL", "--devices", HARMED, "--planner", "single")
 TASKS = ("check", "MODEL", "--tasks", "--devices", HARMED)
 
 
-def forget() -> None:
-    for known in (registry._entries, registry.load_engine, registry._working):
-        known.cache_clear()
-
-
 @pytest.fixture(autouse=True)
-def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def package() -> Iterator[None]:
     """Installs the package with the engine "harmed"."""
-    monkeypatch.syspath_prepend(PACKAGE)
-    forget()
-    yield
-    monkeypatch.undo()
-    forget()
+    with installed_package("harmed"):
+        yield
 
 
 def harm(operator: str, how: str = "one more") -> tuple[str, ...]:

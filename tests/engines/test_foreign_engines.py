@@ -15,7 +15,6 @@ from onnx import helper
 
 import coexec
 from coexec.cli import main
-from coexec.engines import registry
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import whole_cpu
 from coexec.engines.registry import describe, processors
@@ -26,6 +25,7 @@ from coexec.selection.configurations import configurations
 from coexec.selection.race import Lap, Outcome
 from coexec.settings import Settings
 from tests.helpers.distributions import write_distribution
+from tests.helpers.engine_packages import forget_engines
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "engine.md"
@@ -37,11 +37,6 @@ def shown() -> str:
     """The package that the docs show."""
     (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     return str(code)
-
-
-def forget() -> None:
-    for known in (registry._entries, registry.load_engine, registry._working):
-        known.cache_clear()
 
 
 @pytest.fixture
@@ -57,11 +52,11 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
             code = code.replace(old, new)
         write_distribution(tmp_path, module, "1.5", code, "coexec.engines", "slow:Slow")
         monkeypatch.syspath_prepend(tmp_path)
-        forget()
+        forget_engines()
 
     yield installed
     monkeypatch.undo()
-    forget()
+    forget_engines()
 
 
 def products() -> object:
@@ -184,9 +179,9 @@ def test_auto_considers_a_processor_that_only_it_drives(install: Install, tmp_pa
 def test_a_package_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own engines are found as those of others, so without its metadata there are none."""
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ())
-    forget()
+    forget_engines()
     try:
         with pytest.raises(DeviceError, match="it is not installed in this Python"):
             describe(CPU)
     finally:
-        forget()
+        forget_engines()

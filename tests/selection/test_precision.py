@@ -14,7 +14,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from coexec.cli.checks import check_outputs
-from coexec.engines import registry
 from coexec.engines.base import Processor
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import parse
@@ -41,10 +40,10 @@ from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import Lap, Outcome
 from coexec.session import InferenceSession
 from coexec.settings import Settings
+from tests.helpers.engine_packages import installed_package
 from tests.helpers.gpu_networks import in_float16
 from tests.helpers.small_models import from_nodes, tensor_info
 
-PACKAGE = Path(__file__).parents[1] / "packages" / "rough"
 CPU = f"cpu:{usable_cores()[0]}"
 ROUGH, BF16 = f"{CPU}/rough", f"{CPU}/rough:bf16"
 RULES = Rules(starts=1, busy=9.0, stolen=9.0)
@@ -52,19 +51,11 @@ LIMIT = 0.02
 """The default of bf16."""
 
 
-def forget() -> None:
-    for known in (registry._entries, registry.load_engine, registry._working):
-        known.cache_clear()
-
-
 @pytest.fixture(autouse=True)
-def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def package() -> Iterator[Path]:
     """Installs the package with the engine "rough"."""
-    monkeypatch.syspath_prepend(PACKAGE)
-    forget()
-    yield
-    monkeypatch.undo()
-    forget()
+    with installed_package("rough") as folder:
+        yield folder
 
 
 def chain(*operators: str) -> Any:
@@ -421,8 +412,10 @@ def test_which_precision_is_offered() -> None:
     assert in_lower_precision([f"{CPU}/onnxruntime"], "float32") is None
 
 
-def test_optimize_ends_with_the_offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(PACKAGE))  # of the process that chooses
+def test_optimize_ends_with_the_offer(
+    tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(package))  # of the process that chooses
     settings = Settings([ROUGH], rules=RULES, cache=tmp_path)
     verdict = optimize(PRECISE.SerializeToString(), settings, 60.0)
     assert verdict.decision is not None and verdict.decision.offer is not None

@@ -45,6 +45,7 @@ from coexec.plan.derive import stepwise
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
 from coexec.selection.configurations import configurations
+from tests.helpers.engine_packages import forget_engines
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 PLUG_INS = Path(sys.prefix) / "plug-ins"
@@ -54,20 +55,15 @@ LAST = f"cpu:{usable_cores()[-1]}"
 GGML, HALF = f"{LAST}/ort-ggml", {"ort-ggml": {"precision": "fp16"}}
 
 
-def forget() -> None:
-    for known in (registry._of_families, registry.load_engine, registry._working):
-        known.cache_clear()
-
-
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No verdict is known, and the engines are looked up again."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(trial, "_verdicts", {})
-    forget()
+    forget_engines()
     yield
     monkeypatch.undo()
-    forget()
+    forget_engines()
 
 
 @pytest.fixture
@@ -77,7 +73,7 @@ def ggml(monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.skip("onnxruntime-ggml is not installed; make lint installs it")
     monkeypatch.setenv("ORT_GGML_LOG", "error")
     monkeypatch.syspath_prepend(PLUG_INS)
-    forget()
+    forget_engines()
     return found[0]
 
 
@@ -89,7 +85,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
         (tmp_path / "onnxruntime_ep_bad.py").write_text(code)
         (tmp_path / "onnxruntime_ep_bad-1.5.dist-info").mkdir()
         monkeypatch.syspath_prepend(tmp_path)
-        forget()
+        forget_engines()
 
     return installed
 

@@ -55,7 +55,7 @@ def find_views(
     makers = {node.output: node for node in network.nodes}
     for node in network.nodes:
         if node.operator.op_type == "Transpose" and node.output not in views:
-            stored, passed = _stored_transposed(node, makers, network, context, kernels)
+            stored, passed = _stored_transposed(node, makers, readers, network, context, kernels)
             if stored is not None:
                 views[makers[passed[-1]].operator.inputs[0]] = stored
                 skipped.update(passed)
@@ -86,6 +86,7 @@ def _is_even(view: TensorView) -> bool:
 def _stored_transposed(
     node: Node,
     makers: Mapping[str, Node],
+    readers: Mapping[str, Sequence[Node]],
     network: DeviceGraph,
     context: Context,
     kernels: Mapping[str, Kernel],
@@ -93,7 +94,6 @@ def _stored_transposed(
     """Where the product in front of a Transpose stores its result, so that the Transpose needs no
     kernel; None if there is no such product, or it cannot. And the results of the Transpose and of
     the Reshapes between both, from the last to the first."""
-    readers = readers_of(network)
     part = _start(node.output, context)
     passed: list[str] = []
     while part is not None:
