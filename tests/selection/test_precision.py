@@ -165,6 +165,8 @@ def test_each_engine_is_one_more_candidate_in_each_allowed_precision() -> None:
     named = f"{CPU}/openvino"
     assert configurations([named], precision="bf16") == [(named,), (f"{named}:bf16",)]
     assert configurations([f"{named}:bf16"]) == [(f"{named}:bf16",)]
+    given = {"openvino": {"precision": "bf16"}}
+    assert configurations([named], precision="bf16", options=given) == [(named,)]
     gpus = ["gpu:0", "gpu:0/opencl", "gpu:0/cuda:tf32", "gpu:0/cuda:fp16", "gpu:0/opencl:fp16"]
     of_machine = configurations(precision="fp16")
     assert [names[0] for names in of_machine if names[0] in gpus and len(names) == 1] == gpus

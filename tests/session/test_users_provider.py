@@ -19,6 +19,7 @@ from coexec.engines.onnxruntime.device import CpuCluster
 from coexec.engines.providers.options import ProviderOptions
 from coexec.errors import DegradedWarning, DeviceError
 from coexec.hardware.hardware import Device, EngineInfo
+from coexec.rules import Rules
 from coexec.selection.chooser import Chooser
 from coexec.selection.plan_selector import PlanSelector
 from coexec.selection.race import Lap, Outcome
@@ -33,15 +34,17 @@ QUICK = Effort(1, 2, 2, budget_s=1)
 
 
 class StandIn(Engine):
-    name = "ort-azure"
     kinds = ("gpu",)
     rank = 30
     needs_trial = False
     options = ProviderOptions
     installed = "stand-in 1"
 
+    def __init__(self, name: str = "ort-azure") -> None:
+        self.name = name
+
     def processors(self, kind: str) -> list[Processor]:
-        return [Processor(kind, "A GPU", "uuid")]
+        return [Processor(kind, "A GPU", "uuid", precisions=("float32", "tf32"))]
 
     def describe(self, device: Device, options: ProviderOptions) -> EngineInfo:
         return EngineInfo(self.name, "1", precision=options.precision)
@@ -54,7 +57,8 @@ class StandIn(Engine):
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(reference, "_OF_CORES", ("CPUExecutionProvider",))
     entry = next(iter(registry._entries().values()))
-    monkeypatch.setattr(registry, "_of_families", lambda: {"ort-azure": (StandIn(), entry)})
+    engines = {name: (StandIn(name), entry) for name in ("ort-azure", "ort-other")}
+    monkeypatch.setattr(registry, "_of_families", lambda: engines)
     for known in (registry.load_engine, registry._working):
         known.cache_clear()
     yield
@@ -90,6 +94,23 @@ def test_the_users_session_is_the_reference_and_one_candidate(fastest: str, tmp_
         assert str(taken) != users and users in map(str, others)
         assert taken.comparison is not None
     assert any(str(row).startswith("cpu:") for row in (taken, *others))
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("own", ["float32", "tf32"])
+def test_plans_may_be_as_precise_as_the_users_session(own: str, tmp_path: Path) -> None:
+    settings = Settings(
+        reference="ort-azure:0",
+        engine_options={"ort-azure": {"precision": own}},
+        cache=tmp_path,
+        effort=QUICK,
+        rules=Rules(rounds=(1, 1), starts=1, planners="heft", busy=9.0, stolen=9.0),
+    )
+    chosen = Chooser(branches(), settings, compete=race_of(lambda number: 1.0)).make()
+    assert chosen.decision is not None
+    tried = {name for row in chosen.decision.candidates for name in row.devices}
+    assert ("gpu:0/ort-other:tf32" in tried) == (own == "tf32")
+    assert "gpu:0/ort-azure:tf32" not in tried  # the session itself
 
 
 @pytest.mark.usefixtures("gpu", "quick_choice")

@@ -42,7 +42,7 @@ from coexec.lowering.dialect import STANDARD, Dialect
 from coexec.lowering.layout import PLAIN, Layout
 from coexec.lowering.module import Module
 from coexec.model.main_memory import main_memory_bytes
-from coexec.precision import FLOAT32
+from coexec.precision import FLOAT32, Precision
 from coexec.timing.trace import Detail
 
 AfterFork = Literal["works", "again", "lost"]
@@ -76,7 +76,7 @@ class Processor:
     """Further facts, shown to users: "memory", "units", ..."""
     notes: tuple[str, ...] = ()
     """Remarks for users, for example about a second driver that does not work."""
-    precisions: Sequence[str] = (FLOAT32,)
+    precisions: Sequence[Precision] = (FLOAT32,)
     """Precisions in which it computes there and that may gain time: names in `coexec.precision`.
     One that is not float32 is a value of the engine's option "precision"."""
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Self
 from coexec.codec import decode, encode
 from coexec.errors import DeviceError
 from coexec.keys import digest
-from coexec.precision import FLOAT32
+from coexec.precision import FLOAT32, Precision
 from coexec.units import format_numbers
 
 Busy = Literal["source", "target", "none"]
@@ -63,7 +63,7 @@ class EngineInfo:
     memory: str = MAIN
     """The memory of the host that holds its tensors."""
     memory_bytes: int | None = None
-    precision: str = FLOAT32
+    precision: Precision = FLOAT32
     """Precision of its computation: a name in `coexec.precision`."""
     pool: str = ""
     """Title of the threads with which it computes, if they can compute on one set of cores at a

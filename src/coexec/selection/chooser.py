@@ -155,8 +155,12 @@ class Chooser:
 
     @cached_property
     def _precision(self) -> Precision:
-        """The least precise arithmetic that a plan may use: a model in float16 allows fp16."""
-        least = self._settings.precision
+        """The least precise arithmetic that a plan may use: that of the user's own session, too,
+        and a model in float16 allows fp16."""
+        least: Precision = self._settings.precision
+        if least == FLOAT32 and self._reference is not None:
+            (own,) = self._reference
+            least = describe(own, self._settings.engine_options).engine.precision
         tensors = self._first.graph.tensors.values()
         is_narrow = least == FLOAT32 and any(tensor.dtype == "float16" for tensor in tensors)
         return "fp16" if is_narrow else least

@@ -34,7 +34,7 @@ def configurations(
         DeviceError: a name is wrong.
     """
     if devices is None:
-        return list(dict.fromkeys(_of_machine(rules, precision)))
+        return list(dict.fromkeys(_of_machine(rules, precision, options)))
     return list(dict.fromkeys(_of_names(devices, rules, precision, options)))
 
 
@@ -131,7 +131,8 @@ def _of_names(
         joined = cpu_name(sorted(core for name in free for core in describe(name, options).cores))
         named += [(joined,), (joined, *non_cpu)]
     named += [(name,) for name in names]
-    engines = {kind: _engines(precision, kind) for kind in (parse(name).kind for name in names)}
+    kinds = dict.fromkeys(parse(name).kind for name in names)
+    engines = {kind: _engines(precision, options, kind) for kind in kinds}
     return named + [
         other
         for kind in engines
@@ -142,7 +143,9 @@ def _of_names(
     ]
 
 
-def _of_machine(rules: Rules, precision: Precision) -> list[Configuration]:
+def _of_machine(
+    rules: Rules, precision: Precision, options: EngineOptions | None
+) -> list[Configuration]:
     cores = detect.usable_cores()
     sets = core_sets([members for members, _ in detect.clusters()], detect.partitions())
     on_cpu: list[Configuration] = [tuple(map(cpu_name, devices)) for devices in sets]
@@ -151,7 +154,7 @@ def _of_machine(rules: Rules, precision: Precision) -> list[Configuration]:
         for names, devices in zip(on_cpu, sets, strict=True)
         if len(devices) <= rules.most_beside and sum(map(len, devices)) == len(cores)
     ]
-    engines = _engines(precision)
+    engines = _engines(precision, options)
     cpu = {name: usable for name, usable in engines.items() if name == "cpu"}
     other_engines = {name: usable for name, usable in engines.items() if name not in cpu}
     accelerators = tuple(other_engines)
@@ -176,15 +179,23 @@ Engines = Mapping[str, Sequence[str]]
 stands for any cores."""
 
 
-def _engines(precision: Precision, kind: str | None = None) -> Engines:
-    return {d.name: (*d.usable, *_lower(d, precision)) for d in processors(kind) if d.usable}
+def _engines(
+    precision: Precision, options: EngineOptions | None, kind: str | None = None
+) -> Engines:
+    return {
+        driven.name: (*driven.usable, *_lower(driven, precision, options or {}))
+        for driven in processors(kind)
+        if driven.usable
+    }
 
 
-def _lower(driven: Driven, precision: Precision) -> Iterator[str]:
-    """The working engines of a processor in each lower precision that is allowed."""
+def _lower(driven: Driven, precision: Precision, options: EngineOptions) -> Iterator[str]:
+    """The working engines of a processor in each lower precision that is allowed, unless an option
+    gives it to the engine already."""
     for name in driven.usable:
+        own = options.get(name, {}).get("precision", FLOAT32)
         for lower in driven.by[name].precisions:
-            if lower != FLOAT32 and lower in allowed(precision):
+            if lower not in (FLOAT32, own) and lower in allowed(precision):
                 yield EngineInfo(name, precision=lower).label
 
 

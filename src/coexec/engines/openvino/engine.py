@@ -1,6 +1,6 @@
 """OpenVINO as an engine: CPU cores of all makers, Intel's GPUs and NPUs."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from coexec.engines import detect
@@ -12,7 +12,7 @@ from coexec.errors import DeviceError
 from coexec.extras import install
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.model.main_memory import main_memory_bytes
-from coexec.precision import FLOAT32
+from coexec.precision import FLOAT32, Precision
 from coexec.units import format_bytes
 
 _MISSING = f"OpenVINO is not installed; {install('openvino')}"
@@ -77,13 +77,17 @@ class OpenVino(Engine):
         return OpenVinoDevice(device, info, options, folder, plugin)
 
 
-_INSTRUCTIONS = {"AVX512BF16": "bf16", "AVX512FP16": "fp16", "ASIMDHP": "fp16"}
+_INSTRUCTIONS: Mapping[str, Precision] = {
+    "AVX512BF16": "bf16",
+    "AVX512FP16": "fp16",
+    "ASIMDHP": "fp16",
+}
 """By instruction set of CPU cores, the precision in which OpenVINO computes with it. A processor
 with AMX has the first of them, too. Without AVX512-BF16, OpenVINO computes bf16 by other
 instructions, which gains nothing."""
 
 
-def _of_cores(features: Collection[str]) -> tuple[str, ...]:
+def _of_cores(features: Collection[str]) -> tuple[Precision, ...]:
     """Precisions of CPU cores with these instruction sets."""
     further = (precision for name, precision in _INSTRUCTIONS.items() if name in features)
     return (FLOAT32, *further)

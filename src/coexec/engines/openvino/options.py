@@ -1,11 +1,14 @@
 """Options of OpenVINO as an engine."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-PRECISIONS = {"float32": "f32", "bf16": "bf16", "fp16": "f16"}
+from coexec.precision import Precision
+
+PRECISIONS: Mapping[Precision, str] = {"float32": "f32", "bf16": "bf16", "fp16": "f16"}
 """OpenVINO's names of the precisions in which it computes."""
-CAPABILITIES = {"float32": "FP32", "bf16": "BF16", "fp16": "FP16"}
+CAPABILITIES: Mapping[Precision, str] = {"float32": "FP32", "bf16": "BF16", "fp16": "FP16"}
 """Its names of them in the list of what a processor can."""
 
 

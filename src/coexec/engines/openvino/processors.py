@@ -6,6 +6,7 @@ from typing import Any
 from coexec.engines.openvino.failures import translated
 from coexec.engines.openvino.library import core
 from coexec.engines.openvino.options import CAPABILITIES
+from coexec.precision import Precision
 
 _MEMORY = {"GPU": "GPU_DEVICE_TOTAL_MEM_SIZE", "NPU": "NPU_DEVICE_TOTAL_MEM_SIZE"}
 _DRIVER = {"GPU": "GPU_DRIVER_VERSION", "NPU": "NPU_DRIVER_VERSION"}
@@ -20,7 +21,7 @@ class OpenVinoProcessor:
     """OpenVINO's name of it: "CPU", "GPU.0", "NPU"."""
     name: str
     """The processor's own name."""
-    precisions: tuple[str, ...]
+    precisions: tuple[Precision, ...]
     """The precisions in which it computes: names in `coexec.precision`."""
     uuid: str = ""
     """16 bytes in hexadecimal digits. OpenCL and Level Zero report the same UUID for a GPU."""

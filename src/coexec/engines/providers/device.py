@@ -57,7 +57,7 @@ class Provider:
             Exception: any other error of ONNX Runtime.
         """
         own = {**self.options, **(further or {})}
-        providers: list[Any] | None = [(self.name, own), _CPU]
+        providers: list[Any] | None = [(self.name, own)] if _is_whole(options) else [(self.name, own), _CPU]
         if self.devices:
             options.add_provider_for_devices(list(self.devices), own)
             providers = None
@@ -216,3 +216,12 @@ def _assigned(session: OrtSession, provider: str) -> tuple[int, Counter[str]]:
         else:
             left.update(node.op_type for node in nodes)
     return taken, left
+
+
+def _is_whole(options: ort.SessionOptions) -> bool:
+    """Whether ONNX Runtime has to refuse what the provider does not take."""
+    (entry,) = _WHOLE.items()
+    try:
+        return options.get_session_config_entry(entry[0]) == entry[1]
+    except RuntimeError:
+        return False

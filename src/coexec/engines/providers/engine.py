@@ -21,7 +21,7 @@ from coexec.errors import DeviceError
 from coexec.hardware.hardware import MAIN, Device, EngineInfo
 from coexec.keys import digest
 from coexec.model.main_memory import main_memory_bytes
-from coexec.precision import FLOAT32
+from coexec.precision import FLOAT32, Precision
 
 _OF_CUDA = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
 """Providers with CUDA's devices, memory and graphs."""
@@ -68,7 +68,9 @@ class Providers(Engine):
         if listing.failure and kind == "gpu":
             raise DeviceError(f"engine {self.name} cannot be used: {listing.failure}; {_REMEDY}")
         return [
-            Processor(kind, d.title, d.identity, driver=_driver(d))
+            Processor(
+                kind, d.title, d.identity, driver=_driver(d), precisions=_precisions(d.provider)
+            )
             for d in listing.devices
             if d.kind == kind
         ]
@@ -155,6 +157,11 @@ def _built_in(source: ProviderSource) -> DeviceListing:
         return DeviceListing("", tuple(gpus), found.failure)
     title = detect.processor_name() if source.kind == "cpu" else f"device of {source.provider}"
     return DeviceListing("", (ListedDevice(source.provider, source.kind, title, ONLY, 0, ""),))
+
+
+def _precisions(provider: str) -> tuple[Precision, ...]:
+    """The precisions between which the engine's option chooses."""
+    return (FLOAT32, "tf32") if provider == _OF_CUDA[0] else (FLOAT32,)
 
 
 def _driver(device: ListedDevice) -> str:
