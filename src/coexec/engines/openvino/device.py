@@ -23,6 +23,7 @@ from coexec.graph.graph import Operator, Tensor
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.keys import digest
 from coexec.lowering.module import Module
+from coexec.precision import Precision
 
 
 class OpenVinoDevice(OpenEngine):
@@ -151,7 +152,7 @@ def _kernels(folder: Path, plugin: str) -> Path:
     return folder / f"openvino-{digest(*facts, digits=16)}"
 
 
-def _check_precision(device: str, precision: str, capabilities: Sequence[str]) -> None:
+def _check_precision(device: str, precision: Precision, capabilities: Sequence[str]) -> None:
     """Refuse a precision that OpenVINO would silently replace by another one.
 
     Raises:

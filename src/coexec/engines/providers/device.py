@@ -57,10 +57,10 @@ class Provider:
             Exception: any other error of ONNX Runtime.
         """
         own = {**self.options, **(further or {})}
-        providers: list[Any] | None = [(self.name, own)] if _is_whole(options) else [(self.name, own), _CPU]
+        named = [(self.name, own), *([_CPU] if _allows_others(options) else [])]
         if self.devices:
             options.add_provider_for_devices(list(self.devices), own)
-            providers = None
+        providers = None if self.devices else named
         # With ONNX Runtime's fallback, a failing provider prints a text and is left out.
         try:
             session = OrtSession(model, options, providers=providers, enable_fallback=0)
@@ -218,10 +218,10 @@ def _assigned(session: OrtSession, provider: str) -> tuple[int, Counter[str]]:
     return taken, left
 
 
-def _is_whole(options: ort.SessionOptions) -> bool:
-    """Whether ONNX Runtime has to refuse what the provider does not take."""
-    (entry,) = _WHOLE.items()
+def _allows_others(options: ort.SessionOptions) -> bool:
+    """Whether ONNX Runtime may compute what the provider does not take. If not, it refuses a list
+    of providers with the one for the CPU."""
     try:
-        return options.get_session_config_entry(entry[0]) == entry[1]
-    except RuntimeError:
-        return False
+        return not any(options.get_session_config_entry(key) == _WHOLE[key] for key in _WHOLE)
+    except RuntimeError:  # no such entry
+        return True
