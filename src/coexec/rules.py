@@ -63,6 +63,9 @@ class Rules:
     """Share of the time limit for profiles and plans; configurations left by then are not tried."""
     racing_share: float = 0.9
     """Share of the time limit at which races end. The comparison with ONNX Runtime follows."""
+    first_share: float = 0.6
+    """With an accelerator, share of the time limit for a first pass among single devices, which
+    need no profile: one of them is often several times as fast as all others."""
     race_s: float = 3.0
     """Seconds for the race of a plan with the reference, if the least number of rounds takes no
     longer."""
@@ -79,6 +82,9 @@ class Rules:
     deciding_rounds: float = 0.75
     """Share of the rounds in which a comparison has to hold: for a large network there are few
     rounds, and their medians may be off by a percent."""
+    clearly_faster: float = 0.7
+    """A race ends after the least number of rounds if a plan took less than this factor of the time
+    of the reference in all of them, by both figures."""
     out_of_race: float = 1.02
     """A plan that takes more than this factor of the best time in all rounds is out."""
     gain: float = 0.97

@@ -261,13 +261,18 @@ class OfOnePlan:
 
 
 def raced_plans(
-    seconds: Sequence[float], monkeypatch: pytest.MonkeyPatch, left_s: float = 1e6
+    seconds: Sequence[float],
+    monkeypatch: pytest.MonkeyPatch,
+    left_s: float = 1e6,
+    engines: Sequence[str] = ("onnxruntime",),
 ) -> tuple[list[int], list[Candidate]]:
-    """The rounds of each of these candidates, and the candidates: the first is the reference."""
+    """The rounds of each of these candidates, and the candidates: the first is the reference. The
+    engines are those of the candidates in turn."""
     machine, rows, plans = Machine(), dict[Key, Candidate](), dict[Key, Any]()
     for number, each_s in enumerate(seconds):
         plan = OfOnePlan(str(number), each_s, machine)
-        row = Candidate((f"cpu:{number}",), "single")
+        engine = engines[number % len(engines)]
+        row = Candidate((f"cpu:{number}",), "single", engines=(engine,))
         rows[row.key], plans[row.key] = row, [(plan.work, plan)]
     monkeypatch.setattr(
         plan_race, "prepared_of", lambda plans: SimpleNamespace(start=lambda: plans[0][1])
@@ -312,6 +317,30 @@ def test_a_plan_in_doubt_races_again_while_there_is_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys.modules[__name__], "compete", two_rounds)
     rounds, _ = raced_plans([0.010, 0.005, 0.020], monkeypatch)
     assert calls == [1, 2, 1, 1] and rounds[1] == 6 >= RULES.rounds[0]
+
+
+def test_before_a_compiler_starts_a_plan_in_doubt_races_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+    whole_race = compete
+
+    def noted(turns: Any, *args: Any, **words: Any) -> Outcome[int]:
+        calls.extend(which for which in turns if which)
+        return whole_race(turns, *args, **words)
+
+    monkeypatch.setattr(sys.modules[__name__], "compete", noted)
+    engines = ["onnxruntime", "opencl", "onnxruntime", "opencl"]
+    raced_plans([0.010, 0.004, 0.005, 0.020], monkeypatch, engines=engines)
+    assert calls == [2, 2, 1, 1, 3]
+
+
+def test_a_race_that_is_clearly_won_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    won = RULES.clearly_faster - 0.1
+    rounds, _ = raced_plans([0.010, 0.010 * won], monkeypatch)
+    assert rounds[1] == RULES.starts * RULES.rounds[0]
+    rounds, _ = raced_plans([0.010, 0.010 * (RULES.clearly_faster + 0.1)], monkeypatch)
+    assert rounds[1] > RULES.starts * RULES.rounds[0]
 
 
 def test_a_plan_for_which_there_is_no_time_is_untried(monkeypatch: pytest.MonkeyPatch) -> None:

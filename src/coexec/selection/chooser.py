@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from coexec.cache import Entry
 from coexec.engines import detect
 from coexec.engines.names import cores_of, parse, whole_cpu, without_engine
-from coexec.engines.registry import describe, device_of, installed, load_engine
+from coexec.engines.registry import describe, device_of, installed
 from coexec.errors import (
     CoexecError,
     DeviceError,
@@ -75,6 +75,8 @@ if TYPE_CHECKING:  # importing planners and ONNX takes longer than starting from
 _FORM = 4
 """Number of the form of a choice in the cache. Choices of another form are not found."""
 _FILE = "choice.json"
+LEAST_PASS_S = 1.0
+"""A further pass begins only if this time is left."""
 _DIVIDING = frozenset({"codl", "mulayer"})
 """Planners that divide tasks."""
 
@@ -210,9 +212,23 @@ class Chooser:
     def make(self, again: bool = False) -> Prepared:
         """The earlier choice, or else a new one. Raises as `go_on` does.
 
+        With an accelerator, a new choice begins among single devices.
+
         ``again``: make one more pass in any case.
         """
-        return self.go_on() if again or self.known is None else self.known
+        if self.known is not None:
+            return self.go_on() if again else self.known
+        if all(parse(name).kind == "cpu" for names in self._configurations for name in names):
+            return self.go_on()
+        deadline = self._timed(self._rules.seconds)
+        prepared = self.go_on(self._rules.first_share * deadline.seconds, alone=True)
+        left_s = deadline.left_s()
+        return self.go_on(left_s) if self.is_open and left_s > LEAST_PASS_S else prepared
+
+    def _timed(self, seconds: float) -> Deadline:
+        """A time limit from now on. The program's own requests are no part of it."""
+        quiet = self._settings.quiet
+        return Deadline(seconds, paused_s=(lambda: quiet.waited_s) if quiet else (lambda: 0.0))
 
     def go_on(self, seconds: float | None = None, alone: bool = False) -> Prepared:
         """The fastest plan that is proven after one more pass over the candidates that are not
@@ -236,8 +252,7 @@ class Chooser:
         if seconds is not None:
             self._rules = replace(self._rules, seconds=seconds)
         rules, quiet = self._rules, self._settings.quiet
-        paused_s = (lambda: quiet.waited_s) if quiet is not None else (lambda: 0.0)
-        self._deadline = Deadline(rules.seconds, paused_s=paused_s)
+        self._deadline = self._timed(rules.seconds)
         settled = self._settled()
         reference = ReferenceAnswers(self._first, self._deadline.left_s())
         made = self._candidates(settled.keys(), alone, reference)
@@ -512,7 +527,7 @@ class Chooser:
         with fewer cores than there are, those with the best expectations. All others run. The time
         may be over before all have started. So plans for CPU cores with their first engine, which
         is the reference, start first, then plans in a lower precision, which the user has asked
-        for, and engines that build kernels after those that do not.
+        for.
         Devices with fewer cores start last, as they seldom win.
         """
         able = [self._expecting(row) for row in made.rows if row.key in made.plans]
@@ -533,7 +548,6 @@ class Chooser:
                 self._is_part(r),
                 not r.is_plain,
                 not r.precision,
-                _builds_kernels(r),
             )
         )
         unable = [row for row in made.rows if row.key not in made.plans]
@@ -722,11 +736,6 @@ def _compared(row: Candidate, plans: Plans, reference: ReferenceAnswers) -> Cand
         release(plans)
     row = replace(row, comparison=result.in_words)
     return row if result.reason is None else row.excluded(result.in_words)
-
-
-def _builds_kernels(row: Candidate) -> bool:
-    """Whether one of its engines compiles source code for the model."""
-    return any(load_engine(name).builds_kernels for name in row.engines)
 
 
 def _nearest(

@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import chain
 
 from coexec.arrays import Array
+from coexec.engines.registry import load_engine
 from coexec.errors import CoexecError, DeviceError
 from coexec.model.main_memory import least_bytes, main_memory_bytes, resident_bytes
 from coexec.profiling.activity import Quiet, undisturbed
@@ -74,10 +76,29 @@ class PlanRace:
                 if reference is None:
                     continue
                 self.reference = reference.key
-                self._race_all(reference, feeds)
+                waiting = self._rivals
+                self._race_all(reference, waiting, feeds)
             self._race_again(reference.key, feeds)
+            while waiting:
+                with ExitStack() as stack:
+                    try:
+                        started_again = self._start(reference.key, feeds, stack)
+                    except CoexecError as error:  # the figures so far count
+                        for key in waiting:
+                            why = f"{self.rows[reference.key]} did not start again: {error}"
+                            self.rows[key] = self.rows[key].excluded(why, "untried")
+                        break
+                    self._race_all(started_again, waiting, feeds)
+                self._race_again(reference.key, feeds)
             release(self.plans[reference.key])
             return
+
+    @property
+    def _rivals(self) -> list[Key]:
+        """The plans beside the reference that can start, at the end those whose engines build
+        kernels."""
+        able = [row for key, row in self.rows.items() if key in self.plans and row.is_able]
+        return [row.key for row in sorted(able, key=_builds_kernels) if row.key != self.reference]
 
     def _start_reference(self, feeds: Mapping[str, Array], stack: ExitStack) -> "_Rival | None":
         """Start the reference; None if no plan starts with these inputs."""
@@ -91,13 +112,21 @@ class PlanRace:
                 self.rows[row.key] = row.excluded(str(error))
         return None
 
-    def _race_all(self, reference: "_Rival", feeds: Mapping[str, Array]) -> None:
-        rivals = [key for key in self.plans if key != reference.key and self.rows[key].is_able]
-        for number, key in enumerate(rivals):
-            self.report("plans raced", number, len(rivals))
-            self._race(key, reference, feeds)
+    def _race_all(
+        self, reference: "_Rival", waiting: list[Key], feeds: Mapping[str, Array]
+    ) -> None:
+        """Race the rivals that wait, one by one, which removes them from ``waiting``. Before the
+        next compiler starts, which may take all the time that is left, a plan that is in doubt has
+        to be raced again."""
+        others = len(self.plans) - 1
+        while waiting:
+            self.report("plans raced", max(0, others - len(waiting)), others)
+            self._race(waiting.pop(0), reference, feeds)
             self.found(self)
-        self.report("plans raced", len(rivals), len(rivals))
+            builds = waiting and _builds_kernels(self.rows[waiting[0]])
+            if builds and self.ranking.best_in_doubt(self.plans.keys()) is not None:
+                return
+        self.report("plans raced", others, others)
 
     def _race_again(self, reference: Key, feeds: Mapping[str, Array]) -> None:
         """Race the best plan that is in doubt again, with new starts of both, as long as there is
@@ -169,10 +198,18 @@ class PlanRace:
         def is_decided(outcome: Outcome[int], took_s: float) -> bool:
             if took_s > left_s:
                 return True
-            reference_s, own_s = (outcome.rounds_s(n, self.objective.figure) for n in pair)
-            limit = best * rules.out_of_race
-            is_out = all(a > limit * b for a, b in zip(own_s, reference_s, strict=False))
-            return self.objective.drops and len(own_s) >= rules.cut_rounds and is_out
+            objective, limit = self.objective, best * rules.out_of_race
+            figures = [figure for figure in (objective.figure, objective.guard) if figure]
+            pairs = {figure: _pairs(outcome, pair[1], pair[0], figure) for figure in figures}
+            deciding = pairs[objective.figure]
+            if not objective.drops or len(deciding) < rules.cut_rounds:
+                return False
+            is_out = all(own_s > limit * reference_s for own_s, reference_s in deciding)
+            is_faster = len(deciding) >= objective.rounds[0] and all(
+                own_s < rules.clearly_faster * reference_s
+                for own_s, reference_s in chain.from_iterable(pairs.values())
+            )
+            return is_out or is_faster
 
         outcome = self.compete(
             dict(zip(pair, (partial(reported, r.turn) for r in (reference, rival)), strict=True)),
@@ -231,6 +268,11 @@ class _Rival:
     turn: Callable[[], Lap]
     processes: tuple[int, ...] = ()
     """Ids of the processes in which it runs, if not in this one."""
+
+
+def _builds_kernels(row: Candidate) -> bool:
+    """Whether one of its engines compiles source code for the model."""
+    return any(load_engine(name).builds_kernels for name in row.engines)
 
 
 def prepared_of(plans: Plans) -> Prepared:
