@@ -109,16 +109,16 @@ def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         *with_opencl,
     ]
     # Every engine of a GPU is considered, and an NPU.
-    listed[1:] = [driven("gpu:0", "opencl", "other"), driven("npu:0", "other")]
+    listed[1:] = [driven("gpu:0", "opencl", "openvino"), driven("npu:0", "openvino")]
     assert configurations() == [
         *on_cpu,
         ("gpu:0",),
         ("npu:0",),
         ("gpu:0", "npu:0"),
         *((*names, "gpu:0", "npu:0") for names in all_cores),
-        ("gpu:0/other",),
-        ("gpu:0/other", "npu:0"),
-        *((*names, "gpu:0/other", "npu:0") for names in all_cores),
+        ("gpu:0/openvino",),
+        ("gpu:0/openvino", "npu:0"),
+        *((*names, "gpu:0/openvino", "npu:0") for names in all_cores),
         *with_opencl,
     ]
     few = configurations(rules=Rules(further_engines=False))

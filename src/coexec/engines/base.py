@@ -464,6 +464,9 @@ class Engine(ABC):
     builds_kernels: ClassVar[bool] = False
     """Whether it compiles source code for a model, which may take a minute. Where time is limited,
     plans with such an engine start after all others."""
+    replaces: ClassVar[Collection[str]] = ()
+    """Engines that run the same kernels more slowly: where both drive a processor, planner "auto"
+    does not try them."""
     pretends: ClassVar[bool] = False
     """Whether it is only for tests: it is not listed, and never chosen automatically."""
 

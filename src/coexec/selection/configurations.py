@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from coexec.engines import detect
 from coexec.engines.names import cpu_name, parse
 from coexec.engines.options import EngineOptions
-from coexec.engines.registry import Driven, describe, processors, untried
+from coexec.engines.registry import Driven, describe, load_engine, processors, untried
 from coexec.errors import UsageError
 from coexec.hardware.hardware import Device, EngineInfo, Place, System
 from coexec.precision import FLOAT32, Precision, allowed
@@ -182,17 +182,21 @@ stands for any cores."""
 def _engines(
     precision: Precision, options: EngineOptions | None, kind: str | None = None
 ) -> Engines:
-    return {
-        driven.name: (*driven.usable, *_lower(driven, precision, options or {}))
-        for driven in processors(kind)
-        if driven.usable
-    }
+    found = {}
+    for driven in processors(kind):
+        replaced = {other for name in driven.usable for other in load_engine(name).replaces}
+        if usable := [name for name in driven.usable if name not in replaced]:
+            lower = _lower(driven, usable, precision, options or {})
+            found[driven.name] = (*usable, *lower)
+    return found
 
 
-def _lower(driven: Driven, precision: Precision, options: EngineOptions) -> Iterator[str]:
+def _lower(
+    driven: Driven, usable: Sequence[str], precision: Precision, options: EngineOptions
+) -> Iterator[str]:
     """The working engines of a processor in each lower precision that is allowed, unless an option
     gives it to the engine already."""
-    for name in driven.usable:
+    for name in usable:
         own = options.get(name, {}).get("precision", FLOAT32)
         for lower in driven.by[name].precisions:
             if lower not in (FLOAT32, own) and lower in allowed(precision):

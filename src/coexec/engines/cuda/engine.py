@@ -29,6 +29,7 @@ class Cuda(Engine):
     kinds = ("gpu",)
     rank = 5
     builds_kernels = True
+    replaces = ("opencl",)
     options = CudaOptions
     distributions = ("coexec", "cuda-bindings")
 
