@@ -63,9 +63,6 @@ class Rules:
     """Share of the time limit for profiles and plans; configurations left by then are not tried."""
     racing_share: float = 0.9
     """Share of the time limit at which races end. The comparison with ONNX Runtime follows."""
-    first_share: float = 0.6
-    """With an accelerator, share of the time limit for a first pass among single devices, which
-    need no profile: one of them is often several times as fast as all others."""
     race_s: float = 3.0
     """Seconds for the race of a plan with the reference, if the least number of rounds takes no
     longer."""

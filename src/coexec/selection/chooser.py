@@ -212,7 +212,9 @@ class Chooser:
     def make(self, again: bool = False) -> Prepared:
         """The earlier choice, or else a new one. Raises as `go_on` does.
 
-        With an accelerator, a new choice begins among single devices.
+        With an accelerator, a new choice begins among single devices, which need no profile: one of
+        them is often several times as fast as the others. The time that they leave is for plans
+        for several devices.
 
         ``again``: make one more pass in any case.
         """
@@ -221,7 +223,7 @@ class Chooser:
         if all(parse(name).kind == "cpu" for names in self._configurations for name in names):
             return self.go_on()
         deadline = self._timed(self._rules.seconds)
-        prepared = self.go_on(self._rules.first_share * deadline.seconds, alone=True)
+        prepared = self.go_on(alone=True)
         left_s = deadline.left_s()
         return self.go_on(left_s) if self.is_open and left_s > LEAST_PASS_S else prepared
 

@@ -343,12 +343,17 @@ def test_a_timed_graph_records_around_each_kernel(
 
 def test_a_mark_has_ended_when_cuda_says_so(context: CudaContext, noting: NotingDriver) -> None:
     mark = context.mark()
-    assert mark.ended
     noting.codes["cuEventQuery"] = Result.CUDA_ERROR_NOT_READY
     assert not mark.ended
     noting.codes["cuEventQuery"] = Result.CUDA_ERROR_OUT_OF_MEMORY
     with pytest.raises(CudaError):
         _ = mark.ended
+    del noting.codes["cuEventQuery"]
+    for _ in range(2):  # then CUDA is not asked again
+        assert mark.ended
+        mark.wait()
+    assert noting.names().count("cuEventQuery") == 3
+    assert noting.names().count("cuEventSynchronize") == 0
 
 
 def test_a_thread_sleeps_at_a_mark_that_says_so(context: CudaContext, noting: NotingDriver) -> None:
@@ -429,8 +434,8 @@ def test_each_call_that_fails_is_an_error_and_everything_is_given_back(
         "change": lambda: made["graph"].change(0, made["node"]),
         "launch": lambda: made["graph"].launch(),
         "mark": lambda: made["open"].mark(timed=True),
-        "ended": lambda: made["mark"].ended,
-        "wait": lambda: made["mark"].wait(),
+        "ended": lambda: made["open"].mark().ended,
+        "wait": lambda: made["open"].mark().wait(),
         "time": lambda: made["mark"].seconds_since(made["mark"]),
         "finish": lambda: made["open"].finish(),
     }
@@ -465,8 +470,14 @@ def test_everything_is_given_back_but_not_in_a_forked_child(
     memory, kernel, mark = context.memory(8), context.kernel(b"code", "k"), context.mark()
     graph = context.graph([GraphNode(kernel, (1, 1, 1), (1, 1, 1), ())])
     del memory, mark, graph, kernel
-    gone = ("cuMemFree", "cuEventDestroy", "cuGraphExecDestroy", "cuGraphDestroy", "cuModuleUnload")
+    gone = ("cuMemFree", "cuGraphExecDestroy", "cuGraphDestroy", "cuModuleUnload")
     assert all(noting.names().count(name) == 1 for name in gone)
+    context.mark()  # which uses the event of the mark before
+    assert noting.names().count("cuEventCreate") == 1
+    other = CudaContext(gpus()[0])
+    other.mark()
+    del other
+    assert noting.names().count("cuEventDestroy") == 1
     memory = context.memory(8)
     monkeypatch.setattr("coexec.engines.cuda.driver.os.getpid", lambda: -1)
     del memory

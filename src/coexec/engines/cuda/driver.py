@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -299,6 +300,8 @@ class CudaContext:
         self.waits = 0
         """Number of waits for words that the stream has got."""
         self._process = os.getpid()
+        self._spare_events: dict[int, list[Any]] = {}
+        """By their flags, events that no mark uses any more: making one takes two further calls."""
         self._handle = checked(driver.cuDevicePrimaryCtxRetain(gpu.handle))
         flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         self.stream = self.call("cuStreamCreate", flags)
@@ -414,6 +417,18 @@ class CudaContext:
         ``sleeps``: a thread that waits for it does not poll."""
         return Mark(self, timed, sleeps)
 
+    def event(self, flags: int) -> Any:
+        """An event with these flags, for one mark."""
+        spare = self._spare_events.setdefault(flags, [])
+        try:
+            return spare.pop()
+        except IndexError:
+            return self.call("cuEventCreate", flags)
+
+    def spare(self, flags: int, event: Any) -> None:
+        """Take an event back from its mark."""
+        self._spare_events[flags].append(event)
+
     def finish(self) -> None:
         """Wait until all work of the stream has ended."""
         waits = self.waits
@@ -423,6 +438,8 @@ class CudaContext:
 
     def __del__(self) -> None:
         _awaiting.discard(id(self))
+        for event in chain.from_iterable(self.__dict__.get("_spare_events", {}).values()):
+            self.release("cuEventDestroy", event)
         if "stream" in self.__dict__:
             self.release("cuStreamDestroy", self.stream)
 
@@ -475,9 +492,10 @@ class Mark:
         flags = _driver().CUevent_flags
         self._context = context
         self._waits = context.waits
-        bits = 0 if timed else int(flags.CU_EVENT_DISABLE_TIMING)
-        bits |= int(flags.CU_EVENT_BLOCKING_SYNC) if sleeps or context.sleeps else 0
-        self.handle = context.call("cuEventCreate", bits)
+        self._has_ended = False
+        self._flags = 0 if timed else int(flags.CU_EVENT_DISABLE_TIMING)
+        self._flags |= int(flags.CU_EVENT_BLOCKING_SYNC) if sleeps or context.sleeps else 0
+        self.handle = context.event(self._flags)
         context.call("cuEventRecord", self.handle, context.stream)
 
     @property
@@ -486,11 +504,12 @@ class Mark:
         Raises:
             CudaError: the GPU has failed.
         """
+        if self._has_ended:
+            return True
         code, *_ = self._context.result("cuEventQuery", self.handle)
         if code == _driver().CUresult.CUDA_ERROR_NOT_READY:
             return False
-        self._context.passed(self._waits)
-        self._context.checked((code,))
+        self._passed((code,))
         return True
 
     def wait(self) -> None:
@@ -498,9 +517,13 @@ class Mark:
         Raises:
             CudaError: the GPU has failed.
         """
-        result = self._context.result("cuEventSynchronize", self.handle)
+        if not self._has_ended:
+            self._passed(self._context.result("cuEventSynchronize", self.handle))
+
+    def _passed(self, result: tuple[Any, ...]) -> None:
         self._context.passed(self._waits)  # also if the GPU has failed
         self._context.checked(result)
+        self._has_ended = True
 
     def seconds_since(self, earlier: "Mark") -> float:
         """Seconds of the GPU's clock from one mark, both timed and ended, to this one."""
@@ -509,7 +532,7 @@ class Mark:
 
     def __del__(self) -> None:
         if "handle" in self.__dict__:
-            self._context.release("cuEventDestroy", self.handle)
+            self._context.spare(self._flags, self.handle)
 
 
 class CudaGraph:
