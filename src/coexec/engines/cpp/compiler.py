@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO
 
 from coexec.engines import detect
 from coexec.errors import DeviceError
@@ -121,7 +122,7 @@ class _Run:
 
 
 def _started(
-    command: Sequence[str], output: int | object, folder: Path | None = None
+    command: Sequence[str], output: IO[bytes], folder: Path | None = None
 ) -> "subprocess.Popen[bytes]":
     """A process in a group of its own; its temporary files are in ``folder``."""
     environment = os.environ | {"LC_ALL": "C"} | ({"TMPDIR": str(folder)} if folder else {})
@@ -129,7 +130,7 @@ def _started(
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=output,  # type: ignore[call-overload]
+            stdout=output,
             stderr=subprocess.STDOUT,
             cwd=folder,
             env=environment,
@@ -167,7 +168,12 @@ def compiler() -> Compiler:
 
 @cache
 def _searched(named: str, path: str) -> Compiler | str:
-    """The first compiler that works, or why there is none. Depends on the variables CXX and PATH."""
+    """The first compiler that works, or why there is none.
+
+    Args:
+        named: the command that the variable CXX has; "": none.
+        path: the variable PATH, on which the answer depends.
+    """
     if named:
         candidates = [tuple(shlex.split(named))]
     else:

@@ -123,10 +123,11 @@ def _vector(width: int) -> str:
     if width > 2:
         half = f"float{width // 2}"
     lanes = range(width)
+    size = f"vector_size({4 * width})"
     lines = [
-        f"typedef float {real} __attribute__((vector_size({4 * width})));",
-        f"typedef int {whole} __attribute__((vector_size({4 * width})));",
-        f"typedef float any_{real} __attribute__((vector_size({4 * width}), aligned(4), may_alias));",
+        f"typedef float {real} __attribute__(({size}));",
+        f"typedef int {whole} __attribute__(({size}));",
+        f"typedef float any_{real} __attribute__(({size}, aligned(4), may_alias));",
         f"inline {real} make_{real}({real} v) {{ return v; }}",
     ]
     for scalar, vector in (("float", real), ("int", whole)):
@@ -153,8 +154,8 @@ def _vector(width: int) -> str:
     ]
     for name in _OF_LIBRARY:
         lines.append(
-            f"inline {real} {name}({real} v) {{ float a[{width}]; __builtin_memcpy(a, &v, sizeof v); "
-            f"for (float& each : a) each = __builtin_{name}f(each); "
+            f"inline {real} {name}({real} v) {{ float a[{width}]; "
+            f"__builtin_memcpy(a, &v, sizeof v); for (float& x : a) x = __builtin_{name}f(x); "
             "__builtin_memcpy(&v, a, sizeof v); return v; }"
         )
     lines.append(
