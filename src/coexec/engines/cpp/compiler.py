@@ -38,12 +38,12 @@ _LIMIT_S = 120.0
 """Seconds that one kernel, or the linker, may take. The largest ones take 2 s."""
 
 
-class CompileError(Exception):
+class CompilerError(Exception):
     """The compiler has failed. The text is the end of a sentence about it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Compiler:
+class CppCompiler:
     """A compiler that works."""
 
     command: tuple[str, ...]
@@ -56,23 +56,24 @@ class Compiler:
         """The machine code of each text, with its name, as soon as it is compiled.
 
         Raises:
-            CompileError: a text does not compile; its first argument is the name.
+            CompilerError: a text does not compile; its first argument is the name.
             OSError: the folder cannot be written.
         """
         waiting = sorted(sources, key=lambda name: len(sources[name]), reverse=True)
-        running: list[tuple[str, _Run]] = []
+        most = len(detect.usable_cores())
+        running: list[tuple[str, _CompilerRun]] = []
         try:
             while waiting or running:
-                while waiting and len(running) < len(detect.usable_cores()):
+                while waiting and len(running) < most:
                     name = waiting.pop(0)
                     (folder / f"{name}.cpp").write_text(sources[name])
                     words = [*FLAGS, "-c", f"{name}.cpp", "-o", f"{name}.o"]
-                    running.append((name, _Run(self.command, words, folder, f"{name}.o")))
+                    running.append((name, _CompilerRun(self.command, words, folder, f"{name}.o")))
                 name, run = running.pop(0)
                 try:
                     yield name, run.result()
-                except CompileError as error:
-                    raise CompileError(name, str(error)) from None
+                except CompilerError as error:
+                    raise CompilerError(name, str(error)) from None
         finally:
             for _, run in running:
                 run.kill()
@@ -81,16 +82,16 @@ class Compiler:
         """The shared library of compiled texts, by name.
 
         Raises:
-            CompileError: the linker has failed.
+            CompilerError: the linker has failed.
             OSError: the folder cannot be written.
         """
         for name, code in objects.items():
             (folder / f"{name}.o").write_bytes(code)
         words = ["-shared", *(f"{name}.o" for name in objects), "-lm", "-o", "kernels.so"]
-        return _Run(self.command, words, folder, "kernels.so").result()
+        return _CompilerRun(self.command, words, folder, "kernels.so").result()
 
 
-class _Run:
+class _CompilerRun:
     """A run of the compiler."""
 
     def __init__(
@@ -106,15 +107,15 @@ class _Run:
         try:
             code = self._process.wait(_LIMIT_S)
         except subprocess.TimeoutExpired:
-            raise CompileError(f"it did not end within {_LIMIT_S:g} s") from None
+            raise CompilerError(f"it did not end within {_LIMIT_S:g} s") from None
         finally:
             self.kill()
         if code != 0:
-            raise CompileError(_complaint(self._log.read_text(errors="replace"), code))
+            raise CompilerError(_complaint(self._log.read_text(errors="replace"), code))
         try:
             return self._made.read_bytes()
         except FileNotFoundError:
-            raise CompileError("it has written no file") from None
+            raise CompilerError("it has written no file") from None
 
     def kill(self) -> None:
         """End the process and all that it has started."""
@@ -137,7 +138,7 @@ def _started(
             process_group=0,
         )
     except OSError as error:
-        raise CompileError(f"it cannot be started ({error.strerror})") from None
+        raise CompilerError(f"it cannot be started ({error.strerror})") from None
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
@@ -154,7 +155,7 @@ def _complaint(log: str, code: int) -> str:
     return next((line for line in lines if "error" in line), f"it {ending(code)}")
 
 
-def compiler() -> Compiler:
+def compiler() -> CppCompiler:
     """The compiler of this machine. The first call of a process takes a hundredth of a second.
 
     Raises:
@@ -167,7 +168,7 @@ def compiler() -> Compiler:
 
 
 @cache
-def _searched(named: str, path: str) -> Compiler | str:
+def _searched(named: str, path: str) -> CppCompiler | str:
     """The first compiler that works, or why there is none.
 
     Args:
@@ -184,7 +185,7 @@ def _searched(named: str, path: str) -> Compiler | str:
     for command in candidates:
         try:
             return _tried(command)
-        except CompileError as error:
+        except CompilerError as error:
             reasons.append(f"{shlex.join(command)}: {error}")
     return (
         f"kernels in C++ need a compiler, and none works ({'; '.join(reasons)}): install g++ or "
@@ -192,7 +193,7 @@ def _searched(named: str, path: str) -> Compiler | str:
     )
 
 
-def _tried(command: tuple[str, ...]) -> Compiler:
+def _tried(command: tuple[str, ...]) -> CppCompiler:
     """A compiler with its version, from the macros that it defines for this processor."""
     words = [*command, *FLAGS, "-dM", "-E", "-x", "c++", os.devnull]
     with tempfile.TemporaryFile() as output:
@@ -200,17 +201,17 @@ def _tried(command: tuple[str, ...]) -> Compiler:
         try:
             code = process.wait(_PROBE_LIMIT_S)
         except subprocess.TimeoutExpired:
-            raise CompileError(f"it did not end within {_PROBE_LIMIT_S:g} s") from None
+            raise CompilerError(f"it did not end within {_PROBE_LIMIT_S:g} s") from None
         finally:
             _kill(process)
         output.seek(0)
         text = output.read().decode(errors="replace")
     if code != 0:
-        raise CompileError(_complaint(text, code))
+        raise CompilerError(_complaint(text, code))
     version = re.search(r'^#define __VERSION__ "(.*)"$', text, re.MULTILINE)
     if version is None:
-        raise CompileError("it does not name its version")
+        raise CompilerError("it does not name its version")
     kind = "" if "__clang__" in text else "GCC "
     title = f"{kind}{version[1].strip()} ({shlex.join(command)})"
     macros = sorted(set(text.splitlines()))
-    return Compiler(command, title, digest(macros, detect.processor_features(), FLAGS, command))
+    return CppCompiler(command, title, digest(macros, detect.processor_features(), FLAGS, command))

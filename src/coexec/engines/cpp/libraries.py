@@ -7,14 +7,13 @@ set for which it compiles: no other machine's code is loaded.
 
 import ctypes
 import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from coexec.cache import Cache, Entry
 from coexec.cache.files import in_scratch
-from coexec.engines.cpp.compiler import CompileError, Compiler
+from coexec.engines.cpp.compiler import CompilerError, CppCompiler
 from coexec.engines.cpp.dialect import in_cpp, symbol
 from coexec.engines.kernels.base import KernelLaunch
 from coexec.errors import DeviceError, first_line
@@ -26,13 +25,12 @@ _SCRATCH_BYTES = 64 << 20
 """Room for the files of one library and its compilation."""
 _loaded: dict[str, dict[str, int]] = {}
 """Addresses of functions by name, by key of the library. A library stays loaded."""
-_loading = threading.Lock()
 
 
 class Libraries:
     """The compiled kernels in the cache ``folder``; None: nothing is stored."""
 
-    def __init__(self, device: str, compiler: Compiler, folder: Path | None) -> None:
+    def __init__(self, device: str, compiler: CppCompiler, folder: Path | None) -> None:
         """``device``: its name, for messages."""
         self._device = device
         self._compiler = compiler
@@ -57,17 +55,16 @@ class Libraries:
         }
         keys = {name: digest(text, "cpp", self._compiler.identity) for name, text in texts.items()}
         key = digest(sorted(keys.values()))
-        with _loading:
-            if key not in _loaded:
-                try:
-                    _loaded[key] = self._stored(key, texts) or self._made(key, keys, texts)
-                except CompileError as error:
-                    raise DeviceError(self._words(error, launches, names, tasks)) from error
-                except OSError as error:
-                    raise DeviceError(
-                        f"{self._device} cannot compile kernels: no disk can be written "
-                        f"({first_line(error)})"
-                    ) from error
+        if key not in _loaded:
+            try:
+                _loaded[key] = self._stored(key, texts) or self._made(key, keys, texts)
+            except CompilerError as error:
+                raise DeviceError(self._words(error, launches, names, tasks)) from error
+            except OSError as error:
+                raise DeviceError(
+                    f"{self._device} cannot compile kernels: no disk can be written "
+                    f"({first_line(error)})"
+                ) from error
         return [_loaded[key][name] for name in names]
 
     def _stored(self, key: str, names: Mapping[str, str]) -> dict[str, int] | None:
@@ -79,7 +76,7 @@ class Libraries:
             return self._in_scratch(
                 lambda folder: _functions(entry.files["kernels.so"], names, folder)
             )
-        except (CompileError, OSError):
+        except (CompilerError, OSError):
             return None
 
     def _made(self, key: str, keys: Mapping[str, str], texts: Mapping[str, str]) -> dict[str, int]:
@@ -114,7 +111,7 @@ class Libraries:
 
     def _words(
         self,
-        error: CompileError,
+        error: CompilerError,
         launches: Sequence[KernelLaunch],
         names: Sequence[str],
         tasks: Sequence[str],
@@ -134,7 +131,7 @@ def _functions(library: bytes, names: Mapping[str, str], folder: Path) -> dict[s
     """Load a library. Its file is needed no longer than that.
 
     Raises:
-        CompileError: it is no library, or lacks one of the functions ``names``.
+        CompilerError: it is no library, or lacks one of the functions ``names``.
         OSError: its file cannot be written.
     """
     # The name of the file is new in each call: the loader takes equal names for the same library.
@@ -146,4 +143,4 @@ def _functions(library: bytes, names: Mapping[str, str], folder: Path) -> dict[s
     except (OSError, AttributeError) as error:
         if "failed to map" in str(error):  # the disk allows no code: another one may
             raise
-        raise CompileError(f"the library cannot be loaded ({first_line(error)})") from error
+        raise CompilerError(f"the library cannot be loaded ({first_line(error)})") from error

@@ -15,7 +15,7 @@ from coexec.errors import ExecutionError
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 7)
 
 
-class Launch(NamedTuple):
+class KernelCall(NamedTuple):
     """A function that computes the work items of a box of ``grid``, see `dialect`."""
 
     function: int
@@ -50,8 +50,8 @@ class CppProgram:
         ]
         """Constants of each launch; the same array is there once."""
 
-    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "BoundLaunches":
-        return BoundLaunches(self, {**inputs, **outputs})
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "BoundKernels":
+        return BoundKernels(self, {**inputs, **outputs})
 
     def address(self, value: Value, tensors: Mapping[str, Array]) -> int:
         """The address of a tensor's first element.
@@ -66,7 +66,7 @@ class CppProgram:
         return address_of(self._arena) + self._offsets[place.root] + start
 
 
-class BoundLaunches:
+class BoundKernels:
     """The launches with the tensors that they read and write; one after the other is run."""
 
     def __init__(self, program: CppProgram, tensors: Mapping[str, Array]) -> None:
@@ -77,7 +77,7 @@ class BoundLaunches:
         """Arguments that are addresses of a tensor, with their lists, by name of the tensor."""
         build = program.build
         self.launches = [
-            Launch(function, self._arguments(launch.arguments, constants), launch.grid)
+            KernelCall(function, self._arguments(launch.arguments, constants), launch.grid)
             for launch, function, constants in zip(
                 build.launches, program.functions, program.constants, strict=True
             )
