@@ -87,7 +87,9 @@ class CppCompiler:
         """
         for name, code in objects.items():
             (folder / f"{name}.o").write_bytes(code)
-        words = ["-shared", *(f"{name}.o" for name in objects), "-lm", "-o", "kernels.so"]
+        # Without the library of C++, which the kernels do not use and Zig would first compile.
+        files = (f"{name}.o" for name in objects)
+        words = ["-shared", "-nostdlib", *files, "-lm", "-lc", "-o", "kernels.so"]
         return _CompilerRun(self.command, words, folder, "kernels.so").result()
 
 
