@@ -160,4 +160,4 @@ def test_the_run_loop_needs_no_python() -> None:
     assert isinstance(program, CppProgram)
     inputs, outputs = ({n: np.zeros((1, 8, 9, 7), np.float32)} for n in ("x", "y"))
     bound = program.bind(inputs, outputs)
-    assert len(bound.native) == len(program.build.launches) > 0
+    assert len(bound.native) == len(program.calls) > 0

@@ -22,6 +22,7 @@ from typing import IO
 
 from coexec.engines import detect
 from coexec.errors import DeviceError
+from coexec.extras import install
 from coexec.keys import digest
 from coexec.processes import ending
 
@@ -191,7 +192,7 @@ def _searched(named: str, path: str) -> CppCompiler | str:
             reasons.append(f"{shlex.join(command)}: {error}")
     return (
         f"kernels in C++ need a compiler, and none works ({'; '.join(reasons)}): install g++ or "
-        f"clang, or pip install ziglang; the variable CXX names another one"
+        f"clang, or {install('cpp')}; the variable CXX names another one"
     )
 
 

@@ -54,7 +54,8 @@ class CppCores(OpenEngine):
                 f"that part elsewhere with another plan"
             ) from error
         functions = self.libraries.functions(built.launches, built.tasks)
-        return CppProgram(self.device.name, built, functions)
+        ends = {tensor.name for tensor in (*module.inputs, *module.outputs)}
+        return CppProgram(self.device.name, built, functions, ends)
 
     @cached_property
     def dialect(self) -> Dialect:

@@ -1,14 +1,14 @@
-"""A compiled module on CPU cores: its launches, constants and memory, and its runs."""
+"""A compiled module on CPU cores: its kernels, constants and memory, and its runs."""
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from coexec.arrays import Array, address_of, aligned, aligned_bytes
 from coexec.engines.base import NativeCall
-from coexec.engines.kernels.base import Grid, Value
+from coexec.engines.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.kernels.building import Build, offsets_of
 from coexec.errors import ExecutionError
 
@@ -20,99 +20,90 @@ class KernelCall(NamedTuple):
 
     function: int
     """Its address."""
-    arguments: Array
-    """Addresses and integers, in memory that stays where it is."""
+    words: tuple[tuple[str, int], ...]
+    """Its arguments: the name of a tensor that enters or leaves the program, and the distance in
+    bytes from the start of that tensor; or "" and an address or a number."""
     grid: Grid
 
 
 class CppProgram:
-    """The launches of a module."""
+    """The kernels of a module, with their constants and the memory between them."""
 
-    def __init__(self, device: str, build: Build, functions: Sequence[int]) -> None:
+    def __init__(
+        self, device: str, build: Build, functions: Sequence[int], ends: Collection[str]
+    ) -> None:
         """
         Args:
             device: its name, for messages.
             functions: addresses, one for each launch.
+            ends: names of the tensors that enter or leave.
         """
         self.device = device
         self.build = build
-        self.functions = functions
+        self._ends = ends
         self._offsets, self.scratch_bytes = offsets_of(build.scratch)
         self._arena = aligned_bytes(self.scratch_bytes)
-        copies: dict[int, Array] = {}
-        self.constants = [
-            [
-                copies.setdefault(id(argument), aligned(argument))
-                for argument in launch.arguments
-                if isinstance(argument, np.ndarray)
-            ]
-            for launch in build.launches
+        self._constants: dict[int, tuple[Array, Array]] = {}
+        """Constants as kernels read them, by the identity of the arrays of the launches."""
+        self.calls = [
+            KernelCall(function, self._words(launch), launch.grid)
+            for launch, function in zip(build.launches, functions, strict=True)
         ]
-        """Constants of each launch; the same array is there once."""
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "BoundKernels":
         return BoundKernels(self, {**inputs, **outputs})
 
-    def address(self, value: Value, tensors: Mapping[str, Array]) -> int:
-        """The address of a tensor's first element.
+    def _words(self, launch: KernelLaunch) -> tuple[tuple[str, int], ...]:
+        words: list[tuple[str, int]] = []
+        for argument in launch.arguments:
+            if isinstance(argument, Value):
+                # The second word is the offset in scalars, which the address contains.
+                words += [self._place(argument), ("", 0)]
+            elif isinstance(argument, int):
+                words.append(("", argument))
+            else:
+                pair = self._constants.setdefault(id(argument), (argument, aligned(argument)))
+                words.append(("", address_of(pair[1])))
+        return tuple(words)
 
-        Args:
-            tensors: those that enter and leave the program.
-        """
-        place = self.build.aliases.of(value.name)
-        start = place.offset * (value.size_bytes // max(value.items, 1))
-        if place.root in tensors:
-            return address_of(tensors[place.root]) + start
-        return address_of(self._arena) + self._offsets[place.root] + start
+    def _place(self, value: Value) -> tuple[str, int]:
+        location = self.build.aliases.of(value.name)
+        start = location.offset * (value.size_bytes // max(value.items, 1))
+        if location.root in self._ends:
+            return location.root, start
+        return "", address_of(self._arena) + self._offsets[location.root] + start
 
 
 class BoundKernels:
-    """The launches with the tensors that they read and write; one after the other is run."""
+    """The kernels with the tensors that enter and leave; one after the other is run."""
 
     def __init__(self, program: CppProgram, tensors: Mapping[str, Array]) -> None:
         self._program = program
-        self._callers = dict(tensors)
         self._tensors = {name: _usable(tensor) for name, tensor in tensors.items()}
-        self._uses: dict[str, list[tuple[Array, int, Value]]] = {}
-        """Arguments that are addresses of a tensor, with their lists, by name of the tensor."""
-        build = program.build
-        self.launches = [
-            KernelCall(function, self._arguments(launch.arguments, constants), launch.grid)
-            for launch, function, constants in zip(
-                build.launches, program.functions, program.constants, strict=True
-            )
-        ]
+        self._uses: dict[str, list[tuple[Array, int, int]]] = {}
+        """By tensor: the arguments of a kernel, the number of one of them, and its distance."""
+        self._arguments = [self._filled(call) for call in program.calls]
         self.native = tuple(
-            NativeCall(function, (address_of(arguments), 0, x, 0, y, 0, z))
-            for function, arguments, (x, y, z) in self.launches
+            NativeCall(call.function, (address_of(words), 0, x, 0, y, 0, z))
+            for call, words in zip(program.calls, self._arguments, strict=True)
+            for x, y, z in [call.grid]
         )
         self._calls = [(_FUNCTION(call.function), call.arguments) for call in self.native]
 
-    def _arguments(self, arguments: Sequence[object], constants: Sequence[Array]) -> Array:
-        numbers: list[int] = []
-        values = []
-        copies = iter(constants)
-        for argument in arguments:
-            if isinstance(argument, Value):
-                values.append((len(numbers), argument))
-                # The second number is the offset, which the address has already.
-                numbers += [self._program.address(argument, self._tensors), 0]
-            elif isinstance(argument, int):
-                numbers.append(argument)
-            else:
-                numbers.append(address_of(next(copies)))
-        words = np.array(numbers, np.int64)
-        for index, value in values:
-            root = self._program.build.aliases.of(value.name).root
-            self._uses.setdefault(root, []).append((words, index, value))
+    def _filled(self, call: KernelCall) -> Array:
+        words = np.zeros(len(call.words), np.int64)
+        for index, (name, number) in enumerate(call.words):
+            words[index] = number + (address_of(self._tensors[name]) if name else 0)
+            if name:
+                self._uses.setdefault(name, []).append((words, index, number))
         return words
 
     def set_input(self, name: str, tensor: Array) -> None:
-        if tensor is self._callers.get(name) and tensor is self._tensors[name]:
+        if tensor is self._tensors.get(name):
             return
-        self._callers[name], self._tensors[name] = tensor, _usable(tensor)
-        for words, index, value in self._uses.get(name, ()):
-            words[index] = self._program.address(value, self._tensors)
+        usable = self._tensors[name] = _usable(tensor)
+        for words, index, number in self._uses.get(name, ()):
+            words[index] = address_of(usable) + number
 
     set_output = set_input
 
