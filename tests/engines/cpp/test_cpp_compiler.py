@@ -1,5 +1,6 @@
 """Compilers that fail: each time one sentence, and no process that stays."""
 
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -175,12 +176,35 @@ def test_without_a_compiler_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(DeviceError, match=r"none works \(c\+\+: it cannot be started \(No such"):
+    with pytest.raises(DeviceError, match=r"none works \(c\+\+: it is not installed; g\+\+: "):
         compiler()
     assert Cpp().installed.endswith(", no compiler")
 
 
 def test_a_variable_names_the_compiler_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", f"env A='1 2' {' '.join(_REAL)}")
-    assert compiler().command == ("env", "A=1 2", *_REAL)
+    assert compiler().command[1:] == ("A=1 2", *_REAL)
+    assert len(set(compile_all())) == 3
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [("no-such-compiler -v", "it is not installed"), ("g++ '", r"it is no command \(No closing")],
+)
+def test_a_variable_that_names_no_compiler_is_the_reason(
+    named: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", named)
+    with pytest.raises(DeviceError, match=f"none works .{re.escape(named)}: {why}"):
+        compiler()
+
+
+def test_a_variable_may_name_a_file_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compilers are started in other folders."""
+    (tmp_path / "mine").write_text(f'#!/bin/sh\nexec {" ".join(_REAL)} "$@"\n')
+    (tmp_path / "mine").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CXX", "./mine")
     assert len(set(compile_all())) == 3

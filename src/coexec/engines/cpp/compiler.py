@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -70,11 +71,13 @@ class CppCompiler:
                     (folder / f"{name}.cpp").write_text(sources[name])
                     words = [*FLAGS, "-c", f"{name}.cpp", "-o", f"{name}.o"]
                     running.append((name, _CompilerRun(self.command, words, folder, f"{name}.o")))
-                name, run = running.pop(0)
+                name, run = running[0]
                 try:
-                    yield name, run.result()
+                    code = run.result()
                 except CompilerError as error:
                     raise CompilerError(name, str(error)) from None
+                running.pop(0)
+                yield name, code
         finally:
             for _, run in running:
                 run.kill()
@@ -178,29 +181,34 @@ def _searched(named: str, path: str) -> CppCompiler | str:
         named: the command that the variable CXX has; "": none.
         path: the variable PATH, on which the answer depends.
     """
-    if named:
-        candidates = [tuple(shlex.split(named))]
-    else:
-        candidates = [("c++",), ("g++",), ("clang++",)]
-        if find_spec("ziglang") is not None:
-            candidates.append((sys.executable, "-m", "ziglang", "c++"))
+    candidates = [named] if named else ["c++", "g++", "clang++"]
+    if not named and find_spec("ziglang") is not None:
+        candidates.append(shlex.join([sys.executable, "-m", "ziglang", "c++"]))
     reasons = []
-    for command in candidates:
+    for words in candidates:
         try:
-            return _tried(command)
+            return _tried(words, path)
         except CompilerError as error:
-            reasons.append(f"{shlex.join(command)}: {error}")
+            reasons.append(f"{words}: {error}")
     return (
         f"kernels in C++ need a compiler, and none works ({'; '.join(reasons)}): install g++ or "
         f"clang, or {install('cpp')}; the variable CXX names another one"
     )
 
 
-def _tried(command: tuple[str, ...]) -> CppCompiler:
+def _tried(words: str, path: str) -> CppCompiler:
     """A compiler with its version, from the macros that it defines for this processor."""
-    words = [*command, *FLAGS, "-dM", "-E", "-x", "c++", os.devnull]
+    try:
+        program, *more = shlex.split(words)
+    except ValueError as error:
+        raise CompilerError(f"it is no command ({error})") from None
+    place = shutil.which(program, path=path)
+    if place is None:
+        raise CompilerError("it is not installed")
+    command = (os.path.abspath(place), *more)
+    probe = [*command, *FLAGS, "-dM", "-E", "-x", "c++", os.devnull]
     with tempfile.TemporaryFile() as output:
-        process = _started(words, output)
+        process = _started(probe, output)
         try:
             code = process.wait(_PROBE_LIMIT_S)
         except subprocess.TimeoutExpired:
