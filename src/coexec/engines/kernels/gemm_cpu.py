@@ -71,7 +71,7 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
     source = Source("gemm_cpu", context.arch, sized=True, alone=True)
     source.sizes(m=product.m, k=product.k, n=product.n, groups=cut.groups)
     operands = Operands(source, context, node, product)
-    operands.declare_result(runs=True)
+    operands.declare_result(runs=cut.columns <= product.n)
     kernels, load = _right(node, context, product, cut, operands, source)
     source.add(f"  const int group = item_1, first = item_0 * {cut.rows}, left = {cut.left};")
     source.lines(operands.batch_lines("item_2"))

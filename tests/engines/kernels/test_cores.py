@@ -15,13 +15,10 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.helpers.onnx_models import direct, run, tensor
-
-pytest.importorskip("pyopencl")
-
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.operators import why_not
-from tests.helpers.opencl_programs import compute, opened
+from tests.helpers.core_programs import CORE_ENGINES, compute, opened_on_core
+from tests.helpers.onnx_models import direct, run, tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -67,10 +64,10 @@ class Layers:
         self.outputs += names
         return names[0]
 
-    def compare(self, arch: Architecture, folder: Path) -> None:
+    def compare(self, engine: str, arch: Architecture, folder: Path) -> None:
         inputs = [tensor(n, a.shape, a.dtype.name) for n, a in self.feeds.items()]
         model = direct(self.nodes, inputs, self.outputs, self.weights, self.opset)
-        device = opened(folder, arch)
+        device = opened_on_core(engine, folder, arch)
         try:
             found = compute(device, model, self.feeds)
         finally:
@@ -220,12 +217,13 @@ FAMILIES: list[Family] = [
     ["block 8", *(pytest.param(n, marks=pytest.mark.conformance) for n in ("block 4", "block 16"))],
 )
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+@pytest.mark.parametrize("engine", CORE_ENGINES)
 def test_layers_are_right_with_blocks_of_any_width(
-    family: Family, cores: str, tmp_path: Path
+    engine: str, family: Family, cores: str, tmp_path: Path
 ) -> None:
     layers = Layers()
     family(layers)
-    layers.compare(CORES[cores], tmp_path)
+    layers.compare(engine, CORES[cores], tmp_path)
 
 
 def test_what_is_slow_on_cores_is_refused_there_alone() -> None:
@@ -242,7 +240,8 @@ def test_what_is_slow_on_cores_is_refused_there_alone() -> None:
         assert why_not(op, graph.tensors, Architecture("nvidia", 4)) is None
 
 
-def test_what_is_slow_but_small_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", CORE_ENGINES)
+def test_what_is_slow_but_small_stays(engine: str, tmp_path: Path) -> None:
     layers = Layers()
     layers.add("ConvTranspose", layers.given(1, 2, 3, 4, 5), layers.constant(2, 3, 2, 2, 2))
-    layers.compare(CORES["block 8"], tmp_path)
+    layers.compare(engine, CORES["block 8"], tmp_path)
