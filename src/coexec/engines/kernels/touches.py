@@ -25,7 +25,8 @@ class Along:
     def part(self, box: Box, size: int) -> tuple[int, int]:
         """The part that a box touches, of a memory's axis with this size."""
         begin, end = box[self.axis]
-        return max(0, self.starts[begin]), min(size, self.stops[end - 1])
+        start = max(0, self.starts[begin])
+        return start, max(start, min(size, self.stops[end - 1]))
 
     def covers(self, size: int) -> bool:
         """Whether all items together touch the whole axis."""
