@@ -119,8 +119,8 @@ def test_all_boxes_of_a_grid_are_computed_once() -> None:
         assert len(tiles) % THREADS == 0 or len(tiles) < THREADS
 
 
-def chain(*kinds: str) -> Module:
-    """Convolutions of 32 channels, 3x3 or depthwise, and pools, on 24 rows."""
+def chain(*kinds: str, size: int = 24) -> Module:
+    """Convolutions of 28 channels, 1x1, 3x3 or depthwise, and pools, on ``size`` rows."""
     nodes, weights, source = [], {}, "x"
     for number, kind in enumerate(kinds):
         result = "y" if number == len(kinds) - 1 else f"t{number}"
@@ -128,14 +128,32 @@ def chain(*kinds: str) -> Module:
             attributes = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
             nodes.append(helper.make_node("MaxPool", [source], [result], **attributes))
         else:
-            groups, edge = (32, 3) if kind == "depthwise" else (1, int(kind))
-            weights[f"w{number}"] = np.ones((32, 32 // groups, edge, edge), np.float32)
+            groups, edge = (28, 3) if kind == "depthwise" else (1, int(kind))
+            shape = (28, 28 // groups, edge, edge)
+            values = np.random.default_rng(number).standard_normal(shape) / 28
+            weights[f"w{number}"] = values.astype(np.float32)
             attributes = {"pads": [edge // 2] * 4, "group": groups}
             read = [source, f"w{number}"]
             nodes.append(helper.make_node("Conv", read, [result], **attributes))
         source = result
-    infos = ([tensor_info(name, [1, 32, 24, 24])] for name in "xy")
+    infos = ([tensor_info(name, [1, 28, size, size])] for name in "xy")
     return module_of(load(from_nodes(nodes, *infos, weights)))
+
+
+def products() -> Module:
+    """Sums and products of matrices, whose rows are rows of tiles."""
+    nodes = [
+        helper.make_node("Add", ["x", "x2"], ["sum"]),
+        helper.make_node("MatMul", ["sum", "w"], ["product"]),
+        helper.make_node("MatMul", ["product", "w"], ["again"]),
+        helper.make_node("Softmax", ["again"], ["shares"], axis=-1),
+        helper.make_node("Mul", ["shares", "product"], ["y"]),
+    ]
+    weights = {"w": np.random.default_rng(0).standard_normal((40, 40)).astype(np.float32)}
+    inputs, outputs = (
+        [tensor_info(n, [6, 100, 40]) for n in names] for names in (("x", "x2"), "y")
+    )
+    return module_of(load(from_nodes(nodes, inputs, outputs, weights)))
 
 
 @pytest.mark.parametrize("kind", ["3", "depthwise", "pool"])
@@ -222,12 +240,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def test_any_order_of_tiles_that_waits_allow_gives_the_same_answers(engine: Any) -> None:
-    for seed, module in enumerate(
-        (
-            module_of(load(mixed_network())),
-            chain("3", "1", "depthwise", "pool", "3", "3", "1"),
-        )
-    ):
+    modules = (
+        module_of(load(mixed_network())),
+        chain("3", "1", "depthwise", "pool", "3", "depthwise", "3", "1", "depthwise"),
+        chain("depthwise", "1", "depthwise", size=72),
+        products(),
+    )
+    for seed, module in enumerate(modules):
         check_orders(engine, module, seed)
 
 
