@@ -43,23 +43,23 @@ def tiles_of(
         threads: of the team.
         places: of the roots that share memory with others; each of the others has its own.
     """
-    earlier: dict[str, list[_Footprint]] = {}
+    earlier: dict[str, list[_TileParts]] = {}
     tiles: list[tuple[Tile, ...]] = []
     for number, launch in enumerate(build.launches):
         boxes = boxes_of(launch, threads)
         waits: list[dict[int, tuple[int, int]]] = [{} for _ in boxes]
-        footprints = [
-            _Footprint.of(number, use, boxes, (places or {}).get(use.root, (use.root, 0)))
+        all_parts = [
+            _TileParts.of(number, use, boxes, (places or {}).get(use.root, (use.root, 0)))
             for use in uses_of(launch, build.aliases)
             if boxes
         ]
-        for footprint in footprints:
-            for other in earlier.get(footprint.memory, ()):
-                if footprint.meets(other):
-                    _add_waits(waits, footprint, other)
-        for footprint in footprints:
-            others = earlier.setdefault(footprint.memory, [])
-            others[:] = [o for o in others if not footprint.replaces(o)] + [footprint]
+        for parts in all_parts:
+            for other in earlier.get(parts.memory, ()):
+                if parts.meets(other):
+                    _add_waits(waits, parts, other)
+        for parts in all_parts:
+            others = earlier.setdefault(parts.memory, [])
+            others[:] = [o for o in others if not parts.replaces(o)] + [parts]
         tiles.append(tuple(map(_tile, boxes, waits)))
     return tiles
 
@@ -142,7 +142,7 @@ def _largest(sizes: Sequence[int], counts: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class _Footprint:
+class _TileParts:
     """The parts of a memory that the tiles of a launch touch, for one of its tensors."""
 
     launch: int
@@ -158,7 +158,7 @@ class _Footprint:
     """By tile: its first plane, the one behind its last, and its range inside of these planes."""
 
     @classmethod
-    def of(cls, launch: int, use: Use, boxes: Sequence[Box], place: Place) -> "_Footprint":
+    def of(cls, launch: int, use: Use, boxes: Sequence[Box], place: Place) -> "_TileParts":
         memory, base = place
         scalar, touch = use.scalar_bytes, use.touch
         start, stop = base + use.start * scalar, base + use.stop * scalar
@@ -169,18 +169,18 @@ class _Footprint:
         plane = touch.plane * scalar
         return cls(launch, memory, start, stop, plane, use.writes, touch.covers(), parts)
 
-    def meets(self, later: "_Footprint") -> bool:
+    def meets(self, later: "_TileParts") -> bool:
         """Whether tiles of the later launch may have to wait for tiles of this one."""
         overlap = self.start < later.stop and later.start < self.stop
         return overlap and (self.writes or later.writes)
 
-    def replaces(self, other: "_Footprint") -> bool:
+    def replaces(self, other: "_TileParts") -> bool:
         """Whether everything that meets ``other`` also meets this later use, which waits for
         ``other``."""
         inside = self.start <= other.start and other.stop <= self.stop
         return self.writes and self.covers and inside and other.launch < self.launch
 
-    def overlaps(self, other: "_Footprint") -> npt.NDArray[np.bool_]:
+    def overlaps(self, other: "_TileParts") -> npt.NDArray[np.bool_]:
         """By own tile and other tile, whether they touch the same memory.
 
         Parts of planes are compared if the planes of both lie at the same places. Else everything
@@ -209,9 +209,9 @@ def _meeting(mine: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) -> npt.
 
 
 def _add_waits(
-    waits: Sequence[dict[int, tuple[int, int]]], footprint: _Footprint, other: _Footprint
+    waits: Sequence[dict[int, tuple[int, int]]], parts: _TileParts, other: _TileParts
 ) -> None:
-    overlap = footprint.overlaps(other)
+    overlap = parts.overlaps(other)
     first = overlap.argmax(axis=1)
     last = overlap.shape[1] - 1 - overlap[:, ::-1].argmax(axis=1)
     for tile in np.flatnonzero(overlap.any(axis=1)).tolist():
