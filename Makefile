@@ -123,9 +123,9 @@ twin: $(READY)
 size: $(READY)
 	@$(BIN)/python benchmarks/size.py $(if $(AGAINST),--against $(AGAINST))
 
-# The loop in C++, without Python.
+# The loop and teams in C++, without Python.
 sanitize:
-	@echo '== the run loop under ThreadSanitizer and AddressSanitizer'
+	@echo '== the run loop and teams under ThreadSanitizer and AddressSanitizer'
 	@mkdir -p build
 	@if ! command -v c++ >/dev/null; then \
 	  echo 'skipped: there is no C++ compiler'; \

@@ -81,16 +81,47 @@ Outcome = tuple[int, int, int, BaseException | None]
 the exception of the Python function. The number of devices, if `RunLoop.stop` was called."""
 
 
-class RunLoop(Protocol):
-    """Carries out the programs of all devices at the same time.
+class ServedThreads(Protocol):
+    """Threads that carry out runs: one calls `run`, each other one `serve`.
 
-    One thread a device calls `serve`, except for the caller's device, whose program `run` carries
-    out. A run that is abandoned must come to rest before the next begins: `rests`.
+    A run that is abandoned must come to rest before the next begins: `rests`.
     """
 
     def serve(self, device: int) -> None:
-        """Carry out the program of a device in every run. Returns after `end`."""
+        """Carry out the share of a thread in every run. Returns after `end`."""
         ...
+
+    def stop(self) -> None:
+        """Abandon the current run, from any thread."""
+        ...
+
+    def end(self) -> None:
+        """Let all threads return from `serve` after their current step."""
+        ...
+
+    def rests(self, device: int) -> bool:
+        """Whether a thread has left the latest run."""
+        ...
+
+    def pause(self) -> None:
+        """Keep all threads from beginning further calls, copies and tiles, until `go_on`."""
+        ...
+
+    def pauses(self) -> bool:
+        """Whether no other thread is inside of a call, copy or tile."""
+        ...
+
+    def go_on(self) -> None:
+        """End a `pause`."""
+        ...
+
+
+class RunLoop(ServedThreads, Protocol):
+    """Carries out the programs of all devices at the same time: thread ``device`` that of the
+    device with this number. `run` carries out the program of the caller's device.
+
+    `stop` is final if the loop has `SetWord` steps.
+    """
 
     def run(
         self,
@@ -112,30 +143,6 @@ class RunLoop(Protocol):
         Raises:
             Exception: of ``look`` or of a signal handler.
         """
-        ...
-
-    def stop(self) -> None:
-        """Abandon the current run, from any thread: for good, if the loop has `SetWord` steps."""
-        ...
-
-    def end(self) -> None:
-        """Let all threads return from `serve` after their current step."""
-        ...
-
-    def rests(self, device: int) -> bool:
-        """Whether the thread of a device has left the latest run."""
-        ...
-
-    def pause(self) -> None:
-        """Keep all threads from beginning further calls and copies, until `go_on`."""
-        ...
-
-    def pauses(self) -> bool:
-        """Whether no other thread is inside of a call or copy."""
-        ...
-
-    def go_on(self) -> None:
-        """End a `pause`."""
         ...
 
     def spans(self, device: int) -> Sequence[tuple[float, float]]:

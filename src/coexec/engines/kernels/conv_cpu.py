@@ -20,7 +20,15 @@ import numpy as np
 
 from coexec.arrays import Array, aligned
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.base import (
+    Context,
+    Grid,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    ceil_div,
+)
 from coexec.engines.kernels.conv_cpu_text import Form, text
 from coexec.engines.kernels.conv_shape import (
     ConvShape,
@@ -30,6 +38,7 @@ from coexec.engines.kernels.conv_shape import (
     without_columns,
 )
 from coexec.engines.kernels.epilogue import Epilogue
+from coexec.engines.kernels.touches import Along, Touch, along, of_image
 
 _NEAR_BYTES = 24 * 1024
 """Bytes of a chunk's weights: half of most first-level caches; the input uses the rest."""
@@ -296,7 +305,30 @@ class _DirectConv:
         head = self._node.operator.outputs[0]
         source.lines(text(form, partial(_finish, epilogue, head)))
         grid = (ceil_div(self._groups, split.groups), split.bands, shape.batch)
-        return source.finish(grid, (1, 1, 1))
+        share = self._groups * self._size / ceil_div(shape.out_channels, self._arch.block)
+        macs = round(shape.macs * share)
+        return source.finish(grid, (1, 1, 1), touches=self._touches(split, grid), macs=macs)
+
+    def _touches(self, split: _Split, grid: Grid) -> dict[str, Touch]:
+        """A work item computes some rows of some groups of blocks; or some pixels, where all pixels
+        form one row."""
+        shape, y = self._shape, self._context.value(self._node.output)
+        samples = along(2, shape.batch)
+        blocks = split.groups * self._size
+        planes = along(0, grid[0], blocks, self._first)
+        if shape.pointwise and split.across > 1:
+            row = self._row
+            tiles = [min(i * split.tiles, row.tiles) for i in range(split.across + 1)]
+            ends = [row.pixels * tile - max(tile - row.larger, 0) for tile in tiles]
+            written: Along | None = Along(1, ends[:-1], ends[1:])
+            read = written
+        else:
+            written = along(1, grid[1], split.rows) if shape.rows > 1 else None
+            read = shape.rows_read(1, grid[1], split.rows) if shape.rows > 1 else None
+        return {
+            "x": of_image(self._x, read, samples=samples, pixels=shape.pointwise),
+            "y": of_image(y, written, planes, samples, pixels=shape.pointwise),
+        }
 
     def _form(self) -> Form:
         """The form of the kernel. A step has all channels of a few planes, or two channels if their

@@ -17,6 +17,7 @@ from coexec.engines.kernels.base import (
     Value,
     ceil_div,
 )
+from coexec.engines.kernels.touches import Along, along, of_image
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import windows
 
@@ -81,6 +82,11 @@ class ConvShape:
         first = range(-self.top, -self.top + self.rows * self.stride_h, self.stride_h)
         rows = range(self.kernel_h)
         return sum(0 <= y + k * self.dilation_h < self.in_h for y in first for k in rows)
+
+    def rows_read(self, axis: int, items: int, rows: int) -> Along:
+        """The input rows of items that compute ``rows`` output rows each, from the first row on."""
+        first, extent = -self.top, (self.kernel_h - 1) * self.dilation_h + 1
+        return along(axis, items, rows * self.stride_h, first, (rows - 1) * self.stride_h + extent)
 
     def traits(self, kind: Literal["convolution", "depthwise"]) -> ConvTraits:
         """Properties for the rules of work groups."""
@@ -181,10 +187,15 @@ def padded_copy(
         f"    {store}_y(to, {load}_x({at}));\n"
         f"  else {store}_y(to, {zero});"
     )
+    planes = along(2, outer)
+    touches = {
+        "x": of_image(x, along(1, height, first=-top), planes, joint=True),
+        "y": of_image(padded, along(1, height), planes, joint=True),
+    }
     inner = without_columns(shape)
     if rows:
         inner = replace(inner, in_h=height, top=0, bottom=0)
-    return source.finish((width, height, outer)), padded, inner
+    return source.finish((width, height, outer), touches=touches), padded, inner
 
 
 def without_columns(shape: ConvShape) -> ConvShape:

@@ -27,6 +27,7 @@ from coexec.engines.kernels.base import (
 )
 from coexec.engines.kernels.conv_shape import ConvShape, packed_bias, tile_cycles
 from coexec.engines.kernels.epilogue import Epilogue
+from coexec.engines.kernels.touches import Along, Touch, along, of_image, of_rows
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -331,7 +332,23 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     applied, result = epilogue.apply("a", node.operator.outputs[0], position)
     finish = [*applied, f"STORE_y(VEC_y({', '.join(position)}), {result});"]
     source.add(text(m, geometry.blocks, context.arch.vector, b, finish))
-    return [source.finish((geometry.items,), (1, 1, 1))]
+    touches = _touches(shape, geometry, x, y) | {
+        "scratch": of_rows(scratch, v_items + m_items, along(0, geometry.items))
+    }
+    macs = shape.macs * positions // (9 * m * m)
+    return [source.finish((geometry.items,), (1, 1, 1), touches=touches, macs=macs)]
+
+
+def _touches(shape: ConvShape, g: _Geometry, x: Value, y: Value) -> dict[str, Touch]:
+    """A work item reads and writes the rows of its band. All of both, where it has several bands,
+    or where there are several samples."""
+    if shape.batch > 1 or g.items < g.bands:
+        return {}
+    first = [band * g.band // g.tiles_w * g.m for band in range(g.bands)]
+    last = [(min((b + 1) * g.band, g.tiles) - 1) // g.tiles_w * g.m for b in range(g.bands)]
+    read = Along(0, [row - shape.top for row in first], [row - shape.top + g.size for row in last])
+    written = Along(0, first, [row + g.m for row in last])
+    return {"x": of_image(x, read), "y": of_image(y, written)}
 
 
 def beyond(size_bytes: float, cache_bytes: int) -> float:

@@ -92,7 +92,9 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
         source.lines(finish(operands, r, cut.vectors, width))
     # Rows vary first: the packed columns of a group are in the cache for its next rows.
     grid = (cut.tiles, cut.groups, math.prod(product.batch))
-    return [*kernels, source.finish(grid, (1, 1, 1))]
+    macs = math.prod(product.batch) * product.m * product.k * product.n
+    touches = operands.touches(0, cut.rows, 2)
+    return [*kernels, source.finish(grid, (1, 1, 1), touches=touches, macs=macs)]
 
 
 def steps(arch: Architecture, product: Product, constant: bool = True) -> dict[str, float]:
