@@ -28,6 +28,7 @@ using coexec::Kind;
 using coexec::Program;
 using coexec::Spot;
 using coexec::Step;
+using coexec::Tiles;
 
 // Device, step, result of the C function or 0, exception of the callback or None.
 using Outcome = std::tuple<std::size_t, std::size_t, std::intptr_t, nb::object>;
@@ -89,7 +90,8 @@ class PyLoop {
          double spin_s) {
     const nb::object steps = nb::module_::import_("coexec.runtime.steps");
     types_ = {steps.attr("AwaitEvent"), steps.attr("SignalEvent"), steps.attr("NativeCall"),
-              steps.attr("CallPython"), steps.attr("AwaitWord"), steps.attr("SetWord")};
+              steps.attr("CallPython"), steps.attr("AwaitWord"), steps.attr("SetWord"),
+              steps.attr("ComputeTiles")};
     std::vector<Program> made;
     for (nb::handle program : programs) {
       made.emplace_back();
@@ -124,7 +126,7 @@ class PyLoop {
 
  private:
   struct Types {
-    nb::object await, signal, call_native, call_python, await_word, set_word;
+    nb::object await, signal, call_native, call_python, await_word, set_word, tiles;
   };
 
   void add(Program& program, nb::handle step, std::size_t events, std::size_t slots) {
@@ -146,6 +148,9 @@ class PyLoop {
       program.steps.push_back(
           {waits ? Kind::waiting_callback : Kind::callback, number(program.callbacks)});
       program.callbacks.push_back(callback(nb::borrow(step.attr("function"))));
+    } else if (is(types_.tiles)) {
+      program.steps.push_back({Kind::tiles, number(program.tiles)});
+      program.tiles.push_back(tiles(step));
     } else {
       program.steps.push_back({Kind::copy, number(program.copies)});
       program.copies.push_back(copy(step, slots));
@@ -198,8 +203,11 @@ class PyLoop {
     return copy;
   }
 
+  Tiles tiles(nb::handle step);
+
   Types types_;
   std::size_t devices_ = 0;
+  std::vector<nb::object> kept_;  // the teams of steps, and the pointers that these read
   std::unique_ptr<coexec::Loop> loop_;
   nb::object error_ = nb::none();  // of the first callback that failed; used with Python's lock
 };
@@ -232,7 +240,7 @@ class PyTeam {
     if (slots.size() != team_.launches(number).slots())
       throw std::invalid_argument("a run sets another number of slots than its launches have");
     return run_looking(look, [&](const coexec::Threads::Look& looks) {
-      return team_.run(number, slots, looks, timed);
+      return team_.run(number, slots.data(), looks, timed);
     });
   }
 
@@ -262,6 +270,18 @@ class PyTeam {
 
   coexec::Team team_;
 };
+
+Tiles PyLoop::tiles(nb::handle step) {
+  coexec::Team& team = nb::cast<PyTeam&>(step.attr("team")).threads();
+  const auto number = nb::cast<std::size_t>(step.attr("number"));
+  const nb::object pointers = step.attr("pointers");
+  if (nb::len(pointers) != team.launches(number).slots())
+    throw std::invalid_argument("a step sets another number of slots than its launches have");
+  kept_.push_back(step.attr("team"));
+  kept_.push_back(pointers);
+  const auto address = nb::cast<std::intptr_t>(pointers.attr("ctypes").attr("data"));
+  return {&team, number, reinterpret_cast<const std::intptr_t*>(address)};
+}
 
 template <typename Kind>
 void bind_threads(nb::class_<Kind>& type) {

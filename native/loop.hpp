@@ -1,8 +1,9 @@
 // The run loop: the steps of each device, carried out by one thread a device.
 //
-// A step is a C function with its arguments, a callback, a copy of a box, or a meeting with other
-// devices (await, signal). The loop knows no engine and no Python. On the way it takes no lock and
-// allocates no memory. `coexec.runtime.twin` interprets the same steps in Python.
+// A step is a C function with its arguments, a callback, a copy of a box, a network that a team
+// computes (team.hpp), or a meeting with other devices (await, signal). The loop knows no engine and
+// no Python. On the way it takes no lock and allocates no memory. `coexec.runtime.twin` interprets
+// the same steps in Python.
 //
 // Processors without a thread here, such as GPUs, meet the loop at words in the host's memory, which
 // are 0 before a run. They wait for words that the loop sets to 1, and the loop waits for theirs. A
@@ -26,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "team.hpp"
 #include "threads.hpp"
 
 namespace coexec {
@@ -56,6 +58,13 @@ struct Copy {
   std::vector<Axis> axes;
 };
 
+// Launches that a team computes. The thread of the device is the team's thread 0.
+struct Tiles {
+  Team* team = nullptr;
+  std::size_t number = 0;
+  const std::intptr_t* slots = nullptr;  // read when the step begins
+};
+
 // Returns false if it has failed.
 using Callback = std::function<bool()>;
 
@@ -68,7 +77,8 @@ enum class Kind : std::uint8_t {
   call,
   callback,
   waiting_callback,
-  copy
+  copy,
+  tiles
 };
 
 struct Step {
@@ -82,6 +92,7 @@ struct Program {
   std::vector<Call> calls;
   std::vector<Callback> callbacks;
   std::vector<Copy> copies;
+  std::vector<Tiles> tiles;
 };
 
 struct Failure {
@@ -126,6 +137,9 @@ class Loop : public Threads {
       for (const Step& step : programs_[device].steps)
         if (step.kind == Kind::set_word)
           set_words_.emplace_back(programs_[device].words[step.index]);
+      for (const Tiles& tiles : programs_[device].tiles)
+        if (std::find(teams_.begin(), teams_.end(), tiles.team) == teams_.end())
+          teams_.push_back(tiles.team);
     }
   }
 
@@ -154,6 +168,21 @@ class Loop : public Threads {
 
   const std::vector<Span>& spans(std::size_t device) const { return spans_[device]; }
 
+  void pause() override {
+    Threads::pause();
+    for (Team* team : teams_) team->pause();
+  }
+
+  void go_on() override {
+    for (Team* team : teams_) team->go_on();
+    Threads::go_on();
+  }
+
+  bool pauses() const override {
+    return Threads::pauses() &&
+           std::all_of(teams_.begin(), teams_.end(), [](const Team* team) { return team->pauses(); });
+  }
+
  private:
   static constexpr int kPatience = 2;  // times `spin_`: nobody wakes a sleeper at an outer word
 
@@ -161,6 +190,7 @@ class Loop : public Threads {
     if (is_of_this_process())
       for (OuterWord& word : set_words_) word.set();
     for (Word& event : events_) event.wake();
+    for (Team* team : teams_) team->stop();
   }
 
   // Carries out the program of a device. Returns false if the run was stopped.
@@ -197,6 +227,16 @@ class Loop : public Threads {
             return false;
           }
           break;
+        case Kind::tiles: {
+          const Tiles& tiles = program.tiles[step.index];
+          // A stop before the team has begun does not reach it, so the team looks, too.
+          const Look look = [&] { return !stopped(); };
+          if (!tiles.team->run(tiles.number, tiles.slots, look, timed_)) {
+            stop();
+            return false;
+          }
+          break;
+        }
         default:
           if (!enter(thread)) return false;
           const std::pair<bool, std::intptr_t> done = carry_out(program, step);
@@ -290,6 +330,7 @@ class Loop : public Threads {
 #if defined(__linux__)
   const pid_t process_ = getpid();
 #endif
+  std::vector<Team*> teams_;  // each once
   std::vector<Word> events_;
   std::vector<std::intptr_t> slots_;
   std::vector<std::vector<Span>> spans_;  // by device and step

@@ -70,12 +70,13 @@ std::vector<Program> ring(std::vector<std::vector<std::int64_t>>& numbers) {
 }
 
 void await_rest(const Threads& loop) {
-  for (std::size_t device = 1; device < kDevices; ++device)
+  for (std::size_t device = 1; device < loop.count(); ++device)
     while (!loop.rests(device)) std::this_thread::yield();
 }
 
 struct Crew {
-  explicit Crew(Threads& loop, std::size_t present = kDevices) : loop(loop) {
+  explicit Crew(Threads& loop) : Crew(loop, loop.count()) {}
+  Crew(Threads& loop, std::size_t present) : loop(loop) {
     for (std::size_t device = 1; device < present; ++device)
       threads.emplace_back([&loop, device] { loop.serve(device); });
   }
@@ -287,7 +288,8 @@ void computes_graphs(coexec::Duration spin, std::size_t present, bool stopping, 
     const std::size_t number = run / 5 % graphs.size();  // some runs of the same graph in a row
     std::vector<std::int64_t> values(graphs[number]->items);
     const auto address = reinterpret_cast<std::intptr_t>(values.data());
-    if (team.run(number, {address, address}, [] { return true; }, run % 2 == 0)) {
+    const std::array<std::intptr_t, 2> slots{address, address};
+    if (team.run(number, slots.data(), [] { return true; }, run % 2 == 0)) {
       ++ended;
       require(values == graphs[number]->expected(), "an item of a graph is wrong");
     } else {
@@ -296,6 +298,50 @@ void computes_graphs(coexec::Duration spin, std::size_t present, bool stopping, 
     }
   }
   require(ended > 0, "no run of tiles has ended");
+  done.store(true);
+  other.join();
+}
+
+// Two devices of a loop, each with a team. Another thread stops the loop, or pauses it.
+void computes_with_teams(coexec::Duration spin, bool stopping) {
+  std::mt19937 random(7);
+  std::array<Team, 2> teams{Team(kDevices, spin), Team(kDevices, spin)};
+  const std::array<Graph, 2> graphs{Graph(random), Graph(random)};
+  std::array<std::vector<std::int64_t>, 2> values;
+  std::array<std::array<std::intptr_t, 2>, 2> slots{};
+  std::vector<Program> programs(2);
+  for (std::size_t device = 0; device < 2; ++device) {
+    teams[device].add(graphs[device].launches, 2);
+    programs[device].tiles.push_back({&teams[device], 0, slots[device].data()});
+    const auto number = static_cast<std::uint32_t>(device);
+    programs[device].steps = {{Kind::tiles, 0}, {Kind::signal, number}, {Kind::await, 1 - number}};
+  }
+  Loop loop(std::move(programs), 0, 2, 0, spin);
+  Crew first(teams[0]), second(teams[1]), crew(loop);
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    while (!done.load()) {
+      loop.pause();
+      while (!loop.pauses()) std::this_thread::yield();
+      if (stopping) loop.stop();
+      loop.go_on();
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+    }
+  });
+  for (std::size_t run = 0; run < 2 * kRuns; ++run) {
+    for (std::size_t device = 0; device < 2; ++device) {
+      values[device].assign(graphs[device].items, 0);
+      slots[device].fill(reinterpret_cast<std::intptr_t>(values[device].data()));
+    }
+    if (loop.run([] { return true; }, run % 2 == 0)) {
+      for (std::size_t device = 0; device < 2; ++device)
+        require(values[device] == graphs[device].expected(), "an item of a team is wrong");
+    } else {
+      require(stopping, "a run of teams has not ended");
+      await_rest(loop);
+      for (const Team& team : teams) await_rest(team);
+    }
+  }
   done.store(true);
   other.join();
 }
@@ -312,6 +358,7 @@ int main() {
       computes_graphs(spin, present, false, false);
     for (const bool pausing : {false, true}) computes_graphs(spin, kDevices, true, pausing);
     computes_graphs(spin, kDevices, false, true);
+    for (const bool stopping : {false, true}) computes_with_teams(spin, stopping);
   }
   pauses();
   std::puts("stress: all right");

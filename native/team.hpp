@@ -97,9 +97,9 @@ class Launches {
   std::size_t slots() const { return slots_; }
 
   // Makes a new request, with the pointers of all slots.
-  void begin(const std::vector<std::intptr_t>& slots) {
+  void begin(const std::intptr_t* slots) {
     for (const Moving& moving : moving_)
-      words_[moving.word] = slots[static_cast<std::size_t>(moving.spot.slot)] + moving.spot.offset;
+      words_[moving.word] = slots[moving.spot.slot] + moving.spot.offset;
     request_.store(request_.load(std::memory_order_relaxed) + 2, std::memory_order_seq_cst);
   }
 
@@ -287,8 +287,7 @@ class Team : public Threads {
 
   // Computes all launches of a network once. Returns whether all have ended; none begins after
   // `end`. `timed`: whether to record when each tile was computed.
-  bool run(std::size_t number, const std::vector<std::intptr_t>& slots, const Look& look,
-           bool timed) {
+  bool run(std::size_t number, const std::intptr_t* slots, const Look& look, bool timed) {
     Launches& launches = *added_.at(number);
     timed_ = timed;
     launches.begin(slots);

@@ -188,12 +188,12 @@ class Threads {
   }
 
   // Keeps threads from beginning further steps, until `go_on`.
-  void pause() { paused_.store(true, std::memory_order_seq_cst); }
+  virtual void pause() { paused_.store(true, std::memory_order_seq_cst); }
 
-  void go_on() { paused_.store(false, std::memory_order_seq_cst); }
+  virtual void go_on() { paused_.store(false, std::memory_order_seq_cst); }
 
   // Whether no thread but the calling one is inside of a step.
-  bool pauses() const {
+  virtual bool pauses() const {
     for (const Thread& thread : threads_)
       if (thread.busy.load(std::memory_order_seq_cst) &&
           thread.id.load(std::memory_order_relaxed) != std::this_thread::get_id())

@@ -27,19 +27,29 @@ CORE_ENGINES = ("cpp", "opencl")
 _GUARD = 4096
 
 
-def cpp_name() -> str:
-    """The name of a device that computes with the engine `cpp` on the last core. Skips the test if
-    there is no compiler."""
+def has_compiler() -> bool:
+    """Whether the engine `cpp` works here."""
     try:
         compiler()
-    except DeviceError as error:
-        pytest.skip(str(error))
-    return f"cpu:{usable_cores()[-1]}/cpp"
+    except DeviceError:
+        return False
+    return True
 
 
-def opened_cpp(folder: Path | None, arch: Architecture | None = None, **options: str) -> CppCores:
-    """The engine `cpp` on one core, with kernels for the core or for ``arch``."""
-    spec = describe(cpp_name(), {"cpp": options})
+def cpp_name(cores: int = 1) -> str:
+    """The name of a device that computes with the engine `cpp` on the last cores. Skips the test if
+    there is no compiler, or if there are fewer cores."""
+    usable = usable_cores()
+    if not has_compiler() or len(usable) < cores:
+        pytest.skip("there is no C++ compiler, or there are too few cores")
+    return f"cpu:{','.join(map(str, usable[-cores:]))}/cpp"
+
+
+def opened_cpp(
+    folder: Path | None, arch: Architecture | None = None, cores: int = 1, **options: str
+) -> CppCores:
+    """The engine `cpp` on some cores, with kernels for them or for ``arch``."""
+    spec = describe(cpp_name(cores), {"cpp": options})
     return CppCores(spec, spec.engine, parsed(load_engine("cpp"), {"cpp": options}), folder, arch)
 
 

@@ -9,18 +9,20 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coexec.engines.tiles import Tile, TiledLaunch, TileRange
-from coexec.errors import ClosedError, UnfinishedError
-from coexec.runtime.teams import CoreTeam, team_classes
+from coexec.errors import UnfinishedError
+from coexec.runtime.loops import loop_classes, team_classes
+from coexec.runtime.steps import ComputeTiles
 from tests.helpers.examples import scaled
+from tests.helpers.loop_team import SPIN_S, LoopTeam
 
 KINDS = [*team_classes()]
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_ssize_t), *(ctypes.c_int64,) * 6)
-SPIN_S = 20e-6
 Name = tuple[int, int]
 
 
@@ -98,9 +100,9 @@ def chain(launches: int, tiles: int) -> Graph:
     return Graph([[[] for _ in range(tiles)], *rows])
 
 
-def team(kind: str, threads: int = 3) -> "closing[CoreTeam]":
+def team(kind: str, threads: int = 3) -> "closing[LoopTeam]":
     cores = sorted(os.sched_getaffinity(0))
-    return closing(CoreTeam([cores[i % len(cores)] for i in range(threads)], SPIN_S, kind=kind))
+    return closing(LoopTeam(kind, [cores[i % len(cores)] for i in range(threads)]))
 
 
 @pytest.fixture(params=KINDS)
@@ -147,8 +149,6 @@ def test_thousands_of_requests_with_stops(kind: str) -> None:
                 each.check()
                 ended += 1
             except UnfinishedError:
-                while made._threads and made._threads.restless(time.monotonic() + 10):
-                    pass
                 each.check(whole=False)
         done.set()
         stopper.join()
@@ -188,56 +188,9 @@ def test_an_interruption_ends_a_run(kind: str) -> None:
         made.run(numbers[1], [1000])
 
 
-def test_a_forked_child_computes_with_new_threads(kind: str) -> None:
-    graph = chain(3, 4)
-    with team(kind) as made:
-        number = made.add(graph.launches(), 1)
-        made.run(number, [0])
-        graph.log.clear()
-        child = os.fork()
-        if child == 0:
-            try:
-                made.run(number, [0])
-                graph.check()
-                os._exit(0)
-            finally:
-                os._exit(1)
-        made.run(number, [0])
-        graph.check()
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_a_fork_inside_of_a_run_ends_it_in_the_child(kind: str) -> None:
-    graph = chain(20, 4)
-    graph.tile_s = 0.002
-    parent, children = os.getpid(), []
-
-    def look() -> None:
-        if not children:
-            children.append(os.fork())
-
-    with team(kind) as made:
-        number = made.add(graph.launches(), 1)
-        try:
-            made.run(number, [0], look)
-            graph.check()
-        except UnfinishedError:
-            if os.getpid() == parent:
-                raise
-        if os.getpid() != parent:
-            try:
-                graph.log.clear()
-                made.run(number, [0])
-                graph.check()
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
-
-
 def test_a_team_whose_cores_were_taken_away_computes(kind: str) -> None:
     graph = chain(3, 4)
-    with closing(CoreTeam([10**4, 10**4 + 1], SPIN_S, kind=kind)) as made:
+    with closing(LoopTeam(kind, [10**4, 10**4 + 1])) as made:
         number = made.add(graph.launches(), 1)
         made.run(number, [0])
         graph.check()
@@ -265,9 +218,12 @@ def test_what_does_not_fit_is_refused(kind: str) -> None:
                 made.add(Graph(tiles).launches(), 1)
         with pytest.raises(IndexError):
             made.add(chain(1, 1).launches(), 0)
+        number = made.team.add(chain(1, 1).launches(), 1)
         with pytest.raises(ValueError):
-            made.run(made.add(chain(1, 1).launches(), 1), [0, 1])
+            made.team.run(number, [0, 1])
+        step = ComputeTiles(made.team, number, np.zeros(2, np.int64))
+        with pytest.raises(ValueError):
+            loop_classes()[kind]([[step]], 0, 0, 0, SPIN_S).run([])
         with pytest.raises(ValueError):
             team(kind, 0)
-    with pytest.raises(ClosedError):
-        made.run(0, [0])
+    assert not made.team.run(number, [0])

@@ -1,11 +1,13 @@
 """Launches in tiles, as plain data: what a team of threads computes together.
 
 A tile is a box of a launch's grid. It waits for tiles of earlier launches and for nothing else.
-`coexec.engines.kernels.tiling` finds tiles and waits; `coexec.runtime.teams` computes them.
+`coexec.engines.kernels.tiling` finds tiles and waits; the run loop computes them (native/team.hpp).
 """
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 Box = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 """Begin and end along each axis of a grid."""
@@ -45,6 +47,21 @@ class TiledLaunch:
     """64-bit words, each a slot and an offset in bytes: the pointer of the slot, which each run
     sets, plus the offset. Slot -1: the offset is the word, an address or a number."""
     tiles: tuple[Tile, ...]
+    name: str = ""
+    result: str = ""
+    """A tensor that it computes. For traces, as its name."""
+
+
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *(ctypes.c_int64,) * 6)
+
+
+def calls_of(launch: TiledLaunch, slots: Sequence[int]) -> Iterator[Callable[[], None]]:
+    """A function that computes each tile, in order. ``slots``: the pointers of the slots."""
+    words = [(slots[slot] if slot >= 0 else 0) + offset for slot, offset in launch.arguments]
+    arguments = (ctypes.c_ssize_t * len(words))(*words)
+    kernel = _KERNEL(launch.kernel)
+    for tile in launch.tiles:
+        yield partial(kernel, arguments, *(side for axis in tile.box for side in axis))
 
 
 def check_launches(launches: Sequence[TiledLaunch], slots: int) -> None:

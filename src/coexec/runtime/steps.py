@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from coexec.arrays import Array
 from coexec.engines.base import NativeCall
+from coexec.engines.tiles import TiledLaunch
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,30 @@ class CopyBox:
     """The axes around them, outermost first: size, and strides in bytes of target and source."""
 
 
-LoopStep = AwaitEvent | SignalEvent | AwaitWord | SetWord | NativeCall | CallPython | CopyBox
+@dataclass(frozen=True, slots=True, eq=False)
+class ComputeTiles:
+    """Compute launches with a team, whose thread 0 is that of this device."""
+
+    team: "TileTeam"
+    number: int
+    """Of the launches, from `TileTeam.add`."""
+    pointers: Array
+    """64-bit pointers of the launches' slots, read when the step begins."""
+
+
+LoopStep = (
+    AwaitEvent
+    | SignalEvent
+    | AwaitWord
+    | SetWord
+    | NativeCall
+    | CallPython
+    | CopyBox
+    | ComputeTiles
+)
+
+TileSpan = tuple[float, float, int]
+"""Begin and end of a tile in seconds of `time.perf_counter`, and the thread that computed it."""
 
 Outcome = tuple[int, int, int, BaseException | None]
 """Why a run has not ended: the device and its step that failed, the result of the C function, and
@@ -148,4 +173,36 @@ class RunLoop(ServedThreads, Protocol):
     def spans(self, device: int) -> Sequence[tuple[float, float]]:
         """Begin and end of each step of the latest timed run, in seconds of
         `time.perf_counter`."""
+        ...
+
+
+class TileTeam(ServedThreads, Protocol):
+    """Computes launches in tiles. Thread 0 calls `run`, each other one `serve`.
+
+    `native/team.hpp` describes how threads find their tiles.
+    """
+
+    def add(self, launches: Sequence[TiledLaunch], slots: int) -> int:
+        """Prepare launches, between two runs. Returns their number for `run`.
+
+        Raises:
+            IndexError: a tile waits for no earlier one, or a slot does not exist.
+        """
+        ...
+
+    def run(
+        self,
+        number: int,
+        slots: Sequence[int],
+        look: Callable[[], object] | None = None,
+        timed: bool = False,
+    ) -> bool:
+        """Compute launches once. Returns whether all have ended: False after `stop` or `end`.
+
+        ``slots``, ``look`` and ``timed``: as of `RunLoop.run`.
+        """
+        ...
+
+    def spans(self, number: int) -> Sequence[TileSpan]:
+        """When each tile was computed in the latest timed run, in the order of launches."""
         ...

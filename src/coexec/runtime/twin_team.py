@@ -3,22 +3,17 @@
 The caller's thread computes all tiles in their order, so no tile has to wait.
 """
 
-import ctypes
 import threading
 import time
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-from coexec.engines.tiles import TiledLaunch, check_launches
+from coexec.engines.tiles import TiledLaunch, calls_of, check_launches
+from coexec.runtime.steps import TileSpan
 
 _LOOK_S = 0.01
 """Longest time between two looks of the caller's thread."""
 _PAUSE_S = 0.0002
-_AXES = (ctypes.c_int64,) * 6
-_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *_AXES)
-
-TileSpan = tuple[float, float, int]
-"""Begin and end of a tile in seconds of `time.perf_counter`, and the thread that computed it."""
 
 
 class TwinTeam:
@@ -57,12 +52,7 @@ class TwinTeam:
         spans: list[TileSpan] = []
         look_s = time.monotonic() + _LOOK_S
         for launch in launches:
-            words = [
-                (slots[slot] if slot >= 0 else 0) + offset for slot, offset in launch.arguments
-            ]
-            arguments = (ctypes.c_ssize_t * len(words))(*words)
-            kernel = _KERNEL(launch.kernel)
-            for tile in launch.tiles:
+            for call in calls_of(launch, slots):
                 if look is not None and time.monotonic() > look_s:
                     look()
                     look_s = time.monotonic() + _LOOK_S
@@ -70,7 +60,7 @@ class TwinTeam:
                     return False
                 begin_s = perf_counter()
                 try:
-                    kernel(arguments, *(side for axis in tile.box for side in axis))
+                    call()
                 finally:
                     self._inside = 0
                 spans.append((begin_s, perf_counter(), 0))

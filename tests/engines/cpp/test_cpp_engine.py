@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from coexec.engines.cpp import libraries
-from coexec.engines.cpp.program import CppProgram
 from coexec.engines.names import whole_cpu
 from coexec.engines.registry import describe, open_devices
 from coexec.errors import CacheWarning
@@ -153,11 +152,3 @@ def test_a_forked_child_computes(tmp_path: Path) -> None:
             os._exit(0 if session.degraded is None else 2)
         assert os.waitpid(child, 0)[1] == 0
         right(session, proto)
-
-
-def test_the_run_loop_needs_no_python() -> None:
-    program = opened_cpp(None).compile(small_network("swish"))
-    assert isinstance(program, CppProgram)
-    inputs, outputs = ({n: np.zeros((1, 8, 9, 7), np.float32)} for n in ("x", "y"))
-    bound = program.bind(inputs, outputs)
-    assert len(bound.native) == len(program.calls) > 0

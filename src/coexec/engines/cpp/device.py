@@ -38,6 +38,7 @@ class CppCores(OpenEngine):
         """``arch``: generate kernels for this architecture in place of the processor's own
         (tests)."""
         super().__init__(device, info)
+        self.thread_cores = device.cores[:1]  # the other threads of a team have one core each
         self.arch = arch or architecture(len(device.cores), options)
         self.libraries = Libraries(device.name, compiler(), folder)
 
@@ -55,7 +56,7 @@ class CppCores(OpenEngine):
             ) from error
         functions = self.libraries.functions(built.launches, built.tasks)
         ends = {tensor.name for tensor in (*module.inputs, *module.outputs)}
-        return CppProgram(self.device.name, built, functions, ends)
+        return CppProgram(built, functions, ends, max(1, len(self.device.cores)))
 
     @cached_property
     def dialect(self) -> Dialect:

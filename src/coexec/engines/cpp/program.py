@@ -1,118 +1,102 @@
 """A compiled module on CPU cores: its kernels, constants and memory, and its runs."""
 
-import ctypes
+import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from coexec.arrays import Array, address_of, aligned, aligned_bytes
-from coexec.engines.base import NativeCall
 from coexec.engines.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.kernels.building import Build, offsets_of
-from coexec.errors import ExecutionError
+from coexec.engines.kernels.tiling import tiles_of
+from coexec.engines.tiles import Tile, TiledLaunch, calls_of
 
-_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 7)
-
-
-class KernelCall(NamedTuple):
-    """A function that computes the work items of a box of ``grid``, see `dialect`."""
-
-    function: int
-    """Its address."""
-    words: tuple[tuple[str, int], ...]
-    """Its arguments: the name of a tensor that enters or leaves the program, and the distance in
-    bytes from the start of that tensor; or "" and an address or a number."""
-    grid: Grid
+_SCRATCH = "scratch"
 
 
 class CppProgram:
     """The kernels of a module, with their constants and the memory between them."""
 
     def __init__(
-        self, device: str, build: Build, functions: Sequence[int], ends: Collection[str]
+        self, build: Build, functions: Sequence[int], ends: Collection[str], threads: int
     ) -> None:
         """
         Args:
-            device: its name, for messages.
             functions: addresses, one for each launch.
             ends: names of the tensors that enter or leave.
+            threads: that compute together.
         """
-        self.device = device
-        self.build = build
-        self._ends = ends
+        self.slots = {name: slot for slot, name in enumerate(sorted(ends))}
+        """By tensor that enters or leaves, the slot for its address."""
+        self._aliases = build.aliases
         self._offsets, self.scratch_bytes = offsets_of(build.scratch)
         self._arena = aligned_bytes(self.scratch_bytes)
         self._constants: dict[int, tuple[Array, Array]] = {}
         """Constants as kernels read them, by the identity of the arrays of the launches."""
-        self.calls = [
-            KernelCall(function, self._words(launch), launch.grid)
-            for launch, function in zip(build.launches, functions, strict=True)
+        places = {name: (_SCRATCH, start) for name, start in self._offsets.items()}
+        if threads > 1:
+            tiles = tiles_of(build, threads, places)
+        else:  # whole launches in their order, so none has to wait
+            tiles = [_whole(launch.grid) for launch in build.launches]
+        self.launches = [
+            TiledLaunch(function, self._words(launch), row, launch.name, task)
+            for launch, task, function, row in zip(
+                build.launches, build.tasks, functions, tiles, strict=True
+            )
         ]
 
     def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> "BoundKernels":
         return BoundKernels(self, {**inputs, **outputs})
 
-    def _words(self, launch: KernelLaunch) -> tuple[tuple[str, int], ...]:
-        words: list[tuple[str, int]] = []
+    def _words(self, launch: KernelLaunch) -> tuple[tuple[int, int], ...]:
+        words: list[tuple[int, int]] = []
         for argument in launch.arguments:
             if isinstance(argument, Value):
                 # The second word is the offset in scalars, which the address contains.
-                words += [self._place(argument), ("", 0)]
+                words += [self._place(argument), (-1, 0)]
             elif isinstance(argument, int):
-                words.append(("", argument))
+                words.append((-1, argument))
             else:
                 pair = self._constants.setdefault(id(argument), (argument, aligned(argument)))
-                words.append(("", address_of(pair[1])))
+                words.append((-1, address_of(pair[1])))
         return tuple(words)
 
-    def _place(self, value: Value) -> tuple[str, int]:
-        location = self.build.aliases.of(value.name)
+    def _place(self, value: Value) -> tuple[int, int]:
+        location = self._aliases.of(value.name)
         start = location.offset * (value.size_bytes // max(value.items, 1))
-        if location.root in self._ends:
-            return location.root, start
-        return "", address_of(self._arena) + self._offsets[location.root] + start
+        if location.root in self.slots:
+            return self.slots[location.root], start
+        return -1, address_of(self._arena) + self._offsets[location.root] + start
 
 
 class BoundKernels:
-    """The kernels with the tensors that enter and leave; one after the other is run."""
+    """The kernels with the tensors that enter and leave."""
 
     def __init__(self, program: CppProgram, tensors: Mapping[str, Array]) -> None:
         self._program = program
-        self._tensors = {name: _usable(tensor) for name, tensor in tensors.items()}
-        self._uses: dict[str, list[tuple[Array, int, int]]] = {}
-        """By tensor: the arguments of a kernel, the number of one of them, and its distance."""
-        self._arguments = [self._filled(call) for call in program.calls]
-        self.native = tuple(
-            NativeCall(call.function, (address_of(words), 0, x, 0, y, 0, z))
-            for call, words in zip(program.calls, self._arguments, strict=True)
-            for x, y, z in [call.grid]
-        )
-        self._calls = [(_FUNCTION(call.function), call.arguments) for call in self.native]
-
-    def _filled(self, call: KernelCall) -> Array:
-        words = np.zeros(len(call.words), np.int64)
-        for index, (name, number) in enumerate(call.words):
-            words[index] = number + (address_of(self._tensors[name]) if name else 0)
-            if name:
-                self._uses.setdefault(name, []).append((words, index, number))
-        return words
+        self._tensors: dict[str, Array] = {}
+        self.launches = program.launches
+        self.pointers = np.zeros(len(program.slots), np.int64)
+        for name, tensor in tensors.items():
+            self.set_input(name, tensor)
 
     def set_input(self, name: str, tensor: Array) -> None:
-        if tensor is self._tensors.get(name):
-            return
-        usable = self._tensors[name] = _usable(tensor)
-        for words, index, number in self._uses.get(name, ()):
-            words[index] = address_of(usable) + number
+        if tensor is not self._tensors.get(name):
+            usable = self._tensors[name] = _usable(tensor)
+            self.pointers[self._program.slots[name]] = address_of(usable)
 
     set_output = set_input
 
     def run(self) -> None:
-        for function, arguments in self._calls:
-            function(*arguments)
+        for launch in self.launches:
+            for call in calls_of(launch, self.pointers.tolist()):
+                call()
 
-    def failure(self, result: int) -> Exception:
-        return ExecutionError(f"{self._program.device}: a kernel has returned {result}")
+
+def _whole(grid: Grid) -> tuple[Tile, ...]:
+    """The only tile of a launch."""
+    x, y, z = grid
+    return (Tile(((0, x), (0, y), (0, z))),) if math.prod(grid) else ()
 
 
 def _usable(tensor: Array) -> Array:
