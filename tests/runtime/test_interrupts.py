@@ -419,7 +419,7 @@ FORKS = [
 """Where a signal handler may interrupt the begin of a run."""
 
 
-@pytest.mark.parametrize("watched", ["two"], indirect=True)
+@pytest.mark.parametrize("watched", [n for n in ("two", "team") if n in SESSIONS], indirect=True)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("owner", "name"), FORKS, ids=[name for _, name in FORKS])
 def test_a_fork_at_the_begin_of_a_run(

@@ -37,7 +37,14 @@ from tests.helpers.graphs import halves_by_rows, hand_made
 from tests.helpers.loop_team import LoopTeam
 from tests.helpers.small_models import branches
 
-NETWORKS = ["squeezenet", "mobilenet_v2", "resnet34", "inception_v3", "mobilenet_v3", "mobilenet_v1"]
+NETWORKS = [
+    "squeezenet",
+    "mobilenet_v2",
+    "resnet34",
+    "inception_v3",
+    "mobilenet_v3",
+    "mobilenet_v1",
+]
 
 
 def right(session: InferenceSession, proto: Any, seed: int = 0) -> None:
