@@ -17,7 +17,7 @@ The docstrings of the classes list what an engine must do and what it may do:
                                                           a session of a whole model, ...
     Program     must: bind
     Bound       must: run, set_input, set_output     may: launch, calls of C functions (`Native`,
-                                                          `NativeLaunch`), tiles (`Tiled`)
+                                                          `NativeLaunch`), tiles (`BoundInTiles`)
 
 Two of them have defaults: `processors` are the CPU cores, and `why_not` refuses nothing.
 `docs/guides/engine.md` has an engine that does what it must.
@@ -214,7 +214,7 @@ class NativeLaunch(Native, Protocol):
 
 
 @runtime_checkable
-class Tiled(Protocol):
+class BoundInTiles(Protocol):
     """A bound program that threads compute together, one on each core of the device, in place of
     `Bound.run`."""
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coexec.arrays import Array, address_of, joined_axes
-from coexec.engines.base import Bound, InFlight, Native, NativeLaunch, OpenEngine, Tiled
+from coexec.engines.base import Bound, BoundInTiles, InFlight, Native, NativeLaunch, OpenEngine
 from coexec.graph.graph import Tensor
 from coexec.hardware.hardware import MAIN, Place
 from coexec.plan.program import Copy, DeviceProgram, Run, Signal, Wait, device_programs
@@ -174,10 +174,10 @@ class LinkedPlan:
 
     def _in_tiles(
         self, make_team: Callable[[int], TileTeam]
-    ) -> Iterator[tuple[int, tuple[ComputeTiles, Tiled]]]:
+    ) -> Iterator[tuple[int, tuple[ComputeTiles, BoundInTiles]]]:
         bounds: list[object] = [*self._bound]
         for segment, bound in zip(self._installed.compiled.segments, bounds, strict=True):
-            if isinstance(bound, Tiled):
+            if isinstance(bound, BoundInTiles):
                 device = segment.device
                 if device not in self.teams:
                     cores = self._installed.team_cores(device)
