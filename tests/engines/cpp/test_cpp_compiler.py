@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coexec.engines.cpp import compiler as module
-from coexec.engines.cpp.compiler import compiler
+from coexec.engines.cpp.compiler import compiler, flags_of
 from coexec.engines.cpp.engine import Cpp
 from coexec.engines.cpp.libraries import Libraries
 from coexec.engines.kernels.base import KernelLaunch
@@ -207,4 +207,15 @@ def test_a_variable_may_name_a_file_of_the_current_folder(
     (tmp_path / "mine").chmod(0o755)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CXX", "./mine")
+    assert len(set(compile_all())) == 3
+
+
+def test_a_compiler_for_arm_gets_options_that_it_has(
+    fake: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GCC for ARM has neither -march=native nor -mprefer-vector-width."""
+    refuse = 'case " $* " in *" -m"[ap]r*) echo error: unrecognized option; exit 1;; esac'
+    fake("-mcpu=native", f'{refuse}; shift; exec {" ".join(_REAL)} "$@"')
+    monkeypatch.setattr(module, "FLAGS", flags_of("aarch64"))
+    assert compiler().flags[0] == "-mcpu=native"
     assert len(set(compile_all())) == 3

@@ -27,14 +27,27 @@ from coexec.extras import install
 from coexec.keys import digest
 from coexec.processes import ending
 
-_X86 = ("-march=native", "-mprefer-vector-width=512")
-FLAGS = (
-    *(_X86 if platform.machine() in ("x86_64", "AMD64") else ("-mcpu=native",)),
+PORTABLE_FLAGS = (
     *("-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
-    *("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-w"),
+    *("-fsigned-char", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-w"),
 )
-"""Options of the compiler: fused multiply-adds are allowed, but nothing that could turn a number
-into another one. Clang would take vectors of 256 bits for loops where 512 are faster."""
+"""Options of the compiler for any processor: fused multiply-adds are allowed, but nothing that
+could turn a number into another one. OpenCL's char has a sign, that of C++ has none on ARM."""
+
+
+def flags_of(machine: str) -> tuple[str, ...]:
+    """The options of the compiler for the processor of this machine.
+
+    Args:
+        machine: the name of its architecture, as `platform.machine` reports it.
+    """
+    if machine in ("x86_64", "AMD64"):
+        # Clang would take vectors of 256 bits for loops where 512 are faster.
+        return ("-march=native", "-mprefer-vector-width=512", *PORTABLE_FLAGS)
+    return ("-mcpu=native", *PORTABLE_FLAGS)
+
+
+FLAGS = flags_of(platform.machine())
 _PROBE_LIMIT_S = 20.0
 _LIMIT_S = 120.0
 """Seconds that one kernel, or the linker, may take. The largest ones take 2 s."""
@@ -53,6 +66,8 @@ class CppCompiler:
     """Its name with the version, for users."""
     identity: str
     """Digits that are equal for equal versions that compile for equal instruction sets."""
+    flags: tuple[str, ...]
+    """Options for the compilation of a text."""
 
     def objects(self, sources: Mapping[str, str], folder: Path) -> Iterator[tuple[str, bytes]]:
         """The machine code of each text, with its name, as soon as it is compiled.
@@ -69,7 +84,7 @@ class CppCompiler:
                 while waiting and len(running) < most:
                     name = waiting.pop(0)
                     (folder / f"{name}.cpp").write_text(sources[name])
-                    words = [*FLAGS, "-c", f"{name}.cpp", "-o", f"{name}.o"]
+                    words = [*self.flags, "-c", f"{name}.cpp", "-o", f"{name}.o"]
                     running.append((name, _CompilerRun(self.command, words, folder, f"{name}.o")))
                 name, run = running[0]
                 try:
@@ -225,4 +240,5 @@ def _tried(words: str, path: str) -> CppCompiler:
     kind = "" if "__clang__" in text else "GCC "
     title = f"{kind}{version[1].strip()} ({shlex.join(command)})"
     macros = sorted(set(text.splitlines()))
-    return CppCompiler(command, title, digest(macros, detect.processor_features(), FLAGS, command))
+    identity = digest(macros, detect.processor_features(), FLAGS, command)
+    return CppCompiler(command, title, identity, FLAGS)

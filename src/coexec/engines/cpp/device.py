@@ -1,6 +1,6 @@
 """CPU cores with generated kernels that the machine's C++ compiler has compiled."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -63,9 +63,21 @@ class CppCores(OpenEngine):
         return blocks_dialect(self.arch)
 
 
-def architecture(cores: int, options: CppOptions) -> Architecture:
-    """So many cores of this processor as a target for kernels."""
-    features = detect.features()
-    wide = 8 if "AVX2" in features else 4
-    block, registers = blocks_on_cores(16 if "AVX512F" in features else wide, options.block)
+_VECTORS = {"AVX512F": (16, 32), "AVX2": (8, 16), "ASIMD": (4, 32)}
+"""Floats in a vector register and number of registers, by instruction set; ASIMD is NEON with 64
+bits."""
+_SSE = 4, 16
+
+
+def architecture(
+    cores: int, options: CppOptions, features: Collection[str] | None = None
+) -> Architecture:
+    """So many cores of a processor as a target for kernels.
+
+    Args:
+        features: instruction sets, as `detect.features` returns them; None: this processor's.
+    """
+    sets = detect.features() if features is None else features
+    vector, registers = next((_VECTORS[name] for name in _VECTORS if name in sets), _SSE)
+    block, registers = blocks_on_cores(vector, registers, options.block)
     return Architecture("cpu", block, compute_units=max(1, cores), registers=registers)
