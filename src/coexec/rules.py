@@ -60,7 +60,8 @@ class Rules:
     """Largest number of devices for which a planner starts, whatever time it takes. For more
     devices it starts only if it is expected to end in time."""
     planning_share: float = 0.6
-    """Share of the time limit for profiles and plans; configurations left by then are not tried."""
+    """Share of the time limit, without what single devices took, for profiles and plans.
+    Configurations left by then are not tried."""
     racing_share: float = 0.9
     """Share of the time limit at which races end. The comparison with ONNX Runtime follows."""
     race_s: float = 3.0

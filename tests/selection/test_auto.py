@@ -28,6 +28,7 @@ from coexec.selection.chooser import Chooser
 from coexec.selection.configurations import configurations
 from coexec.selection.decision import Candidate, Decision
 from coexec.selection.plan_race import with_figures
+from coexec.selection.planning_context import PlanningContext
 from coexec.selection.race import Lap, Outcome
 from coexec.selection.ranking import Ranking, is_settled, objective_of
 from coexec.session import InferenceSession
@@ -200,6 +201,31 @@ def made_up_race(seconds: Callable[[int], float], others: float = 0.0, rounds: i
 
     compete.ran = ran  # type: ignore[attr-defined]
     return compete
+
+
+@two_cores
+def test_single_devices_run_before_others_are_planned(
+    worth_two: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    compete, plan = made_up_race(lambda which: 0.01 / (1 + which)), PlanningContext.plan
+
+    def raced(rivals: Any, *of: object, **options: object) -> Outcome[int]:
+        steps.append("race")
+        return compete(rivals, *of, **options)
+
+    def planned(self: PlanningContext, planner: str) -> Any:
+        steps.append(planner)
+        return plan(self, planner)
+
+    monkeypatch.setattr(PlanningContext, "plan", planned)
+    rules = replace(ALL_RUN, planners="heft")
+    settings = Settings(CPUS, cache=tmp_path, effort=QUICK, rules=rules)
+    decision = Chooser(worth_two, settings, compete=raced).make().decision
+    assert decision is not None and decision.taken.devices == tuple(CPUS)
+    before, after = steps[: steps.index("heft")], steps[steps.index("heft") :]
+    assert set(before) == {"single", "race"} and set(after) == {"heft", "race"}
+    assert before.index("race") > max(n for n, step in enumerate(before) if step == "single")
 
 
 @two_cores

@@ -5,7 +5,6 @@ and an engine on CPU cores for the engine of it.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,28 +111,6 @@ def test_plans_may_be_as_precise_as_the_users_session(own: str, tmp_path: Path) 
     tried = {name for row in chosen.decision.candidates for name in row.devices}
     assert ("gpu:0/ort-other:tf32" in tried) == (own == "tf32")
     assert "gpu:0/ort-azure:tf32" not in tried  # the session itself
-
-
-@pytest.mark.usefixtures("gpu", "quick_choice")
-def test_with_an_accelerator_single_devices_are_compared_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes: list[bool] = []
-    go_on = Chooser.go_on
-
-    def noted(self: Chooser, seconds: float | None = None, alone: bool = False) -> Any:
-        passes.append(alone)
-        return go_on(self, seconds, alone)
-
-    monkeypatch.setattr(Chooser, "go_on", noted)
-    settings = Settings(reference="ort-azure:0", cache=tmp_path, effort=QUICK)
-    race = race_of(lambda number: 0.01 + 1e-3 * number)
-    decision = Chooser(branches(), settings, compete=race).make().decision
-    assert passes == [True, False] and decision is not None and not decision.untried
-    assert any(len(row.devices) > 1 for row in decision.candidates)
-    passes.clear()
-    Chooser(branches(), replace(settings, devices=["cpu:0"], reference=""), compete=race).make()
-    assert passes == [False]
 
 
 @pytest.mark.usefixtures("gpu", "quick_choice")

@@ -57,6 +57,7 @@ class Deadline:
                 not count.
         """
         self.seconds = seconds
+        self._all_s = seconds
         self._now_s, self._paused_s = now_s, paused_s
         self._start_s = self._clock_s()
 
@@ -74,7 +75,13 @@ class Deadline:
             OutOfTimeError: it is over.
         """
         if self.left_s(share) <= 0:
-            raise OutOfTimeError(f"there was no time for it within {self.seconds:.3g} s")
+            raise OutOfTimeError(f"there was no time for it within {self._all_s:.3g} s")
+
+    def rest(self) -> "Deadline":
+        """The same moment; shares are those of the time that is left now."""
+        left = Deadline(max(0.0, self.left_s()), now_s=self._now_s, paused_s=self._paused_s)
+        left._all_s = self._all_s
+        return left
 
 
 class PlannerTimes:

@@ -75,8 +75,7 @@ if TYPE_CHECKING:  # importing planners and ONNX takes longer than starting from
 _FORM = 4
 """Number of the form of a choice in the cache. Choices of another form are not found."""
 _FILE = "choice.json"
-LEAST_PASS_S = 1.0
-"""A further pass begins only if this time is left."""
+_SINGLES_FIRST = "single devices come first, and there was no time for others"
 _DIVIDING = frozenset({"codl", "mulayer"})
 """Planners that divide tasks."""
 
@@ -212,20 +211,9 @@ class Chooser:
     def make(self, again: bool = False) -> Prepared:
         """The earlier choice, or else a new one. Raises as `go_on` does.
 
-        With an accelerator, a new choice begins among single devices, which need no profile: one of
-        them is often several times as fast as the others. The time that they leave is for plans
-        for several devices.
-
         ``again``: make one more pass in any case.
         """
-        if self.known is not None:
-            return self.go_on() if again else self.known
-        if all(parse(name).kind == "cpu" for names in self._configurations for name in names):
-            return self.go_on()
-        deadline = self._timed(self._rules.seconds)
-        prepared = self.go_on(alone=True)
-        left_s = deadline.left_s()
-        return self.go_on(left_s) if self.is_open and left_s > LEAST_PASS_S else prepared
+        return self.go_on() if again or self.known is None else self.known
 
     def _timed(self, seconds: float) -> Deadline:
         """A time limit from now on. The program's own requests are no part of it."""
@@ -253,33 +241,18 @@ class Chooser:
         graph = self._first.graph  # a model that cannot be loaded is no configuration's fault
         if seconds is not None:
             self._rules = replace(self._rules, seconds=seconds)
-        rules, quiet = self._rules, self._settings.quiet
-        self._deadline = self._timed(rules.seconds)
+        deadline = self._deadline = self._timed(self._rules.seconds)
         settled = self._settled()
-        reference = ReferenceAnswers(self._first, self._deadline.left_s())
-        made = self._candidates(settled.keys(), alone, reference)
+        reference = ReferenceAnswers(self._first, deadline.left_s())
+        race = self._race(settled, deadline)
+        made = self._candidates(settled.keys(), alone, reference, race)
         if not made.plans:
             reasons = "; ".join(f"{'+'.join(c.devices)}: {c.reason}" for c in made.rows)
             raise InfeasibleError(f"no configuration of devices runs {graph.name!r}: {reasons}")
         shortlist, left_out = self._worth_running(made)
         new = {row.key for row in made.rows}
-        old = [row for key, row in settled.items() if key not in new]
-        left_out += [row for row in old if not row.rounds]
-        deadline, self._deadline = self._deadline, Deadline()  # reports have no time limit
-        race = PlanRace(
-            {row.key: row for row in (*shortlist, *(row for row in old if row.rounds))},
-            {row.key: made.plans[row.key] for row in shortlist},
-            self._objective,
-            rules,
-            deadline,
-            quiet,
-            self._report,
-            self._compete,
-            self._settings.memory_limit,
-            self._reference,
-            found=partial(self._keep_figures, left_out),
-        )
-        race.run()
+        left_out += [row for key, row in settled.items() if key not in new and not row.rounds]
+        self._run(race, shortlist, made, left_out)
         if self._reference is not None and race.reference is None and len(race.rows) > 1:
             rows = [*race.rows.values(), *left_out]
             why = [r.reason for r in rows if r.devices == self._reference and r.reason]
@@ -296,6 +269,42 @@ class Chooser:
         if not alone:
             self._settings = replace(self._settings, fresh=False)  # the profiles are new now
         return self.known
+
+    def _race(self, settled: Mapping[Key, Candidate], deadline: Deadline) -> PlanRace:
+        """A race with the figures of the candidates that are settled."""
+        return PlanRace(
+            {key: row for key, row in settled.items() if row.rounds},
+            {},
+            self._objective,
+            self._rules,
+            deadline,
+            self._settings.quiet,
+            self._report,
+            self._compete,
+            self._settings.memory_limit,
+            self._reference,
+        )
+
+    def _run(
+        self,
+        race: PlanRace,
+        rows: Sequence[Candidate],
+        made: Candidates,
+        left_out: Sequence[Candidate],
+    ) -> None:
+        """Race these candidates.
+
+        Args:
+            left_out: the candidates that do not run.
+        """
+        race.plans |= {row.key: made.plans[row.key] for row in rows}
+        all_rows = race.rows | {row.key: row for row in rows if row.key not in race.raced}
+        others = (key for key in all_rows if key not in race.plans)
+        race.rows = {key: all_rows[key] for key in (*race.plans, *others)}
+        race.found = partial(self._keep_figures, left_out)
+        before, self._deadline = self._deadline, Deadline()  # reports have no time limit
+        race.run()
+        self._deadline = made.deadline = before.rest()
 
     @cached_property
     def _lower_device(self) -> str | None:
@@ -395,9 +404,14 @@ class Chooser:
         return {r.key: r for r in rows if r is not reference and is_settled(r, self._rules)}
 
     def _candidates(
-        self, settled: Collection[Key], alone: bool, reference: ReferenceAnswers
+        self, settled: Collection[Key], alone: bool, reference: ReferenceAnswers, race: PlanRace
     ) -> Candidates:
-        """The candidates that are not settled, with the rounds of earlier passes."""
+        """The candidates that are not settled, with the rounds of earlier passes.
+
+        Single devices run in ``race`` before the others are planned: they need no profile, and one
+        of them is often several times as fast as all others.
+        """
+        earlier = {} if self.decision is None else {r.key: r for r in self.decision.candidates}
         forecasts, unable = self._forecasts, self._unable
         possible = [
             names
@@ -407,6 +421,15 @@ class Chooser:
         several = [names for names in possible if len(names) > 1]
         optional = forecasts is not None or self._objective.mode == "latency"
         later = several if alone or optional else []
+        untried = [without_plan(names, "untried", _SINGLES_FIRST) for names in later]
+
+        def run_singles(made: Candidates) -> None:
+            self._make_precise(made, reference)
+            if optional:
+                rows, _ = self._worth_running(made)
+                rows = [self._with_rounds(row, earlier.get(row.key)) for row in rows]
+                self._run(race, [row for row in rows if not self._is_part(row)], made, untried)
+
         made = Candidates(
             lambda names: self._first if names == self._first_names else self._open(names),
             self._objective.mode,
@@ -415,16 +438,14 @@ class Chooser:
             self._report,
             None if forecasts is None else forecasts.of,
             lambda: None if forecasts is None else forecasts.forget(),
-            lambda made: self._make_precise(made, reference),
+            run_singles,
             settled,
         )
         certain = [names for names in possible if names not in later]
         made.make(certain, [] if alone else later, self._profile_all_cores)
         if alone:
-            reason = "single devices come first, and there was no time for others"
-            made.rows += [without_plan(names, "untried", reason) for names in several]
+            made.rows += untried
         made.rows += [without_plan(names, "refused", reason) for names, reason in unable.items()]
-        earlier = {} if self.decision is None else {r.key: r for r in self.decision.candidates}
         planned = {row.devices for row in earlier.values() if row.planner}
         made.rows = [
             self._with_rounds(row, earlier.get(row.key))

@@ -23,7 +23,7 @@ from coexec.processes import Child, EndedError, Parent
 from coexec.profiling.processors import load_from_now
 from coexec.progress import ReportProgress
 from coexec.rules import current_rules
-from coexec.selection.chooser import LEAST_PASS_S, Chooser
+from coexec.selection.chooser import Chooser
 from coexec.selection.decision import FIGURES, Candidate, Decision
 from coexec.selection.plan_files import text_of
 from coexec.selection.prepared import Prepared
@@ -39,6 +39,8 @@ _GRACE = 1.05
 _OFFER = 0.15
 """Share of the time in which a lower precision is measured at the end."""
 _LEAST_S = 0.1
+_LEAST_PASS_S = 1.0
+"""A further pass begins only if this time is left."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ def _verdicts(
         plan_file = _plan_file(chooser.go_on(_FIRST * seconds, alone=True))
         send(Verdict(chooser.decision, plan_file))
     end_s = start_s + (1 - _OFFER * chooser.can_offer) * seconds
-    while chooser.is_open and (left_s := end_s - time.monotonic()) > LEAST_PASS_S:
+    while chooser.is_open and (left_s := end_s - time.monotonic()) > _LEAST_PASS_S:
         plan_file, is_earlier = _plan_file(chooser.go_on(left_s)), False
         send(Verdict(chooser.decision, plan_file))
     if chooser.can_offer:

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from itertools import chain
 
@@ -29,6 +29,7 @@ from coexec.units import format_bytes
 @dataclass
 class PlanRace:
     """The plans that run for real, each in turns with the reference, and their figures so far.
+    Plans that are added after a run race in the next one, with the same reference.
 
     The reference is the first single device that starts, one that uses CPU cores with their first
     engine if there is one; without a single device, the first plan that starts. Plans that are not
@@ -37,7 +38,7 @@ class PlanRace:
 
     rows: dict[Key, Candidate]
     """The candidates, with the rounds of earlier passes; in the order in which they start."""
-    plans: Mapping[Key, Plans]
+    plans: dict[Key, Plans]
     """The plans of the candidates that run. The others are settled."""
     objective: Objective
     rules: Rules
@@ -53,6 +54,8 @@ class PlanRace:
     """Called after each race of a plan."""
     reference: Key | None = None
     """The candidate with which the others are compared; None before the race."""
+    raced: set[Key] = field(default_factory=set)
+    """The plans whose turn has come."""
 
     @property
     def ranking(self) -> Ranking:
@@ -61,7 +64,7 @@ class PlanRace:
         return Ranking(list(self.rows.values()), reference, self.objective, self.rules)
 
     def run(self) -> None:
-        """Race all plans. A single candidate needs no race."""
+        """Race all plans that have not been raced. A single candidate needs no race."""
         if len(self.rows) == 1:
             return
         if len(self.plans) == 1:  # all others are settled: it is the reference of earlier passes
@@ -76,6 +79,7 @@ class PlanRace:
                 if reference is None:
                     continue
                 self.reference = reference.key
+                self.raced.add(reference.key)
                 waiting = self._rivals
                 self._race_all(reference, waiting, feeds)
             self._race_again(reference.key, feeds)
@@ -84,8 +88,8 @@ class PlanRace:
                     try:
                         started_again = self._start(reference.key, feeds, stack)
                     except CoexecError as error:  # the figures so far count
+                        why = f"{self.rows[reference.key]} did not start again: {error}"
                         for key in waiting:
-                            why = f"{self.rows[reference.key]} did not start again: {error}"
                             self.rows[key] = self.rows[key].excluded(why, "untried")
                         break
                     self._race_all(started_again, waiting, feeds)
@@ -97,12 +101,13 @@ class PlanRace:
     def _rivals(self) -> list[Key]:
         """The plans beside the reference that can start, at the end those whose engines build
         kernels."""
-        able = [row for key, row in self.rows.items() if key in self.plans and row.is_able]
-        return [row.key for row in sorted(able, key=_builds_kernels) if row.key != self.reference]
+        others = self.plans.keys() - self.raced
+        able = [row for key, row in self.rows.items() if key in others and row.is_able]
+        return [row.key for row in sorted(able, key=_builds_kernels)]
 
     def _start_reference(self, feeds: Mapping[str, Array], stack: ExitStack) -> "_Rival | None":
         """Start the reference; None if no plan starts with these inputs."""
-        rows = [self.rows[key] for key in self.plans]
+        rows = [self.rows[key] for key in self.plans if self.reference in (None, key)]
         if self.users_session is not None:
             rows = [row for row in rows if row.devices == self.users_session and row.own_session]
         for row in sorted(rows, key=lambda row: row.rank_unmeasured):
@@ -121,6 +126,7 @@ class PlanRace:
         others = len(self.plans) - 1
         while waiting:
             self.report("plans raced", max(0, others - len(waiting)), others)
+            self.raced.add(waiting[0])
             self._race(waiting.pop(0), reference, feeds)
             self.found(self)
             builds = waiting and _builds_kernels(self.rows[waiting[0]])
