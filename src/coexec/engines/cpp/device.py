@@ -67,4 +67,6 @@ def architecture(cores: int, options: CppOptions) -> Architecture:
     features = detect.features()
     wide = 8 if "AVX2" in features else 4
     block, registers = blocks_on_cores(16 if "AVX512F" in features else wide, options.block)
-    return Architecture("cpu", block, compute_units=max(1, cores), registers=registers)
+    return Architecture(
+        "cpu", block, compute_units=max(1, cores), registers=registers, allocates=True
+    )
