@@ -314,29 +314,35 @@ def seconds(shape: ConvShape, m: int, units: int = 1) -> float:
 
 
 def _seconds_of_bands(shape: ConvShape, m: int, tiles: int, units: int) -> float:
-    """As `seconds`, of several cores that compute bands of tiles."""
+    """As `seconds`, of several cores that compute bands of tiles: each reads all weights."""
     positions, channels = (m + 2) ** 2, shape.in_channels + shape.out_channels
     near = max(_BAND_BYTES // (4 * positions * channels), _LEAST_TILES)
     band = min(near, ceil_div(tiles, units))
-    bands = ceil_div(ceil_div(tiles, band), units)
+    turns = ceil_div(ceil_div(tiles, band), units)
     products = positions * shape.in_channels * shape.out_channels
-    lines = ceil_div(band, ROWS - 1) * (ROWS - 1)
-    flops = 2 * lines * products + band * channels * positions * 4 * (m + 2)
-    far = 4 * products if 4 * products > _NEAR_BYTES else 0
-    return bands * (flops / 100e9 + (far + 2 * positions * band * channels) / 16e9)
+    flops = 2 * _lines(band) * products + band * channels * positions * 4 * (m + 2)
+    reads = turns if 4 * products > _NEAR_BYTES else 1
+    return turns * flops / _TEAM_FLOPS + reads * 4 * products / _WEIGHTS_BYTES
 
 
 def _seconds_apart(shape: ConvShape, m: int, tiles: int, units: int) -> float:
     """As `seconds`, of several cores that run the steps one after the other."""
     positions, channels = (m + 2) ** 2, shape.in_channels + shape.out_channels
     products = positions * shape.in_channels * shape.out_channels
-    lines = ceil_div(tiles, ROWS - 1) * (ROWS - 1)
-    flops = 2 * lines * products + tiles * channels * positions * 4 * (m + 2)
-    bytes_ = 4 * products + 2 * 4 * positions * tiles * channels
-    return (flops / 100e9 + bytes_ / 16e9) / units + 2 * _BARRIER_S
+    flops = 2 * _lines(tiles) * products + tiles * channels * positions * 4 * (m + 2)
+    moved_bytes = 4 * products + 2 * 4 * positions * tiles * channels
+    return (flops / _TEAM_FLOPS + moved_bytes / _TEAM_BYTES) / units + 2 * _BARRIER_S
 
 
-_BARRIER_S = 10e-6
+def _lines(count: int) -> int:
+    """Lines that products of ``count`` tiles compute."""
+    return sum(rows * products for rows, products in products_of(count))
+
+
+_TEAM_FLOPS, _TEAM_BYTES, _WEIGHTS_BYTES = 140e9, 22e9, 14e9
+"""A second's work of a core in a team, in proportion to `conv_cpu.seconds`; scalars between steps,
+and weights that are new to its cache."""
+_BARRIER_S = 7e-6
 """Seconds that cores lose where a step waits for all of the step before."""
 
 
