@@ -201,10 +201,10 @@ def _pack(
         )
     )
     grid = (ceil_div(product.k, _DEPTH), cut.groups, math.prod(sizes))
-    rows, samples = along(0, grid[0], _DEPTH), along(2, grid[2])
-    touches = {"y": Touch(_packed_sizes(right, product, cut), samples, along(1, grid[1]), rows)}
+    strips, samples = along(0, grid[0], _DEPTH), along(2, grid[2])
+    touches = {"y": Touch(_packed_sizes(right, product, cut), samples, along(1, grid[1]), strips)}
     if not (product.across_b or right.block or right.axes) and len(right.shape) > 1:
-        touches["b"] = Touch((grid[2], 1, product.k, product.n), samples, rows=rows)
+        touches["b"] = Touch((grid[2], 1, product.k, product.n), samples, rows=strips)
     return source.finish(grid, (1, 1, 1), touches=touches)
 
 
