@@ -35,8 +35,6 @@ from coexec.lowering.module import Module
 from coexec.model.operators import operator_of
 from coexec.plan.memory import Record, offsets_by_size, verify
 
-_RESTS = 4
-"""Launches."""
 _ALIGNMENT = 256
 """Bytes: alignment that is enough for vectors and for parts of a buffer on any device."""
 
@@ -122,12 +120,7 @@ def build(
 def _scratch(
     launches: list[KernelLaunch], aliases: Aliases, network: DeviceGraph, context: Context
 ) -> tuple[Scratch, ...]:
-    """Memory for all tensors that launches use and that do not leave the program.
-
-    For several cores, memory rests for some launches before it is used again: a tile that writes to
-    it would otherwise wait for tiles that have just begun to read.
-    """
-    rests = _RESTS if context.arch.family == "cpu" and context.arch.compute_units > 1 else 0
+    """Memory for all tensors that launches use and that do not leave the program."""
     external = {*network.inputs, *network.outputs}
     lifetimes: dict[str, tuple[int, int]] = {}
     sizes: dict[str, int] = {}
@@ -139,7 +132,7 @@ def _scratch(
             if root in external:
                 continue
             first, _ = lifetimes.get(root, (index, index))
-            lifetimes[root] = (first, min(index + rests, len(launches) - 1))
+            lifetimes[root] = (first, index)
             items = value.items if value.name not in network.tensors else aliases.items(root)
             sizes[root] = max(sizes.get(root, 0), items * value.size_bytes // max(value.items, 1))
     return tuple(Scratch(n, sizes[n], first, last) for n, (first, last) in lifetimes.items())
