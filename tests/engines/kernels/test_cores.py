@@ -6,7 +6,7 @@ of tiles, of vectors.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from coexec.engines.kernels import conv_winograd
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.operators import why_not
 from tests.helpers.core_programs import CORE_ENGINES, compute, opened_on_core
@@ -224,6 +225,30 @@ def test_layers_are_right_with_blocks_of_any_width(
     layers = Layers()
     family(layers)
     layers.compare(engine, CORES[cores], tmp_path)
+
+
+@pytest.mark.parametrize("engine", CORE_ENGINES)
+@pytest.mark.parametrize("lost_s", [-1.0, 1.0], ids=["steps apart", "bands"])
+def test_convolutions_for_many_cores_are_right(
+    engine: str, lost_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small images and few rows; the least and the most tiles of Winograd's method."""
+    monkeypatch.setattr(conv_winograd, "_BARRIER_S", lost_s)
+    layers = Layers()
+    for batch, channels, size, pads in (
+        (1, 40, 24, 1),
+        (2, 64, 7, 1),
+        (1, 24, 5, 0),
+        (1, 48, 9, 2),
+    ):
+        given = layers.given(batch, channels, size, size + 2)
+        values = layers.rng.standard_normal((36, channels, 3, 3)) / 50
+        weights = layers.constant(values=values.astype(np.float32))
+        made = layers.add("Conv", given, weights, layers.constant(36), pads=[pads] * 4)
+        layers.add("Conv", layers.add("Relu", made), layers.constant(80, 36, 1, 1))
+        layers.add("Conv", given, weights, strides=[2, 2], pads=[0, 1, 2, 1])
+    arch = replace(CORES["block 8"], compute_units=16, allocates=engine == "cpp")
+    layers.compare(engine, arch, tmp_path)
 
 
 def test_what_is_slow_on_cores_is_refused_there_alone() -> None:

@@ -109,6 +109,17 @@ def test_tiles_that_disturb_each_other_have_an_order(model: Any, shared: bool) -
     check_order(found, arena_of(found) if shared else {})
 
 
+def test_no_wait_follows_from_others() -> None:
+    for module in (module_of(load(mixed_network())), rows_of_planes()):
+        tiles = tiles_of(build(module, CORES), THREADS)
+        before = closure_of(tiles)
+        for tile in (tile for row in tiles for tile in row):
+            each = [{(w.launch, i) for i in range(w.first, w.last + 1)} for w in tile.waits]
+            for number, names in enumerate(each):
+                others = set().union(*each[number + 1 :])
+                assert names - others.union(*(before[name] for name in others))
+
+
 def test_all_boxes_of_a_grid_are_computed_once() -> None:
     found = build(module_of(load(mixed_network())), CORES)
     for launch, tiles in zip(found.launches, tiles_of(found, THREADS), strict=True):
@@ -156,7 +167,30 @@ def products() -> Module:
     return module_of(load(from_nodes(nodes, inputs, outputs, weights)))
 
 
-@pytest.mark.parametrize("kind", ["3", "depthwise", "pool"])
+def rows_of_planes() -> Module:
+    """Pools of planes, joined channels, norms, sums, and products of computed matrices."""
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["means"]),
+        helper.make_node("Mul", ["x", "means"], ["scaled"]),
+        helper.make_node("Concat", ["scaled", "x", "scaled"], ["joined"], axis=1),
+        helper.make_node("Softmax", ["joined"], ["shares"], axis=1),
+        helper.make_node("LayerNormalization", ["shares", "scale"], ["norm"], axis=-1),
+        helper.make_node("MatMul", ["norm", "joined"], ["products"]),
+        helper.make_node("ReduceMax", ["products"], ["most"], axes=[2, 3], keepdims=0),
+        helper.make_node("ReduceMean", ["x2"], ["sums"], axes=[-1]),
+        helper.make_node("Sub", ["x2", "sums"], ["around"]),
+        helper.make_node("Softmax", ["around"], ["softmax"], axis=-1),
+        helper.make_node("MatMul", ["softmax", "x3"], ["values"]),
+        helper.make_node("Concat", ["values", "x2"], ["y2"], axis=2),
+    ]
+    weights = {"scale": np.random.default_rng(0).standard_normal(14).astype(np.float32)}
+    sizes = {"x": [2, 18, 14, 14], "x2": [6, 100, 40], "x3": [6, 40, 70]}
+    inputs = [tensor_info(name, shape) for name, shape in sizes.items()]
+    outputs = [tensor_info("most", [2, 54]), tensor_info("y2", [6, 100, 110])]
+    return module_of(load(from_nodes(nodes, inputs, outputs, weights)))
+
+
+@pytest.mark.parametrize("kind", ["1", "3", "depthwise", "pool"])
 def test_the_first_rows_do_not_wait_for_the_last_rows_of_the_layer_before(kind: str) -> None:
     tiles = tiles_of(build(chain("depthwise", kind, "depthwise"), CORES), THREADS)
     assert len(tiles) >= 3 and all(len(row) >= THREADS for row in tiles)
@@ -237,6 +271,7 @@ def test_any_order_of_tiles_that_waits_allow_gives_the_same_answers(engine: Any)
         chain("depthwise", "1", "pool"),
         chain("depthwise", "1", "depthwise", size=72),
         products(),
+        rows_of_planes(),
     )
     for seed, module in enumerate(modules):
         check_orders(engine, module, seed, scaled(15))

@@ -33,6 +33,8 @@ template <class A, class B> inline auto max(A a, B b) { return a < b ? b : a; }
 template <class A, class B> inline auto min(A a, B b) { return b < a ? b : a; }
 template <class T> inline T clamp(T value, T low, T high) { return min(max(value, low), high); }
 template <class A, class B> inline auto SELECT(bool mask, A a, B b) { return mask ? a : b; }
+inline float* allocate(long floats) { return (float*)__builtin_malloc(4 * floats); }
+inline void release(float* memory) { __builtin_free(memory); }
 inline float make_float(float v) { return v; }
 inline float as_float(int bits) { return __builtin_bit_cast(float, bits); }
 inline int as_int(float v) { return __builtin_bit_cast(int, v); }

@@ -30,6 +30,8 @@ _SMALL_S = 20e-6
 """A launch that takes less on one core is one tile."""
 _MOST_ROUNDS = 16
 """Most tiles of a launch for each thread: that many share out evenly whatever they take."""
+_WINDOW = 4096
+"""Tiles that are looked back upon for waits that follow from others."""
 _MACS_PER_S, _BYTES_PER_S = 50e9, 8e9
 """Rough speed of a core. An error by a factor of two changes the number of tiles by as much."""
 
@@ -45,6 +47,7 @@ def tiles_of(
     """
     earlier: dict[str, list[_TileParts]] = {}
     tiles: list[tuple[Tile, ...]] = []
+    order = _Order()
     for number, launch in enumerate(build.launches):
         boxes = boxes_of(launch, threads)
         waits: list[dict[int, tuple[int, int]]] = [{} for _ in boxes]
@@ -60,7 +63,7 @@ def tiles_of(
         for parts in all_parts:
             others = earlier.setdefault(parts.memory, [])
             others[:] = [o for o in others if not parts.replaces(o)] + [parts]
-        tiles.append(tuple(map(_tile, boxes, waits)))
+        tiles.append(tuple(map(Tile, boxes, order.add(waits))))
     return tiles
 
 
@@ -99,12 +102,22 @@ def seconds_of(launch: KernelLaunch) -> float:
 
 def _axes(launch: KernelLaunch) -> list[int]:
     """The axes of the grid: those along which the rows, samples and planes of the result lie, then
-    the others, the longest first."""
+    the others, the longest first.
+
+    If the weights are larger than the tensors, planes are first: so each core reads a part of the
+    weights, from its own cache.
+    """
+    weights = sum(a.nbytes for a in launch.arguments if isinstance(a, np.ndarray))
+    tensors = sum(a.size_bytes for a in launch.arguments if isinstance(a, Value))
     touched = [
         along.axis
         for value, touch in zip(launch.arguments, launch.touches, strict=False)
         if touch and isinstance(value, Value) and value.name in launch.written
-        for along in (touch.rows, touch.samples, touch.planes)
+        for along in (
+            (touch.planes, touch.rows, touch.samples)
+            if weights > tensors
+            else (touch.rows, touch.samples, touch.planes)
+        )
         if along and launch.grid[along.axis] > 1
     ]
     others = sorted(range(3), key=lambda axis: -launch.grid[axis])
@@ -219,5 +232,48 @@ def _add_waits(
         waits[tile][other.launch] = min(low, int(first[tile])), max(high, int(last[tile]))
 
 
-def _tile(box: Box, waits: Mapping[int, tuple[int, int]]) -> Tile:
-    return Tile(box, tuple(TileRange(launch, *ends) for launch, ends in sorted(waits.items())))
+class _Order:
+    """The tiles that end before each tile starts, as the bits of numbers.
+
+    A number has bits for `_WINDOW` tiles before the first tile of its launch and for those behind.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        """By launch, the number of its first tile among all."""
+        self._before: list[list[int]] = []
+        """By launch and tile."""
+        self._known: dict[tuple[int, int, int], tuple[int, int]] = {}
+
+    def add(self, waits: Sequence[Mapping[int, tuple[int, int]]]) -> list[tuple[TileRange, ...]]:
+        """The waits of a launch's tiles, without those that follow from others."""
+        start = self._starts[-1] + len(self._before[-1]) if self._starts else 0
+        self._known.clear()
+        needed: list[tuple[TileRange, ...]] = []
+        before: list[int] = []
+        for by_launch in waits:
+            covered, ranges = 0, []
+            for launch, (first, last) in sorted(by_launch.items(), reverse=True):
+                tiles, with_earlier = self._bits(start, launch, first, last)
+                if not tiles or tiles & ~covered:
+                    ranges.append(TileRange(launch, first, last))
+                    covered |= with_earlier
+            needed.append(tuple(reversed(ranges)))
+            before.append(covered)
+        self._starts.append(start)
+        self._before.append(before)
+        return needed
+
+    def _bits(self, start: int, launch: int, first: int, last: int) -> tuple[int, int]:
+        """Tiles of an earlier launch, none if some are too early; and with them all that end before
+        one of them starts. ``start``: the first tile of the present launch."""
+        key = launch, first, last
+        if key not in self._known:
+            shift = start - self._starts[launch]
+            tiles = ((1 << (last - first + 1)) - 1) << (_WINDOW + first)
+            with_earlier = tiles
+            for before in self._before[launch][first : last + 1]:
+                with_earlier |= before
+            inside = first + _WINDOW >= shift
+            self._known[key] = tiles >> shift if inside else 0, with_earlier >> shift
+        return self._known[key]
