@@ -107,7 +107,7 @@ def run_on_target(
     """
     built = build(module, target.arch, on_arrays=True)
     ends = {tensor.name for tensor in (*module.inputs, *module.outputs)}
-    program = CppProgram("test", built, range(len(built.launches)), ends)
+    program = CppProgram(built, range(len(built.launches)), ends, threads=1)
     memory = _Memory(module, program, feeds)
     texts = {symbol(x.name, x.source): in_cpp(x.name, x.source) for x in built.launches}
     entries = [symbol(launch.name, launch.source) for launch in built.launches]
@@ -154,20 +154,22 @@ class _Memory:
         """The main function, which calls functions with the names ``entries``."""
         kind = ", ".join(["const Word*", *["int64_t"] * 6])
         calls = []
-        for call in program.calls:
-            words = ", ".join(self._word(name, number) for name, number in call.words)
-            box = ", ".join(f"0, {size}" for size in call.grid)
-            entry = entries[call.function]
-            calls.append(f"  {{ const Word a[] = {{{words}}}; if ({entry}(a, {box})) return 1; }}")
+        names = {slot: name for name, slot in program.slots.items()}
+        for launch in program.launches:
+            words = ", ".join(self._word(names.get(s, ""), n) for s, n in launch.arguments)
+            entry = entries[launch.kernel]
+            for tile in launch.tiles:
+                box = ", ".join(str(side) for axis in tile.box for side in axis)
+                calls.append(f"  {{ const Word a[] = {{{words}}}; {entry}(a, {box}); }}")
         return _MAIN.format(
-            declared="\n".join(f'extern "C" int {name}({kind});' for name in sorted(set(entries))),
+            declared="\n".join(f'extern "C" void {name}({kind});' for name in sorted(set(entries))),
             alignment=_ALIGNMENT,
             size=len(self.content),
             calls="\n".join(calls),
         )
 
     def _word(self, name: str, number: int) -> str:
-        """An argument of a kernel in C++, see `KernelCall.words`."""
+        """An argument of a kernel in C++, of which ``name`` is the tensor that enters or leaves."""
         if name:
             return f"start + {self._offsets[name] + number}"
         for begin, end, offset in self._places:
