@@ -47,7 +47,7 @@ def tiles_of(
     """
     earlier: dict[str, list[_TileParts]] = {}
     tiles: list[tuple[Tile, ...]] = []
-    order = _Order()
+    order = _WaitOrder()
     for number, launch in enumerate(build.launches):
         boxes = boxes_of(launch, threads)
         waits: list[dict[int, tuple[int, int]]] = [{} for _ in boxes]
@@ -232,7 +232,7 @@ def _add_waits(
         waits[tile][other.launch] = min(low, int(first[tile])), max(high, int(last[tile]))
 
 
-class _Order:
+class _WaitOrder:
     """The tiles that end before each tile starts, as the bits of numbers.
 
     A number has bits for `_WINDOW` tiles before the first tile of its launch and for those behind.
