@@ -25,7 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all campaign lint types contracts unit examples long blocks older-cpu twin sanitize size format clean
+.PHONY: help demo test test-all campaign lint types contracts unit examples long blocks older-cpu vectors twin sanitize size format clean
 
 help:
 	@echo 'make demo       race PNASNet, operators in parallel on two cores, with ONNX Runtime'
@@ -33,7 +33,7 @@ help:
 	@echo 'make test-all   the same, the loop in Python, sanitizers, and a tenth of the campaign,'
 	@echo '                another one for each commit: SEED=7 selects it'
 	@echo 'make campaign   all node tests of the ONNX project, five times as many examples of every'
-	@echo '                property, three widths of blocks, a processor without AVX-512; hours'
+	@echo '                property, three widths of blocks, NEON, a processor without AVX-512; hours'
 	@echo 'make format     format the code and sort the imports'
 	@echo 'make size       lines by room, now and at the last release or AGAINST=COMMIT'
 	@echo 'make clean      remove what the other commands made'
@@ -72,16 +72,16 @@ demo: $(ABLE)
 	  *) echo "make demo needs two cores, because it runs operators of one network on both at the same time; this process may use one ($$devices). On one core, try coexec optimize MODEL." ;; \
 	esac
 
-test-all: test twin sanitize long blocks older-cpu
+test-all: test twin sanitize long blocks older-cpu vectors
 	@echo '== all passed, and a tenth of what takes long: SEED=$(SEED)'
 
-campaign: long blocks older-cpu
+campaign: long blocks older-cpu vectors
 	@echo '== the campaign passed'
 
 # Node tests of the ONNX project, and five times as many examples.
 long: $(READY)
 	@echo '== long tests $(PART)'
-	@$(PARALLEL) --examples 5 -m '(long or conformance or hypothesis) and not alone' $(PART)
+	@$(PARALLEL) --examples 5 --ignore $(VECTORS) -m '(long or conformance or hypothesis) and not alone' $(PART)
 	@$(ALONE) -m 'long and alone' $(PART)
 
 # Rooms that depend on the width of OpenCL's blocks of channels. `make test` runs them with the
@@ -111,6 +111,14 @@ older-cpu: $(READY)
 	  $(HASWELL) $(BIN)/python -m pytest --emulator '$(HASWELL)' $(PART) $(OLDER); \
 	fi
 
+# Kernels in C++ for vectors that this processor does not have, or not as its widest ones: NEON under
+# QEMU, AVX2 and SSE.
+VECTORS := tests/engines/cpp/test_instruction_sets.py
+
+vectors: $(READY)
+	@echo '== kernels in C++ for NEON, AVX2 and SSE'
+	@$(PARALLEL) -m '' $(VECTORS)
+
 # What runs plans, with the loop in Python as where there is no compiler.
 TWIN := tests/runtime tests/engines/test_devices.py tests/session/test_binding.py \
 	tests/session/test_run_options.py
@@ -123,9 +131,9 @@ twin: $(READY)
 size: $(READY)
 	@$(BIN)/python benchmarks/size.py $(if $(AGAINST),--against $(AGAINST))
 
-# The loop in C++, without Python.
+# The loop and teams in C++, without Python.
 sanitize:
-	@echo '== the run loop under ThreadSanitizer and AddressSanitizer'
+	@echo '== the run loop and teams under ThreadSanitizer and AddressSanitizer'
 	@mkdir -p build
 	@if ! command -v c++ >/dev/null; then \
 	  echo 'skipped: there is no C++ compiler'; \

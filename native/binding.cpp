@@ -1,4 +1,5 @@
-// `coexec.runtime._loop`: the loop for Python. `coexec.runtime.twin` has the same interface.
+// `coexec.runtime._loop`: the loop and the team for Python. `coexec.runtime.twin` and `twin_team` have
+// the same interfaces.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -12,6 +13,7 @@
 #include <tuple>
 
 #include "loop.hpp"
+#include "team.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -26,6 +28,7 @@ using coexec::Kind;
 using coexec::Program;
 using coexec::Spot;
 using coexec::Step;
+using coexec::Tiles;
 
 // Device, step, result of the C function or 0, exception of the callback or None.
 using Outcome = std::tuple<std::size_t, std::size_t, std::intptr_t, nb::object>;
@@ -49,13 +52,46 @@ void stay_if_finalizing() {
     std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
+// Carries out `run` without Python's lock. `look`: called by the caller's thread between signals.
+// Raises its exception, or that of a signal handler.
+template <typename Run>
+bool run_looking(const nb::object& look, Run run) {
+  std::optional<nb::python_error> raised;
+  const coexec::Threads::Look looks = [&]() -> bool {
+    nb::gil_scoped_acquire acquired;
+    try {
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (!look.is_none()) look();
+      return true;
+    } catch (nb::python_error& error) {
+      raised.emplace(std::move(error));
+      return false;
+    }
+  };
+  bool ended = false;
+  {
+    nb::gil_scoped_release released;
+    ended = run(looks);
+  }
+  if (raised) throw std::move(*raised);
+  return ended;
+}
+
+void serve_threads(coexec::Threads& threads, std::size_t number) {
+  PyThreadState* state = PyEval_SaveThread();
+  threads.serve(number);
+  stay_if_finalizing();
+  PyEval_RestoreThread(state);
+}
+
 class PyLoop {
  public:
   PyLoop(nb::sequence programs, std::size_t caller, std::size_t events, std::size_t slots,
          double spin_s) {
     const nb::object steps = nb::module_::import_("coexec.runtime.steps");
     types_ = {steps.attr("AwaitEvent"), steps.attr("SignalEvent"), steps.attr("NativeCall"),
-              steps.attr("CallPython"), steps.attr("AwaitWord"), steps.attr("SetWord")};
+              steps.attr("CallPython"), steps.attr("AwaitWord"), steps.attr("SetWord"),
+              steps.attr("ComputeTiles")};
     std::vector<Program> made;
     for (nb::handle program : programs) {
       made.emplace_back();
@@ -67,52 +103,22 @@ class PyLoop {
                                            nanoseconds(spin_s));
   }
 
-  void serve(std::size_t device) {
-    check(device);
-    PyThreadState* state = PyEval_SaveThread();
-    loop_->serve(device);
-    stay_if_finalizing();
-    PyEval_RestoreThread(state);
-  }
+  coexec::Loop& threads() { return *loop_; }
 
   std::optional<Outcome> run(const std::vector<std::intptr_t>& slots, nb::object look, bool timed) {
     if (slots.size() != loop_->slots().size())
       throw std::invalid_argument("a run sets another number of slots than its loop has");
     loop_->slots() = slots;
     error_ = nb::none();
-    std::optional<nb::python_error> raised;  // by a signal handler, or by `look`
-    const coexec::Loop::Look looks = [&]() -> bool {
-      nb::gil_scoped_acquire acquired;
-      try {
-        if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        if (!look.is_none()) look();
-        return true;
-      } catch (nb::python_error& error) {
-        raised.emplace(std::move(error));
-        return false;
-      }
-    };
-    bool ended = false;
-    {
-      nb::gil_scoped_release released;
-      ended = loop_->run(looks, timed);
-    }
-    if (raised) throw std::move(*raised);
-    if (ended) return std::nullopt;
+    const auto run = [&](const coexec::Threads::Look& looks) { return loop_->run(looks, timed); };
+    if (run_looking(look, run)) return std::nullopt;
     if (const coexec::Failure* failure = loop_->failure())
       return Outcome{failure->device, failure->step, failure->result, std::move(error_)};
     return Outcome{devices_, 0, 0, nb::none()};
   }
 
-  void stop() { loop_->stop(); }
-  void end() { loop_->end(); }
-  bool rests(std::size_t device) const { return check(device), loop_->rests(device); }
-  void pause() { loop_->pause(); }
-  bool pauses() const { return loop_->pauses(); }
-  void go_on() { loop_->go_on(); }
-
   std::vector<std::pair<double, double>> spans(std::size_t device) const {
-    check(device);
+    if (device >= devices_) throw std::out_of_range("no device of this loop has this number");
     std::vector<std::pair<double, double>> spans;
     for (const coexec::Span& span : loop_->spans(device)) spans.push_back({span.begin_s, span.end_s});
     return spans;
@@ -120,12 +126,8 @@ class PyLoop {
 
  private:
   struct Types {
-    nb::object await, signal, call_native, call_python, await_word, set_word;
+    nb::object await, signal, call_native, call_python, await_word, set_word, tiles;
   };
-
-  void check(std::size_t device) const {
-    if (device >= devices_) throw std::out_of_range("no device of this loop has this number");
-  }
 
   void add(Program& program, nb::handle step, std::size_t events, std::size_t slots) {
     const auto is = [&](const nb::object& type) { return step.type().is(type); };
@@ -146,6 +148,9 @@ class PyLoop {
       program.steps.push_back(
           {waits ? Kind::waiting_callback : Kind::callback, number(program.callbacks)});
       program.callbacks.push_back(callback(nb::borrow(step.attr("function"))));
+    } else if (is(types_.tiles)) {
+      program.steps.push_back({Kind::tiles, number(program.tiles)});
+      program.tiles.push_back(tiles(step));
     } else {
       program.steps.push_back({Kind::copy, number(program.copies)});
       program.copies.push_back(copy(step, slots));
@@ -198,27 +203,116 @@ class PyLoop {
     return copy;
   }
 
+  Tiles tiles(nb::handle step);
+
   Types types_;
   std::size_t devices_ = 0;
+  std::vector<nb::object> kept_;  // the teams of steps, and the pointers that these read
   std::unique_ptr<coexec::Loop> loop_;
   nb::object error_ = nb::none();  // of the first callback that failed; used with Python's lock
 };
+
+class PyTeam {
+ public:
+  PyTeam(std::size_t threads, double spin_s) : team_(threads, nanoseconds(spin_s)) {
+    if (threads == 0) throw std::invalid_argument("a team has no thread");
+  }
+
+  coexec::Team& threads() { return team_; }
+
+  std::size_t add(nb::sequence launches, std::size_t slots) {
+    std::vector<coexec::Launch> made;
+    for (nb::handle launch : launches) {
+      made.emplace_back();
+      made.back().kernel = nb::cast<std::intptr_t>(launch.attr("kernel"));
+      for (nb::handle argument : nb::borrow<nb::tuple>(launch.attr("arguments"))) {
+        const auto [slot, offset] = nb::cast<std::pair<std::int32_t, std::intptr_t>>(argument);
+        made.back().arguments.push_back({slot, offset});
+      }
+      for (nb::handle each : nb::borrow<nb::tuple>(launch.attr("tiles")))
+        made.back().tiles.push_back(tile(each));
+    }
+    return team_.add(made, slots);
+  }
+
+  bool run(std::size_t number, const std::vector<std::intptr_t>& slots, nb::object look,
+           bool timed) {
+    if (slots.size() != team_.launches(number).slots())
+      throw std::invalid_argument("a run sets another number of slots than its launches have");
+    return run_looking(look, [&](const coexec::Threads::Look& looks) {
+      return team_.run(number, slots.data(), looks, timed);
+    });
+  }
+
+  std::vector<std::tuple<double, double, std::size_t>> spans(std::size_t number) {
+    std::vector<std::tuple<double, double, std::size_t>> spans;
+    for (const coexec::TileSpan& span : team_.launches(number).spans)
+      spans.push_back({span.begin_s, span.end_s, span.thread});
+    return spans;
+  }
+
+ private:
+  static coexec::Tile tile(nb::handle tile) {
+    coexec::Tile made;
+    std::size_t side = 0;
+    for (nb::handle axis : nb::borrow<nb::tuple>(tile.attr("box"))) {
+      if (side == made.box.size()) throw std::invalid_argument("the box of a tile has three axes");
+      const auto [begin, end] = nb::cast<std::pair<std::int64_t, std::int64_t>>(axis);
+      made.box[side++] = begin;
+      made.box[side++] = end;
+    }
+    for (nb::handle range : nb::borrow<nb::tuple>(tile.attr("waits")))
+      made.waits.push_back({nb::cast<std::uint32_t>(range.attr("launch")),
+                            nb::cast<std::uint32_t>(range.attr("first")),
+                            nb::cast<std::uint32_t>(range.attr("last"))});
+    return made;
+  }
+
+  coexec::Team team_;
+};
+
+Tiles PyLoop::tiles(nb::handle step) {
+  coexec::Team& team = nb::cast<PyTeam&>(step.attr("team")).threads();
+  const auto number = nb::cast<std::size_t>(step.attr("number"));
+  const nb::object pointers = step.attr("pointers");
+  if (nb::len(pointers) != team.launches(number).slots())
+    throw std::invalid_argument("a step sets another number of slots than its launches have");
+  kept_.push_back(step.attr("team"));
+  kept_.push_back(pointers);
+  const auto address = nb::cast<std::intptr_t>(pointers.attr("ctypes").attr("data"));
+  return {&team, number, reinterpret_cast<const std::intptr_t*>(address)};
+}
+
+template <typename Kind>
+void bind_threads(nb::class_<Kind>& type) {
+  const auto checked = [](Kind& self, std::size_t number) -> coexec::Threads& {
+    if (number >= self.threads().count()) throw std::out_of_range("no thread has this number");
+    return self.threads();
+  };
+  type.def("serve", [=](Kind& self, std::size_t n) { serve_threads(checked(self, n), n); }, "device"_a)
+      .def("rests", [=](Kind& self, std::size_t n) { return checked(self, n).rests(n); }, "device"_a)
+      .def("stop", [](Kind& self) { self.threads().stop(); })
+      .def("end", [](Kind& self) { self.threads().end(); })
+      .def("pause", [](Kind& self) { self.threads().pause(); })
+      .def("pauses", [](Kind& self) { return self.threads().pauses(); })
+      .def("go_on", [](Kind& self) { self.threads().go_on(); });
+}
 
 }  // namespace
 
 NB_MODULE(_loop, module) {
   nb::set_leak_warnings(false);  // a loop whose threads never came to rest is kept on purpose
   module.attr("MOST_ARGUMENTS") = coexec::kMostArguments;
-  nb::class_<PyLoop>(module, "NativeLoop")
-      .def(nb::init<nb::sequence, std::size_t, std::size_t, std::size_t, double>(), "programs"_a,
+  nb::class_<PyLoop> loop(module, "NativeLoop");
+  loop.def(nb::init<nb::sequence, std::size_t, std::size_t, std::size_t, double>(), "programs"_a,
            "caller"_a, "events"_a, "slots"_a, "spin_s"_a)
-      .def("serve", &PyLoop::serve, "device"_a)
       .def("run", &PyLoop::run, "slots"_a, "look"_a = nb::none(), "timed"_a = false)
-      .def("stop", &PyLoop::stop)
-      .def("end", &PyLoop::end)
-      .def("rests", &PyLoop::rests, "device"_a)
-      .def("pause", &PyLoop::pause)
-      .def("pauses", &PyLoop::pauses)
-      .def("go_on", &PyLoop::go_on)
       .def("spans", &PyLoop::spans, "device"_a);
+  bind_threads(loop);
+  nb::class_<PyTeam> team(module, "NativeTeam");
+  team.def(nb::init<std::size_t, double>(), "threads"_a, "spin_s"_a)
+      .def("add", &PyTeam::add, "launches"_a, "slots"_a)
+      .def("run", &PyTeam::run, "number"_a, "slots"_a, "look"_a = nb::none(), "timed"_a = false)
+      .def("spans", &PyTeam::spans, "number"_a);
+  bind_threads(team);
 }

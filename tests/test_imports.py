@@ -17,6 +17,7 @@ START = "a verb or session that does not need it starts sooner"
 LAZY = {
     "coexec.cli": "help and completion import no verb, and each verb only what it runs",
     "coexec.engines.cuda.compilers": "pyopencl is optional",
+    "coexec.engines.cpp.engine": f"onnx: {START}",
     "coexec.engines.cuda.engine": "cuda-bindings is optional, and most machines have no such GPU",
     "coexec.engines.onnxruntime.device": f"onnx: {START}",
     "coexec.engines.onnxruntime.engine": f"onnxruntime: {START}",

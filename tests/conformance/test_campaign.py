@@ -18,6 +18,7 @@ from tests.helpers.campaign.judging import SETTINGS, Verdict, verdicts
 from tests.helpers.campaign.operators import probe
 from tests.helpers.campaign.planning import of_graphs
 from tests.helpers.campaign.probe import Given, Probe
+from tests.helpers.core_programs import cpp_name
 from tests.helpers.needs_opencl import opencl_found
 
 SEED = 1
@@ -33,6 +34,8 @@ def cores_of(engine: str) -> list[int]:
     """What it computes on. Skips the test, with the reason, where the engine cannot be had."""
     if engine == "opencl":
         opencl_found()
+    elif engine == "cpp":
+        cpp_name()
     elif engine == "openvino" and installed_version() is None:
         pytest.skip("OpenVINO is not installed: pip install openvino")
     return usable_cores()[:2] if engine == "onnxruntime" else usable_cores()[-1:]

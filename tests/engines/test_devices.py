@@ -24,11 +24,12 @@ from coexec.plan.derive import derive, stepwise
 from coexec.plan.plan import Plan, Provenance
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
+from tests.helpers.core_programs import cpp_name
 from tests.helpers.needs_opencl import opencl_name
 from tests.helpers.small_models import branches
 
 CPU = f"cpu:{usable_cores()[0]}"
-KINDS = ("onnxruntime", "opencl", "null", "reference")
+KINDS = ("onnxruntime", "cpp", "opencl", "null", "reference")
 COMPUTING = [kind for kind in KINDS if kind != "null"]
 
 
@@ -38,6 +39,8 @@ def names_of(kind: str) -> list[str]:
         return [f"cpu:{core}" for core in usable_cores()[:2]]
     if kind == "opencl":
         return [opencl_name()]
+    if kind == "cpp":
+        return [f"cpu:{core}/cpp" for core in usable_cores()[:2] if cpp_name()]
     return [f"{kind}:0", f"{kind}:1"]
 
 
@@ -100,11 +103,12 @@ def test_a_segment_for_each_task(kind: str, cache: Cache) -> None:
     assert worst_difference(found["y"], expected) < 1e-5
 
 
-def test_engines_mix_in_one_plan(cache: Cache) -> None:
+@pytest.mark.parametrize("other", ["cpp", "reference"])
+def test_engines_mix_in_one_plan(other: str, cache: Cache) -> None:
     proto = branches()
     model = load(proto)
     feeds = random_inputs(model.graph)
-    devices = open_devices([names_of("onnxruntime")[0], "reference:0"])
+    devices = open_devices([names_of("onnxruntime")[0], names_of(other)[-1]])
     schedule = derive(alternating(model.graph, places_of(devices)), model.graph)
     with Executor(Compiler(model, cache).compile(schedule, devices), devices) as executor:
         found = executor.run(feeds)

@@ -1,10 +1,10 @@
 """Operators on engines with kernels, beside ONNX Runtime: random cases and named ones.
 
-OpenCL computes each case with kernels for cores or for a GPU: with smaller vectors, and with groups
-of work items that share a row. Shapes are drawn so that tensors lie row-major, in whole blocks of
-channels, and in blocks that are not full. Every shape is a kernel of its own that takes a moment to
-compile, so examples are few. A wrong answer gets its case in `CASES`, because the random families
-may never draw its shape.
+The engine `cpp` and OpenCL compute each case with kernels for cores, OpenCL also with kernels for a
+GPU: with smaller vectors, and with groups of work items that share a row. Shapes are drawn so that
+tensors lie row-major, in whole blocks of channels, and in blocks that are not full. Every shape is
+a kernel of its own that takes a moment to compile, so examples are few. A wrong answer gets its
+case in `CASES`, because the random families may never draw its shape.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,6 +20,7 @@ from coexec.engines.base import OpenEngine
 from coexec.engines.detect import usable_cores
 from coexec.model.model import Model
 from tests.helpers import computing_cases, layout_cases
+from tests.helpers.core_programs import opened_cpp
 from tests.helpers.examples import scaled
 from tests.helpers.gpu_networks import run_on
 from tests.helpers.onnx_models import direct, random_feeds, run, tensor
@@ -86,7 +87,7 @@ REFUSED = {
 """Operators with cases that an engine refuses: types, several axes, rare ones, ..."""
 
 
-@pytest.fixture(scope="module", params=["OpenCL", "OpenCL as on a GPU", "OpenVINO"])
+@pytest.fixture(scope="module", params=["cpp", "OpenCL", "OpenCL as on a GPU", "OpenVINO"])
 def engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OpenEngine]:
@@ -96,6 +97,8 @@ def engine(
         from tests.helpers.openvino_programs import on_cores
 
         opened = on_cores(usable_cores()[-1])
+    elif request.param == "cpp":
+        opened = opened_cpp(tmp_path_factory.mktemp("kernels"))
     else:
         pytest.importorskip("pyopencl")
         from tests.helpers.opencl_programs import on_cpu

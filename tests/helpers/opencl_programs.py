@@ -1,26 +1,18 @@
-"""OpenCL on CPU cores, with kernels for cores or for a GPU, and runs of models as one program."""
+"""OpenCL on CPU cores, with kernels for cores or for a GPU."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import onnx_ir as ir
 import pytest
 
-from coexec.engines.base import OpenEngine
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.opencl import compiling, device
 from coexec.engines.opencl.binaries import OPTIONS
 from coexec.engines.opencl.device import OpenClDevice
 from coexec.engines.options import parsed
 from coexec.engines.registry import describe, load_engine
-from coexec.lowering.module import Module
-from coexec.model.model import Model
 from tests.helpers.needs_opencl import opencl_found, opencl_name, opencl_options
-
-Array = np.ndarray[Any, Any]
 
 
 @contextmanager
@@ -52,15 +44,3 @@ def on_cpu(binaries: Path, *, as_gpu: bool = False) -> OpenClDevice:
     rows."""
     gpu = Architecture("nvidia", 4, compute_units=16)
     return opened(binaries, gpu if as_gpu else None)
-
-
-def compute(engine: OpenEngine, model: Model, feeds: Mapping[str, Array]) -> list[Array]:
-    """The outputs of a model. Fails if the engine does not accept all its tasks."""
-    graph = model.graph
-    assert {engine.why_not(task, graph.tensors) for task in graph.tasks} == {None}
-    inputs, outputs = ([graph.tensors[n] for n in names] for names in (graph.inputs, graph.outputs))
-    proto = ir.to_proto(model.source).SerializeToString()
-    program = engine.compile(Module(proto, {}, tuple(inputs), tuple(outputs)))
-    made = {t.name: engine.allocate(t) for t in outputs}
-    program.bind({t.name: engine.upload(feeds[t.name]) for t in inputs}, made).run()
-    return [np.array(engine.download(made[t.name])) for t in outputs]

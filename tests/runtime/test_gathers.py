@@ -22,6 +22,7 @@ from coexec.runtime.linking import LinkedPlan
 from coexec.runtime.loaded_plan import LoadedPlan
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.steps import CallPython, CopyBox
+from coexec.runtime.twin_team import TwinTeam
 from tests.helpers.graphs import halves, halves_by_rows, hand_made
 from tests.helpers.onnx_models import random_feeds, run
 from tests.helpers.small_models import branches, from_nodes, tensor_info
@@ -39,7 +40,7 @@ def in_rows(model: Model, devices: Sequence[OpenDevice], cache: Cache) -> Compil
 
 def linked(compiled: CompiledPlan, devices: Sequence[OpenDevice], feeds: Any) -> LinkedPlan:
     loaded = LoadedPlan(compiled, devices, tensor_caching=True)
-    return LinkedPlan(loaded, allocated(loaded), feeds)
+    return LinkedPlan(loaded, allocated(loaded), feeds, lambda threads: TwinTeam(threads, 0.0))
 
 
 def copying(plan: LinkedPlan, device: int) -> tuple[list[CopyBox], list[str]]:

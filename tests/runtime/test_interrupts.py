@@ -26,6 +26,7 @@ from coexec.runtime.device_threads import DeviceThreads
 from coexec.runtime.executor import Executor
 from coexec.runtime.linking import LinkedPlan
 from coexec.session import InferenceSession
+from tests.helpers.core_programs import has_compiler
 from tests.helpers.examples import scaled
 from tests.helpers.needs_opencl import opencl_name
 from tests.helpers.patience import ENOUGH_S, until
@@ -50,6 +51,8 @@ SESSIONS: dict[str, dict[str, Any]] = {
         "waiting": "active",
     },
 }  # fmt: skip
+if has_compiler():
+    SESSIONS["team"] = {"devices": [f"cpu:{','.join(map(str, CORES))}/cpp"], "planner": "single"}
 FEEDS = [
     {"x": np.random.default_rng(seed).standard_normal((1, 3, 20, 20)).astype(np.float32)}
     for seed in range(2)
@@ -416,7 +419,7 @@ FORKS = [
 """Where a signal handler may interrupt the begin of a run."""
 
 
-@pytest.mark.parametrize("watched", ["two"], indirect=True)
+@pytest.mark.parametrize("watched", [n for n in ("two", "team") if n in SESSIONS], indirect=True)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("owner", "name"), FORKS, ids=[name for _, name in FORKS])
 def test_a_fork_at_the_begin_of_a_run(

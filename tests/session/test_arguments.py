@@ -87,7 +87,7 @@ class Bytes:
         ),
         (
             {"engine_options": {"directx": {}}},
-            "the engine 'directx', which is none of cuda, null, onnx",
+            "the engine 'directx', which is none of cpp, cuda, null, onnx",
         ),
         ({"engine_options": {5: {}}}, "engine_options={5: {}}; give a dict by name"),
         ({"pins": [("a", CPU)]}, "pins=.*give a dict by name"),

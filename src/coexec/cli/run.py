@@ -87,8 +87,8 @@ def command(
     def text() -> Iterator[Any]:
         yield draw(ran)
         yield f"{work.model.graph.name}: {format_seconds(ran.makespan_s)}"
-        for name in dict.fromkeys(d.spec.name for d in work.devices if d.spec.kind != "cpu"):
-            if words := kernels_in_words(d for d in ran.details if d.device == name):
+        for name in dict.fromkeys(d.spec.name for d in work.devices):
+            if words := kernels_in_words(ran.kernels_of(name)):
                 yield f"{name}: {words}"
         if energy_j is not None:
             drawn = "all that the processors and their memory draw meanwhile"

@@ -17,7 +17,7 @@ The docstrings of the classes list what an engine must do and what it may do:
                                                           a session of a whole model, ...
     Program     must: bind
     Bound       must: run, set_input, set_output     may: launch, calls of C functions (`Native`,
-                                                          `NativeLaunch`)
+                                                          `NativeLaunch`), tiles (`BoundInTiles`)
 
 Two of them have defaults: `processors` are the CPU cores, and `why_not` refuses nothing.
 `docs/guides/engine.md` has an engine that does what it must.
@@ -35,6 +35,7 @@ import numpy as np
 
 from coexec.arrays import Array, aligned_bytes, numpy_type
 from coexec.engines import detect
+from coexec.engines.tiles import TiledLaunch
 from coexec.graph.graph import Operator, Task, Tensor
 from coexec.graph.region import Region
 from coexec.hardware.hardware import Device, EngineInfo, Memory, Place
@@ -209,6 +210,22 @@ class NativeLaunch(Native, Protocol):
     @property
     def native_wait(self) -> Sequence[NativeCall]:
         """The calls that return when the outputs of the latest launch are complete."""
+        ...
+
+
+@runtime_checkable
+class BoundInTiles(Protocol):
+    """A bound program that threads compute together, one on each core of the device, in place of
+    `Bound.run`."""
+
+    @property
+    def launches(self) -> Sequence[TiledLaunch]:
+        """They stay the same when other tensors are bound."""
+        ...
+
+    @property
+    def pointers(self) -> Array:
+        """The pointers of the launches' slots, of 64 bits. Binding a tensor changes them here."""
         ...
 
 

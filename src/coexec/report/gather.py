@@ -201,10 +201,10 @@ class _Gathering:
 
     def _measured(self, trace: Trace) -> None:
         if trace.spans:
-            gpus = [d for d in self._prepared.work.devices if d.spec.kind != "cpu"]
-            names = {device.spec.name for device in gpus}
+            devices = self._prepared.work.devices
+            sentences = _kernels(self._prepared.graph.name, trace, devices)
+            names = {device.spec.name for device in devices if device.spec.kind != "cpu"}
             trace = replace(trace, details=tuple(d for d in trace.details if d.device in names))
-            sentences = _kernels(self._prepared.graph.name, trace, gpus)
             self._add(measured=trace, kernels=tuple(sentences))
 
     def alternatives(self, planners_s: float) -> None:
@@ -218,13 +218,13 @@ class _Gathering:
         self._add(answer=answer_of(self.contents, self._prepared), doubt=doubt)
 
 
-def _kernels(title: str, trace: Trace, gpus: Sequence[OpenDevice]) -> Iterator[str]:
-    """What a recorded run shows of the kernels of GPUs, and how their order was chosen."""
-    for gpu in gpus:
-        words = kernels_in_words(d for d in trace.details if d.device == gpu.spec.name)
-        if words:
-            yield f"{title} on {gpu.spec.place}: {words}."
-            yield from gpu.engine.decisions
+def _kernels(title: str, trace: Trace, devices: Sequence[OpenDevice]) -> Iterator[str]:
+    """What a recorded run shows of the kernels of GPUs, with how their order was chosen, and of the
+    tiles of cores."""
+    for device in devices:
+        if words := kernels_in_words(trace.kernels_of(device.spec.name)):
+            yield f"{title} on {device.spec.place}: {words}."
+            yield from device.engine.decisions
 
 
 def _facts(prepared: Prepared, platform: str) -> dict[str, str]:

@@ -1,12 +1,13 @@
-"""The threads that serve a run loop, one for each device but the caller's."""
+"""The threads that serve a run loop or a team, but the caller's."""
 
 import os
 import threading
 import time
 import weakref
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
-from coexec.runtime.steps import RunLoop
+from coexec.runtime.steps import ServedThreads
 
 _END_S = 10.0
 """Seconds to wait for the end of each thread."""
@@ -18,7 +19,7 @@ class DeviceThreads:
     """Threads of one loop. They end with this object, with `end`, and with the program."""
 
     def __init__(
-        self, loop: RunLoop, cores: Mapping[int, tuple[str, Collection[int]]], kept: object
+        self, loop: ServedThreads, cores: Mapping[int, tuple[str, Collection[int]]], kept: object
     ) -> None:
         """Start the threads.
 
@@ -81,7 +82,7 @@ class DeviceThreads:
         _end(self._loop, self._threads)
 
 
-def _end(loop: RunLoop, threads: Mapping[int, threading.Thread]) -> None:
+def _end(loop: ServedThreads, threads: Mapping[int, threading.Thread]) -> None:
     loop.end()
     for thread in threads.values():
         if thread.is_alive() and thread is not threading.current_thread():  # garbage collection
@@ -89,12 +90,16 @@ def _end(loop: RunLoop, threads: Mapping[int, threading.Thread]) -> None:
 
 
 def bind_thread(cores: Collection[int]) -> None:
-    """Bind the calling thread to ``cores``, if there are any and the system supports it."""
+    """Bind the calling thread to ``cores``, if there are any and the system supports it.
+
+    Where the process has lost them meanwhile, the thread stays on the cores that it has.
+    """
     if cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
+        with suppress(OSError):
+            os.sched_setaffinity(0, cores)
 
 
-def _serve(loop: RunLoop, device: int, cores: Collection[int], kept: object) -> None:
+def _serve(loop: ServedThreads, device: int, cores: Collection[int], kept: object) -> None:
     try:
         bind_thread(cores)
         loop.serve(device)

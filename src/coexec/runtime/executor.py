@@ -18,6 +18,7 @@ while it computes a segment. A wait for a driver has no time limit.
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from coexec.engines.base import OpenEngine
@@ -38,7 +39,7 @@ from coexec.runtime.compiled import CompiledPlan
 from coexec.runtime.device_threads import DeviceThreads, bind_thread
 from coexec.runtime.linking import LinkedPlan, LinkedStep
 from coexec.runtime.loaded_plan import Installing, LoadedPlan
-from coexec.runtime.loops import loop_class
+from coexec.runtime.loops import loop_class, team_class
 from coexec.runtime.recorder import Recorder
 from coexec.runtime.run_lock import RunLock
 from coexec.runtime.runner import Cancelled
@@ -68,11 +69,15 @@ class _Linked(NamedTuple):
     """By whether runs are recorded. Made when needed; one for both if nothing differs."""
     lock: RunLock
     """Of its process. A forked child has another one, and no threads of this."""
+    teams: Sequence[DeviceThreads]
+    """Those of the plan's teams, but for the threads of crews."""
 
     def end(self) -> None:
         """End all threads, and wait for them for a limited time."""
         for crew in self.crews.values():
             crew.threads.end()
+        for threads in self.teams:
+            threads.end()
 
 
 class Executor:
@@ -108,7 +113,7 @@ class Executor:
         self._devices = tuple(devices)
         self._caching = tensor_caching
         self._spin_s = _SPIN_S[waiting]
-        self._make_loop = loop_class()
+        self._make_loop, self._make_team = loop_class(), team_class()
         self._installed: LoadedPlan | None = self._install(installing)
         self._allocation: Allocation | None = allocated(self._installed)
         """Memory for the next linked plan, if it was allocated already."""
@@ -188,13 +193,15 @@ class Executor:
         if self._lock is not lock:  # in a child of `os.fork`, which a signal handler has called
             self._forget()
             raise _forked()
-        crew.threads.complete()  # a fork from here on ends the loop
+        everyone = (crew.threads, *linked.teams)
+        for threads in everyone:
+            threads.complete()  # a fork from here on ends the loop
         timed = self._engines if recorder.wants_details() else []
         for engine in timed:
             engine.start_timing()
         recorder.start(self._callers)
         slots = linked.plan.begin(feeds, recorder)
-        look = _looks(crew.threads, cancelled)
+        look = _looks(everyone, cancelled)
         outcome = None
         try:
             outcome = self._serve(crew.loop, slots, look, recorder is not _NOTHING)
@@ -207,6 +214,8 @@ class Executor:
         outputs = linked.plan.output()
         for engine in timed:
             recorder.add(engine.stop_timing())
+        if timed:
+            recorder.add([*linked.plan.details()])
         self._linked = linked
         if self._refusal is not None:  # closed meanwhile by a signal handler
             linked.end()
@@ -246,7 +255,14 @@ class Executor:
 
     def _link(self, installed: LoadedPlan, feeds: Mapping[str, Any], lock: RunLock) -> _Linked:
         allocation, self._allocation = self._allocation or allocated(installed), None
-        return _Linked(LinkedPlan(installed, allocation, feeds), {}, lock)
+        make, spin_s = self._make_team, self._spin_s
+        plan = LinkedPlan(installed, allocation, feeds, lambda threads: make(threads, spin_s))
+        teams = []
+        for device, team in plan.teams.items():
+            cores = enumerate(installed.team_cores(device))
+            others = {number: (device, (core,)) for number, core in cores if number}
+            teams.append(DeviceThreads(team, others, plan))
+        return _Linked(plan, {}, lock, teams)
 
     def _gather(self, installed: LoadedPlan, linked: _Linked, recorded: bool) -> _Crew:
         """A loop for runs that are recorded or not, with its threads."""
@@ -298,9 +314,9 @@ class Executor:
             return
         end_s = time.monotonic() + _REST_S
         crew.loop.stop()
-        restless = crew.threads.restless(end_s) or next(
-            (engine.device.name for engine in self._engines if not engine.rests(end_s)), None
-        )
+        devices = (e.device.name for e in self._engines if not e.rests(end_s))
+        threads = (each.restless(end_s) for each in (crew.threads, *latest.teams))
+        restless = next((name for name in chain(threads, devices) if name is not None), None)
         if restless is not None:
             process_fork.keep_for_ever(latest)  # a thread may still write to its memory
             self._refusal = ClosedError(
@@ -393,13 +409,13 @@ def _served_by_caller(installed: LoadedPlan) -> str:
     return next(reversed(run or [s.device for s in segments]), "")
 
 
-def _looks(threads: DeviceThreads, cancelled: Cancelled | None) -> Callable[[], None]:
+def _looks(everyone: Sequence[DeviceThreads], cancelled: Cancelled | None) -> Callable[[], None]:
     """A function that the caller's thread calls during a run, and that ends it by an exception."""
 
     def look() -> None:
         if cancelled is not None and cancelled():
             raise TerminatedError("the run was ended by its RunOptions; no result is returned")
-        dead = threads.dead()
+        dead = next((name for threads in everyone if (name := threads.dead())), None)
         if dead is not None:
             raise UnfinishedError(
                 f"the thread of {dead} has ended, the run cannot finish; run again"

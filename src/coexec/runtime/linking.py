@@ -4,13 +4,14 @@ The memory belongs to the linked plan. A run that was abandoned gives neither of
 one links again, so late results of threads and devices are written to memory that is not read.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from coexec.arrays import Array, address_of, joined_axes
-from coexec.engines.base import Bound, InFlight, Native, NativeLaunch, OpenEngine
+from coexec.engines.base import Bound, BoundInTiles, InFlight, Native, NativeLaunch, OpenEngine
 from coexec.graph.graph import Tensor
 from coexec.hardware.hardware import MAIN, Place
 from coexec.plan.program import Copy, DeviceProgram, Run, Signal, Wait, device_programs
@@ -22,13 +23,16 @@ from coexec.runtime.steps import (
     AwaitEvent,
     AwaitWord,
     CallPython,
+    ComputeTiles,
     CopyBox,
     LoopStep,
     SetWord,
     SignalEvent,
     Spot,
+    TileTeam,
 )
 from coexec.runtime.transfers import Landed, Transfers
+from coexec.timing.trace import Detail
 
 
 class LinkedStep(NamedTuple):
@@ -66,12 +70,17 @@ class LinkedPlan:
     """Bound programs and their memory, for one run at a time."""
 
     def __init__(
-        self, installed: LoadedPlan, allocation: Allocation, feeds: Mapping[str, Any]
+        self,
+        installed: LoadedPlan,
+        allocation: Allocation,
+        feeds: Mapping[str, Any],
+        make_team: Callable[[int], TileTeam],
     ) -> None:
         """
         Args:
             allocation: used by this linked plan alone.
             feeds: of the first run.
+            make_team: makes a team of so many threads.
         """
         self._installed = installed
         self._allocation = allocation
@@ -85,6 +94,10 @@ class LinkedPlan:
         self._in_flight: dict[int, InFlight] = {}
         """The launched segments of the current run."""
         self._bound = [self._bind(segment) for segment in installed.compiled.segments]
+        self.teams: dict[str, TileTeam] = {}
+        """By device, the team that computes its tiled segments, whose threads others start."""
+        self._tiled = dict(self._in_tiles(make_team))
+        """The steps of the tiled segments, with the launches of each."""
         compiled = installed.compiled
         self._programs = device_programs(compiled.segments, compiled.transfers)
         self._words = {p: _Words(installed.engines[p], self.events) for p in self._worded_places()}
@@ -158,6 +171,30 @@ class LinkedPlan:
             if name not in self._allocation.static:
                 self._returned.append(_Fed(bound.set_output, name))
         return bound
+
+    def _in_tiles(
+        self, make_team: Callable[[int], TileTeam]
+    ) -> Iterator[tuple[int, tuple[ComputeTiles, BoundInTiles]]]:
+        bounds: list[object] = [*self._bound]
+        for segment, bound in zip(self._installed.compiled.segments, bounds, strict=True):
+            if isinstance(bound, BoundInTiles):
+                device = segment.device
+                if device not in self.teams:
+                    cores = self._installed.team_cores(device)
+                    self.teams[device] = make_team(max(1, len(cores)))
+                team = self.teams[device]
+                number = team.add(bound.launches, len(bound.pointers))
+                yield segment.index, (ComputeTiles(team, number, bound.pointers), bound)
+
+    def details(self) -> Iterator[Detail]:
+        """The tiles of the latest timed run."""
+        for index, (step, bound) in self._tiled.items():
+            device = self._installed.compiled.segments[index].device
+            spans = iter(step.team.spans(step.number))
+            for launch in bound.launches:
+                for begin_s, end_s, _ in islice(spans, len(launch.tiles)):
+                    times_s = begin_s, begin_s, begin_s, end_s
+                    yield Detail(launch.name, device, "tile", *times_s, launch.result)
 
     def _input(self, tensor: Any, engine: OpenEngine, index: int) -> Any:
         """The tensor that a segment reads a value from, or one of the same kind if the value has to
@@ -418,6 +455,9 @@ class LinkedPlan:
         bound, index = self._bound[segment.index], segment.index
         if bound is None:  # a step all the same, whose time is the segment's in a trace
             yield LinkedStep(CallPython(_nothing), index, True)
+            return
+        if index in self._tiled:
+            yield LinkedStep(self._tiled[index][0], index, True)
             return
         ahead = index in self._installed.ahead
         launch = _launch(bound)

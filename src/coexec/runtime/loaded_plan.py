@@ -118,6 +118,10 @@ class LoadedPlan:
         )
         return common or next((cores for cores in core_sets if cores), set())
 
+    def team_cores(self, device: str) -> Sequence[int]:
+        """The cores of a processor, one for each thread of its team."""
+        return next(e.device.cores for place, e in self.engines.items() if place.device == device)
+
     def inputs(self, index: int) -> list[str]:
         """Names of the inputs of a segment's module, in the order in which the schedule moves
         them."""

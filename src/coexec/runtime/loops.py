@@ -7,8 +7,9 @@ from functools import cache
 from importlib import import_module
 
 from coexec.errors import UsageError
-from coexec.runtime.steps import RunLoop
+from coexec.runtime.steps import RunLoop, TileTeam
 from coexec.runtime.twin import TwinLoop
+from coexec.runtime.twin_team import TwinTeam
 
 VARIABLE = "COEXEC_LOOP"
 """Environment variable that chooses a loop by its name."""
@@ -42,6 +43,20 @@ def loop_class() -> Callable[..., RunLoop]:
     if "native" not in loops:
         _tell_once()
     return loops[name]
+
+
+@cache
+def team_classes() -> Mapping[str, Callable[[int, float], TileTeam]]:
+    """The teams by the name of the loop whose steps they compute."""
+    if "native" in loop_classes():
+        return {"native": import_module("coexec.runtime._loop").NativeTeam, "twin": TwinTeam}
+    return {"twin": TwinTeam}
+
+
+def team_class() -> Callable[[int, float], TileTeam]:
+    """The team for `loop_class`, made of its number of threads and the seconds for which one that
+    waits keeps its core busy before it sleeps."""
+    return team_classes()[loop_reason()[0]]
 
 
 def loop_reason() -> tuple[str, str]:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from coexec.arrays import Array
 from coexec.engines.base import NativeCall
+from coexec.engines.tiles import TiledLaunch
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +76,77 @@ class CopyBox:
     """The axes around them, outermost first: size, and strides in bytes of target and source."""
 
 
-LoopStep = AwaitEvent | SignalEvent | AwaitWord | SetWord | NativeCall | CallPython | CopyBox
+@dataclass(frozen=True, slots=True, eq=False)
+class ComputeTiles:
+    """Compute launches with a team, whose thread 0 is that of this device."""
+
+    team: "TileTeam"
+    number: int
+    """Of the launches, from `TileTeam.add`."""
+    pointers: Array
+    """64-bit pointers of the launches' slots, read when the step begins."""
+
+
+LoopStep = (
+    AwaitEvent
+    | SignalEvent
+    | AwaitWord
+    | SetWord
+    | NativeCall
+    | CallPython
+    | CopyBox
+    | ComputeTiles
+)
+
+TileSpan = tuple[float, float, int]
+"""Begin and end of a tile in seconds of `time.perf_counter`, and the thread that computed it."""
 
 Outcome = tuple[int, int, int, BaseException | None]
 """Why a run has not ended: the device and its step that failed, the result of the C function, and
 the exception of the Python function. The number of devices, if `RunLoop.stop` was called."""
 
 
-class RunLoop(Protocol):
-    """Carries out the programs of all devices at the same time.
+class ServedThreads(Protocol):
+    """Threads that carry out runs: one calls `run`, each other one `serve`.
 
-    One thread a device calls `serve`, except for the caller's device, whose program `run` carries
-    out. A run that is abandoned must come to rest before the next begins: `rests`.
+    A run that is abandoned must come to rest before the next begins: `rests`.
     """
 
     def serve(self, device: int) -> None:
-        """Carry out the program of a device in every run. Returns after `end`."""
+        """Carry out the share of a thread in every run. Returns after `end`."""
         ...
+
+    def stop(self) -> None:
+        """Abandon the current run, from any thread."""
+        ...
+
+    def end(self) -> None:
+        """Let all threads return from `serve` after their current step."""
+        ...
+
+    def rests(self, device: int) -> bool:
+        """Whether a thread has left the latest run."""
+        ...
+
+    def pause(self) -> None:
+        """Keep all threads from beginning further calls, copies and tiles, until `go_on`."""
+        ...
+
+    def pauses(self) -> bool:
+        """Whether no other thread is inside of a call, copy or tile."""
+        ...
+
+    def go_on(self) -> None:
+        """End a `pause`."""
+        ...
+
+
+class RunLoop(ServedThreads, Protocol):
+    """Carries out the programs of all devices at the same time: thread ``device`` that of the
+    device with this number. `run` carries out the program of the caller's device.
+
+    `stop` is final if the loop has `SetWord` steps.
+    """
 
     def run(
         self,
@@ -114,31 +170,39 @@ class RunLoop(Protocol):
         """
         ...
 
-    def stop(self) -> None:
-        """Abandon the current run, from any thread: for good, if the loop has `SetWord` steps."""
-        ...
-
-    def end(self) -> None:
-        """Let all threads return from `serve` after their current step."""
-        ...
-
-    def rests(self, device: int) -> bool:
-        """Whether the thread of a device has left the latest run."""
-        ...
-
-    def pause(self) -> None:
-        """Keep all threads from beginning further calls and copies, until `go_on`."""
-        ...
-
-    def pauses(self) -> bool:
-        """Whether no other thread is inside of a call or copy."""
-        ...
-
-    def go_on(self) -> None:
-        """End a `pause`."""
-        ...
-
     def spans(self, device: int) -> Sequence[tuple[float, float]]:
         """Begin and end of each step of the latest timed run, in seconds of
         `time.perf_counter`."""
+        ...
+
+
+class TileTeam(ServedThreads, Protocol):
+    """Computes launches in tiles. Thread 0 calls `run`, each other one `serve`.
+
+    `native/team.hpp` describes how threads find their tiles.
+    """
+
+    def add(self, launches: Sequence[TiledLaunch], slots: int) -> int:
+        """Prepare launches, between two runs. Returns their number for `run`.
+
+        Raises:
+            IndexError: a tile waits for no earlier one, or a slot does not exist.
+        """
+        ...
+
+    def run(
+        self,
+        number: int,
+        slots: Sequence[int],
+        look: Callable[[], object] | None = None,
+        timed: bool = False,
+    ) -> bool:
+        """Compute launches once. Returns whether all have ended: False after `stop` or `end`.
+
+        ``slots``, ``look`` and ``timed``: as of `RunLoop.run`.
+        """
+        ...
+
+    def spans(self, number: int) -> Sequence[TileSpan]:
+        """When each tile was computed in the latest timed run, in the order of launches."""
         ...

@@ -21,6 +21,7 @@ from coexec.runtime.steps import (
     AwaitEvent,
     AwaitWord,
     CallPython,
+    ComputeTiles,
     CopyBox,
     LoopStep,
     Outcome,
@@ -74,6 +75,7 @@ class TwinLoop:
         }
         self._set_words = [step.address for *_, step in steps if isinstance(step, SetWord)]
         """Words that other processors may wait for."""
+        self._teams = {step.team for *_, step in steps if isinstance(step, ComputeTiles)}
         self._waiting: list[set[int]] = [set() for _ in range(events)]
         """By event, the devices that wait for it."""
         for device, _, step in steps:
@@ -135,6 +137,8 @@ class TwinLoop:
         self._stopped = True
         for address in self._set_words:
             _set_word(self._process, address)
+        for team in self._teams:
+            team.stop()
         for bell in self._bells:
             bell.put(None)
 
@@ -147,11 +151,16 @@ class TwinLoop:
 
     def pause(self) -> None:
         self._paused = True
+        for team in self._teams:
+            team.pause()
 
     def pauses(self) -> bool:
-        return set(self._inside.values()) <= {threading.get_ident()}
+        mine = set(self._inside.values()) <= {threading.get_ident()}
+        return mine and all(team.pauses() for team in self._teams)
 
     def go_on(self) -> None:
+        for team in self._teams:
+            team.go_on()
         self._paused = False
 
     def spans(self, device: int) -> Sequence[tuple[float, float]]:
@@ -202,11 +211,26 @@ class TwinLoop:
                 word = ctypes.c_uint32.from_address(step.address)
                 if not self._wait(device, lambda: word.value != 0, look, _WORD_S):  # noqa: B023
                     return False
+            elif isinstance(step, ComputeTiles):
+                if not self._computed(step, look):
+                    self.stop()
+                    return False
             elif not self._carried_out(device, index, step):
                 return False
             if self._timed:
                 self._spans[device][index] = begin_s, perf_counter()
         return True
+
+    def _computed(self, step: ComputeTiles, look: Callable[[], object] | None) -> bool:
+        """Compute with a team. False if the run was stopped."""
+
+        def looks() -> None:
+            if self._stopped:  # perhaps before the team had begun
+                step.team.stop()
+            elif look is not None:
+                look()
+
+        return step.team.run(step.number, step.pointers.tolist(), looks, self._timed)
 
     def _carried_out(self, device: int, index: int, step: Callable[[], int | None]) -> bool:
         """Do the work of a step that meets no other device. False if it failed, or if the run was
@@ -237,10 +261,10 @@ class TwinLoop:
 
     def _prepared(
         self, step: LoopStep, events: int
-    ) -> AwaitEvent | SignalEvent | AwaitWord | Callable[[], int | None]:
+    ) -> AwaitEvent | SignalEvent | AwaitWord | ComputeTiles | Callable[[], int | None]:
         """The step, or a function that does its work."""
         match step:
-            case AwaitWord():
+            case ComputeTiles() | AwaitWord():
                 return step
             case SetWord():
                 return partial(_set_word, self._process, step.address)

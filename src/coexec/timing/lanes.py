@@ -39,8 +39,9 @@ def in_nanoseconds(start_s: float, end_s: float) -> tuple[int, int]:
 
 
 def kernels_in_words(details: Iterable["Detail"]) -> str:
-    """How many kernels ran, how many at most at the same time, and how long; "" without kernels."""
-    kernels = [detail for detail in details if detail.kind == "kernel"]
+    """How many kernels or tiles ran, how many at most at the same time, and how long; "" without
+    any."""
+    kernels = [detail for detail in details if detail.kind != "copy"]
     if not kernels:
         return ""
     deepest = 1 + max(lanes([in_nanoseconds(k.start_s, k.end_s) for k in kernels]))
@@ -49,6 +50,6 @@ def kernels_in_words(details: Iterable["Detail"]) -> str:
     beside = f"up to {deepest} side by side" if deepest > 1 else "one after the other"
     plural = "s" if len(kernels) > 1 else ""
     return (
-        f"{len(kernels)} kernel{plural}, {beside}, {format_seconds(work_s)} of work in "
+        f"{len(kernels)} {kernels[0].kind}{plural}, {beside}, {format_seconds(work_s)} of work in "
         f"{format_seconds(span_s)}"
     )

@@ -106,7 +106,8 @@ class Detail:
 
     name: str
     device: str
-    kind: Literal["copy", "kernel"]
+    kind: Literal["copy", "kernel", "tile"]
+    """"tile": a part of a kernel, computed by one core of the device."""
     queued_s: float
     """Second at which it was passed to the driver."""
     submitted_s: float
@@ -161,6 +162,14 @@ class Trace:
     def utilisation(self, device: str) -> float:
         """Share of the makespan that ``device`` was busy, 0 to 1."""
         return self.busy_s(device) / self.makespan_s if self.makespan_s else 0.0
+
+    def kernels_of(self, device: str) -> list[Detail]:
+        """The details of a GPU, or of a team of cores. Those of other engines on cores, which not
+        every run has, are left out."""
+        on_cores = device.startswith("cpu")
+        return [
+            d for d in self.details if d.device == device and (d.kind == "tile" or not on_cores)
+        ]
 
     def details_in_lanes(self) -> list[tuple[Lane, "Detail"]]:
         """The kernels and copies with their rows: those of one device that overlap have several."""

@@ -24,22 +24,26 @@ WIDTHS = ("4", "8", "16")
 
 
 @pytest.mark.parametrize(
-    ("vector", "width", "expected"),
+    ("vector", "registers", "width", "expected"),
     [
-        (16, "auto", (16, 32)),
-        (16, "8", (8, 32)),
-        (16, "4", (4, 32)),
-        (8, "auto", (8, 16)),
-        (8, "16", (16, 8)),
-        (8, "4", (4, 16)),
-        (4, "auto", (4, 32)),
-        (4, "16", (16, 8)),
-        (1, "auto", (4, 32)),
+        (16, 32, "auto", (16, 32)),
+        (16, 32, "8", (8, 32)),
+        (16, 32, "4", (4, 32)),
+        (8, 16, "auto", (8, 16)),
+        (8, 16, "16", (16, 8)),
+        (8, 16, "4", (4, 16)),
+        (4, 32, "auto", (4, 32)),
+        (4, 32, "16", (16, 8)),
+        (4, 16, "auto", (4, 16)),
+        (4, 16, "16", (16, 4)),
+        (1, 32, "auto", (4, 32)),
     ],
 )
-def test_a_block_takes_registers(vector: int, width: BlockWidth, expected: tuple[int, int]) -> None:
+def test_a_block_takes_registers(
+    vector: int, registers: int, width: BlockWidth, expected: tuple[int, int]
+) -> None:
     """A vector register holds ``vector`` floats; expected are a block and how many fit."""
-    assert blocks_on_cores(vector, width) == expected
+    assert blocks_on_cores(vector, registers, width) == expected
 
 
 @pytest.mark.sampled(6)

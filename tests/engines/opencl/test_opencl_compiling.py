@@ -13,6 +13,7 @@ from onnx import helper
 
 pytest.importorskip("pyopencl")
 
+from coexec.engines.base import OpenEngine
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Source
 from coexec.engines.kernels.building import Build, build
@@ -26,6 +27,7 @@ from coexec.model.inputs import random_inputs
 from coexec.model.load import load
 from coexec.model.reference_session import plain_session
 from coexec.research import zoo
+from tests.helpers.core_programs import CORE_ENGINES, opened_on_core
 from tests.helpers.gpu_networks import module_of, run_on
 from tests.helpers.opencl_programs import opened
 from tests.helpers.small_models import from_nodes, tensor_info
@@ -51,7 +53,7 @@ def convolutions(
     return from_nodes(nodes, inputs, outputs, weights)
 
 
-def check(device: OpenClDevice, proto: onnx.ModelProto) -> None:
+def check(device: OpenEngine, proto: onnx.ModelProto) -> None:
     """Compare with ONNX Runtime."""
     model = load(proto)
     feeds = random_inputs(model.graph)
@@ -116,17 +118,19 @@ def test_winograd_with_any_number_of_tiles(m: int, tmp_path: Path) -> None:
     ],
     ids=["rows", "channels", "chunks", "planes"],
 )
+@pytest.mark.parametrize("engine", CORE_ENGINES)
 def test_sizes_as_arguments_are_right(
-    shapes: list[tuple[int, ...]], kernel: int, tmp_path: Path
+    shapes: list[tuple[int, ...]], kernel: int, engine: str, tmp_path: Path
 ) -> None:
-    check(opened(tmp_path, CPU), convolutions(shapes, kernel, kernel // 2))
+    check(opened_on_core(engine, tmp_path, CPU), convolutions(shapes, kernel, kernel // 2))
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("units", [1, 3])
 @pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("engine", CORE_ENGINES)
 def test_filters_of_one_tap_take_large_images_band_by_band(
-    stride: int, units: int, tmp_path: Path
+    stride: int, units: int, engine: str, tmp_path: Path
 ) -> None:
     shapes = [
         (144, 24, 40, 37),
@@ -140,17 +144,20 @@ def test_filters_of_one_tap_take_large_images_band_by_band(
     launches = build(module_of(load(proto)), arch).launches
     assert {launch.name for launch in launches} == {"conv_cpu"}  # nothing is copied
     assert min(launch.grid[1] for launch in launches) > 1
-    check(opened(tmp_path, arch), proto)
+    check(opened_on_core(engine, tmp_path, arch), proto)
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1)])
-def test_depthwise_rows_of_any_length(kernel: int, stride: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", CORE_ENGINES)
+def test_depthwise_rows_of_any_length(
+    kernel: int, stride: int, engine: str, tmp_path: Path
+) -> None:
     """Tiles of eight and of four pixels, overlapping, between borders of one or two."""
     shapes = [(24, 24, 6, width) for width in range(kernel, 33)]
     proto = convolutions(shapes, kernel, kernel // 2, stride, group=24)
     assert len(sources(proto)) == 1
-    check(opened(tmp_path, CPU), proto)
+    check(opened_on_core(engine, tmp_path, CPU), proto)
 
 
 @pytest.mark.parametrize(("name", "most"), [("squeezenet", 11), ("mobilenet_v2", 15)])

@@ -30,6 +30,8 @@ class Architecture:
     """Tensors and weights are stored as 16-bit floats; arithmetic stays in 32 bits."""
     unit: MatrixUnit = ""
     """The matrix units that products of matrices and convolutions may use."""
+    allocates: bool = False
+    """Whether work items may allocate memory: ``allocate(floats)`` and ``release(memory)``."""
     image_edge: int = 0
     """Largest width and height of an image, in texels; 0: all tensors are stored in buffers."""
     model: str = ""
@@ -46,12 +48,12 @@ class Architecture:
         return self.family != "cpu" and row % self.block == 0
 
 
-def blocks_on_cores(vector: int, width: BlockWidth = "auto") -> tuple[int, int]:
-    """The ``block`` and ``registers`` of CPU cores whose vector registers hold ``vector`` floats.
+def blocks_on_cores(vector: int, registers: int, width: BlockWidth = "auto") -> tuple[int, int]:
+    """The ``block`` and ``registers`` of CPU cores with so many vector registers of ``vector``
+    floats.
 
     A block that is wider than a register uses several registers.
     """
     native = max(4, vector)
     block = native if width == "auto" else int(width)
-    registers = 32 if native in (4, 16) else 16  # AVX-512 and NEON have 32, AVX has 16
     return block, registers // max(1, block // native)

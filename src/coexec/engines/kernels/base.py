@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from coexec.arrays import Array, aligned
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.parameter import Parameter
+from coexec.engines.kernels.touches import Touch
 from coexec.engines.kernels.unsupported import ALL
 from coexec.engines.kernels.value import (
     CTYPES,
@@ -89,6 +91,10 @@ class KernelLaunch:
     """Tensors that the kernel uses by whole vectors at coordinates only, so they may be images."""
     with_images: Callable[[frozenset[str]], str] = field(default=lambda names: "")
     """The source for these tensors stored as images."""
+    touches: tuple[Touch | None, ...] = ()
+    """By argument, the part of a tensor that a box of the grid touches; None: all of it."""
+    macs: int = 0
+    """Multiply-adds, where they are more than a few for each scalar that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,17 +290,20 @@ class Source:
         """Integer arguments by name, in their order behind all other arguments."""
         self._body: list[str] = []
 
-    def read(self, name: str, operand: Value | Array) -> Value:
+    def read(self, name: str, operand: Value | Array, at_result: bool = False) -> Value:
         """Declare a tensor that the kernel reads, or a constant in its place; returned as a tensor.
 
         A constant lies row-major, for ``AT_x`` and ``GET_x``; see `constant` for vectors of one.
+
+        Args:
+            at_result: it is read only at the coordinates of the elements that are written to ``y``.
         """
         if not isinstance(operand, Value):
             self.constant(name, operand, vector=1)
             self.define(row_major(name, operand.shape))
             return Value(name, operand.shape, operand.dtype.name)
         sizes = self._sizes_of(name, operand)
-        self._parameters.append(Parameter(name, operand, sizes=sizes))
+        self._parameters.append(Parameter(name, operand, sizes=sizes, at_result=at_result))
         return operand
 
     def write(self, name: str, value: Value) -> None:
@@ -348,11 +357,21 @@ class Source:
         self._defines.append(text)
 
     def finish(
-        self, grid: Sequence[int], group: Grid | None = None, convolution: ConvTraits | None = None
+        self,
+        grid: Sequence[int],
+        group: Grid | None = None,
+        convolution: ConvTraits | None = None,
+        touches: Mapping[str, Touch] = MappingProxyType({}),
+        macs: int = 0,
     ) -> KernelLaunch:
         """The launch of the finished kernel over ``grid`` work items. Missing axes have size 1.
 
         Without a fixed group the grid may be rounded up: work items outside return at once.
+
+        Args:
+            touches: the part of a tensor that a box of the grid touches, by its name in the text;
+                without one, all of it.
+            macs: as of the launch.
         """
         x, y, z = (*grid, 1, 1)[:3]
         sizes = (x, y, z)
@@ -375,7 +394,19 @@ class Source:
             convolution=convolution,
             may_be_images=frozenset(p.value_name for p in self._parameters if p.may_be_image(body)),
             with_images=lambda names: self._text(limits, group, names),
+            touches=tuple(self._touch(p, touches) for p in self._parameters),
+            macs=macs,
         )
+
+    def _touch(self, parameter: Parameter, touches: Mapping[str, Touch]) -> Touch | None:
+        """The part of a parameter that a box touches. What is read at the coordinates of the result
+        lies at the result's positions, if both have one layout."""
+        results = (p.argument for p in self._parameters if p.name == "y")
+        value, result = parameter.argument, next(results, None)
+        if not (parameter.at_result and isinstance(value, Value) and isinstance(result, Value)):
+            return touches.get(parameter.name)
+        layouts = [(v.shape, v.block, v.last, v.axes) for v in (value, result)]
+        return touches.get("y") if layouts[0] == layouts[1] else None
 
     def _numbers(self) -> tuple[int | Array, ...]:
         """The sizes as arguments. If each work item is a group, they are one array: drivers need

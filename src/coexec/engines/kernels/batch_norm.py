@@ -7,8 +7,10 @@ import numpy as np
 
 from coexec.arrays import Array
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value, literal
+from coexec.engines.kernels.elements import vectors
 from coexec.engines.kernels.epilogue import Output
 from coexec.engines.kernels.per_channel import PerChannel
+from coexec.engines.kernels.touches import Touch, along, of_image
 from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.engines.kernels.value import at, split
 from coexec.graph.graph import Operator, Tensor
@@ -35,6 +37,17 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     output = Output(source, context, node, scalar=x.block != context.value(node.output).block)
     shape = (x.shape[0], x.slices, *x.shape[2:]) if output.vector else x.shape
     coordinates = split("index", shape)
+    lines, grid = ["const int index = get_global_id(0);"], (math.prod(shape), 1, 1)
+    touches: dict[str, Touch] = {}
+    if output.vector and context.arch.family == "cpu":
+        n, slices, height, width = shape
+        lines, grid = vectors(context.arch, (n, slices, height, width))
+        coordinates = ["p0", "s", "p2", "p3"]
+        pixels, planes = along(0, grid[0]), along(2, grid[2])
+        touches = {
+            name: of_image(tensor, pixels, planes, pixels=True, joint=True)
+            for name, tensor in (("x", x), ("y", output.value))
+        }
     value = f"GET_x({at('x', coordinates)})"
     if output.vector:
         value = f"LOAD_x(VEC_x({', '.join(coordinates)}))"
@@ -45,10 +58,9 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     if statistics:
         mean, variance = statistics
         value, scale = f"({value} - {mean})", f"{scale} / sqrt({variance} + {literal(epsilon)})"
-    lines = ["const int index = get_global_id(0);"]
     lines += output.store(f"{value} * ({scale}) + {shift}", coordinates)
     source.lines(lines)
-    return [source.finish((math.prod(shape),))]
+    return [source.finish(grid, touches=touches)]
 
 
 def _folded(numbers: Sequence[Array | Value], epsilon: float) -> Sequence[Array | Value]:

@@ -3,7 +3,7 @@
 The only kernel file that imports onnx.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,6 +33,10 @@ from coexec.engines.kernels.views import find_views
 from coexec.graph.graph import Tensor
 from coexec.lowering.module import Module
 from coexec.model.operators import operator_of
+from coexec.plan.memory import Record, offsets_by_size, verify
+
+_ALIGNMENT = 256
+"""Bytes: alignment that is enough for vectors and for parts of a buffer on any device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,16 @@ def _scratch(
             items = value.items if value.name not in network.tensors else aliases.items(root)
             sizes[root] = max(sizes.get(root, 0), items * value.size_bytes // max(value.items, 1))
     return tuple(Scratch(n, sizes[n], first, last) for n, (first, last) in lifetimes.items())
+
+
+def offsets_of(scratch: Sequence[Scratch]) -> tuple[dict[str, int], int]:
+    """Offset in bytes of each tensor in one buffer for all of them, and the size of that buffer."""
+    records = [
+        Record(-(-s.size_bytes // _ALIGNMENT) * _ALIGNMENT, s.first, s.last) for s in scratch
+    ]
+    plan = offsets_by_size(records)
+    verify(records, plan)
+    return {s.name: start for s, start in zip(scratch, plan.offsets, strict=True)}, plan.total_bytes
 
 
 def _in_float32(network: DeviceGraph) -> DeviceGraph:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value, ceil_div
 from coexec.engines.kernels.elements import shifted, vectors
+from coexec.engines.kernels.touches import Along, Touch, along, of_image
 from coexec.engines.kernels.value import split_lines
 
 
@@ -54,7 +55,15 @@ def _rows(source: Source, x: Value, y: Value, axis: int, start: int) -> KernelLa
         f"    for (int i = from; i < to; i++)\n"
         f"      PUT_y(row * {whole} + {start * inner} + i, GET_x(row * {row_items} + i));"
     )
-    return source.finish((parts, ceil_div(rows, band)), (1, 1, 1))
+    bands = along(1, ceil_div(rows, band), band)
+    starts = range(0, row_items, _ITEM)
+    stops = [min(at + _ITEM, row_items) for at in starts]
+    there = Along(0, [start * inner + at for at in starts], [start * inner + at for at in stops])
+    touches = {
+        "x": Touch((1, rows, row_items, 1), planes=bands, rows=Along(0, starts, stops)),
+        "y": Touch((1, rows, whole, 1), planes=bands, rows=there),
+    }
+    return source.finish((parts, ceil_div(rows, band)), (1, 1, 1), touches=touches)
 
 
 def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> KernelLaunch:
@@ -83,7 +92,14 @@ def _vectors(source: Source, x: Value, y: Value, axis: int, start: int) -> Kerne
         value = "v"
     at.append(f"const int c = s * {y.block} - {kept_lanes};")
     source.lines([*at, *lines, f"STORE_y({to}, {value});"])
-    return source.finish(grid)
+    touches: dict[str, Touch] = {}
+    if source.arch.family == "cpu" and axis == 1:
+        pixels, planes = along(0, h * w), along(2, slices, first=first[1]) if n == 1 else None
+        touches = {
+            "x": of_image(x, pixels, pixels=True),
+            "y": of_image(y, pixels, planes, pixels=True),
+        }
+    return source.finish(grid, touches=touches)
 
 
 def _vector(

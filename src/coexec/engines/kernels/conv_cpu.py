@@ -20,7 +20,15 @@ import numpy as np
 
 from coexec.arrays import Array, aligned
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.kernels.base import Context, KernelLaunch, Node, Source, Value, ceil_div
+from coexec.engines.kernels.base import (
+    Context,
+    Grid,
+    KernelLaunch,
+    Node,
+    Source,
+    Value,
+    ceil_div,
+)
 from coexec.engines.kernels.conv_cpu_text import Form, text
 from coexec.engines.kernels.conv_shape import (
     ConvShape,
@@ -30,6 +38,7 @@ from coexec.engines.kernels.conv_shape import (
     without_columns,
 )
 from coexec.engines.kernels.epilogue import Epilogue
+from coexec.engines.kernels.touches import Along, Touch, along, of_image
 
 _NEAR_BYTES = 24 * 1024
 """Bytes of a chunk's weights: half of most first-level caches; the input uses the rest."""
@@ -39,6 +48,8 @@ _FAR_BYTES = 2**19
 """Bytes: a larger input does not stay in the second-level cache from one group to the next."""
 _BAND_BYTES = 2**17
 """Bytes of such an input that stay in that cache beside the weights of all groups."""
+_BANDS = 4
+"""Bands of rows for each core, from which tiles for teams are made."""
 _STREAMS = 8
 """Number of input rows that are read in turn: processors prefetch that many streams."""
 
@@ -210,7 +221,7 @@ class _Split(NamedTuple):
 
     @staticmethod
     def of(arch: Architecture, shape: ConvShape, x: Value, groups: int, size: int) -> "_Split":
-        """Divide the groups, then the rows, among work items until every core has some.
+        """Divide the groups and, if there are several cores, the rows among work items.
 
         A filter of one tap computes so little with each pixel that reading a large input again for
         each group would take longer. So all groups share a band of the input that stays in the
@@ -218,26 +229,39 @@ class _Split(NamedTuple):
         """
         units, row = arch.compute_units, _RowTiles.of(arch, shape, size)
         far = x.size_bytes > _FAR_BYTES
-        least_items = 1 if units == 1 else 4 * units
-        if far and shape.kernel_h * shape.kernel_w == 1:
-            return _Split._in_bands(shape, row, groups, least_items)
+        bands_wanted = 1 if units == 1 else ceil_div(_BANDS * units, shape.batch)
+        one_tap = shape.kernel_h * shape.kernel_w == 1
+        if one_tap and shape.rows == 1 and (far or units > 1):
+            return _Split._of_pixels(shape, row, groups, bands_wanted, far)
+        if one_tap and far:
+            return _Split._of_rows(shape, row, groups, bands_wanted)
         chunks = _Chunks.of(arch, shape, x, size)
         outside = far and chunks.chunk < chunks.steps
         parts = min(groups, units) if outside else groups
-        bands, rows = _shared_out(shape.rows, ceil_div(least_items, parts * shape.batch))
+        bands, rows = _shared_out(shape.rows, bands_wanted)
         reads = chunks.count if outside else groups
         return _Split(ceil_div(groups, parts), rows, row.tiles, 1, bands, outside, reads)
 
     @staticmethod
-    def _in_bands(shape: ConvShape, row: _RowTiles, groups: int, least: int) -> "_Split":
-        near = _BAND_BYTES // (4 * shape.in_channels)  # pixels
-        if shape.rows > 1:
-            band_count = ceil_div(shape.rows, max(1, near // shape.in_w))
-            bands, rows = _shared_out(shape.rows, max(band_count, least))
-            return _Split(groups, rows, row.tiles, 1, bands, False, 1)
-        band_count = ceil_div(row.tiles, max(1, near // row.pixels))
+    def _of_rows(shape: ConvShape, row: _RowTiles, groups: int, least: int) -> "_Split":
+        band_count = ceil_div(shape.rows, max(1, _near_pixels(shape) // shape.in_w))
+        bands, rows = _shared_out(shape.rows, max(band_count, least))
+        return _Split(groups, rows, row.tiles, 1, bands, False, 1)
+
+    @staticmethod
+    def _of_pixels(
+        shape: ConvShape, row: _RowTiles, groups: int, least: int, far: bool
+    ) -> "_Split":
+        """A band is some tiles of the only row; its groups are separate work items if the input is
+        small."""
+        band_count = ceil_div(row.tiles, max(1, _near_pixels(shape) // row.pixels)) if far else 1
         bands, tiles = _shared_out(row.tiles, max(band_count, least))
-        return _Split(groups, 1, tiles, bands, bands, False, 1)
+        return _Split(groups if far else 1, 1, tiles, bands, bands, False, 1 if far else groups)
+
+
+def _near_pixels(shape: ConvShape) -> int:
+    """Pixels of the input that stay in the second-level cache beside weights."""
+    return _BAND_BYTES // (4 * shape.in_channels)
 
 
 def _shared_out(count: int, parts: int) -> tuple[int, int]:
@@ -296,7 +320,30 @@ class _DirectConv:
         head = self._node.operator.outputs[0]
         source.lines(text(form, partial(_finish, epilogue, head)))
         grid = (ceil_div(self._groups, split.groups), split.bands, shape.batch)
-        return source.finish(grid, (1, 1, 1))
+        share = self._groups * self._size / ceil_div(shape.out_channels, self._arch.block)
+        macs = round(shape.macs * share)
+        return source.finish(grid, (1, 1, 1), touches=self._touches(split, grid), macs=macs)
+
+    def _touches(self, split: _Split, grid: Grid) -> dict[str, Touch]:
+        """A work item computes some rows of some groups of blocks; or some pixels, where all pixels
+        form one row."""
+        shape, y = self._shape, self._context.value(self._node.output)
+        samples = along(2, shape.batch)
+        blocks = split.groups * self._size
+        planes = along(0, grid[0], blocks, self._first)
+        if shape.pointwise and split.across > 1:
+            row = self._row
+            tiles = [min(i * split.tiles, row.tiles) for i in range(split.across + 1)]
+            ends = [row.pixels * tile - max(tile - row.larger, 0) for tile in tiles]
+            written: Along | None = Along(1, ends[:-1], ends[1:])
+            read = written
+        else:
+            written = along(1, grid[1], split.rows) if shape.rows > 1 else None
+            read = shape.rows_read(1, grid[1], split.rows) if shape.rows > 1 else None
+        return {
+            "x": of_image(self._x, read, samples=samples, pixels=shape.pointwise),
+            "y": of_image(y, written, planes, samples, pixels=shape.pointwise),
+        }
 
     def _form(self) -> Form:
         """The form of the kernel. A step has all channels of a few planes, or two channels if their

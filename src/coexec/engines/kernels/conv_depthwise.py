@@ -21,6 +21,7 @@ from coexec.engines.kernels.base import (
 )
 from coexec.engines.kernels.conv_shape import ConvShape, packed_bias
 from coexec.engines.kernels.epilogue import Epilogue
+from coexec.engines.kernels.touches import along, of_image
 
 
 def fits(shape: ConvShape, x: Value) -> bool:
@@ -42,7 +43,12 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
         rows = max(1, ceil_div(shape.out_h, 4 * context.arch.compute_units))
         source.add(lines.rows(rows))
         grid = (ceil_div(shape.out_h, rows), y.slices, shape.batch)
-        return [source.finish(grid, (1, 1, 1))]
+        planes, samples = along(1, y.slices), along(2, shape.batch)
+        touches = {
+            "x": of_image(x, shape.rows_read(0, grid[0], rows), planes, samples),
+            "y": of_image(y, along(0, grid[0], rows), planes, samples),
+        }
+        return [source.finish(grid, (1, 1, 1), touches=touches, macs=shape.macs)]
     # Neighbours among the work items are neighbours in memory.
     across = x.last or y.last
     if across:

@@ -26,6 +26,7 @@ from coexec.engines.kernels.base import (
 )
 from coexec.engines.kernels.conv_shape import ConvShape, packed_bias, padded_copy
 from coexec.engines.kernels.epilogue import Epilogue
+from coexec.engines.kernels.touches import along, of_image
 
 _MOST_PIXELS = 12
 
@@ -72,7 +73,12 @@ def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunc
     rows = max(1, ceil_div(shape.out_h, 4 * context.arch.compute_units))
     source.add(_text(source, shape, x, rows, shared, epilogue, op.outputs[0]))
     grid = (ceil_div(shape.out_h, rows), y.slices, shape.batch)
-    return [*kernels, source.finish(grid, (1, 1, 1))]
+    samples = along(2, shape.batch)
+    touches = {
+        "x": of_image(x, shape.rows_read(0, grid[0], rows), samples=samples),
+        "y": of_image(y, along(0, grid[0], rows), along(1, y.slices), samples),
+    }
+    return [*kernels, source.finish(grid, (1, 1, 1), touches=touches, macs=shape.macs)]
 
 
 def steps(arch: Architecture, shape: ConvShape) -> dict[str, float]:

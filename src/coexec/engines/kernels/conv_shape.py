@@ -17,6 +17,7 @@ from coexec.engines.kernels.base import (
     Value,
     ceil_div,
 )
+from coexec.engines.kernels.touches import Along, along, of_image
 from coexec.graph.graph import Operator, Tensor
 from coexec.graph.rules.windows import windows
 
@@ -81,6 +82,11 @@ class ConvShape:
         first = range(-self.top, -self.top + self.rows * self.stride_h, self.stride_h)
         rows = range(self.kernel_h)
         return sum(0 <= y + k * self.dilation_h < self.in_h for y in first for k in rows)
+
+    def rows_read(self, axis: int, items: int, rows: int) -> Along:
+        """The input rows of items that compute ``rows`` output rows each, from the first row on."""
+        first, extent = -self.top, (self.kernel_h - 1) * self.dilation_h + 1
+        return along(axis, items, rows * self.stride_h, first, (rows - 1) * self.stride_h + extent)
 
     def traits(self, kind: Literal["convolution", "depthwise"]) -> ConvTraits:
         """Properties for the rules of work groups."""
@@ -161,7 +167,8 @@ def padded_copy(
     height, width = shape.in_h + top + below, shape.in_w + shape.left + max(shape.right, 0)
     n, channels, _, _ = x.shape
     padded = context.temporary((n, channels, height, width), x.block, x.half)
-    source = Source("pad_copy", context.arch, sized=context.arch.family == "cpu" and bool(x.block))
+    on_cores = context.arch.family == "cpu"
+    source = Source("pad_copy", context.arch, sized=on_cores and bool(x.block), alone=on_cores)
     source.read("x", x)
     source.write("y", padded)
     size = source.size
@@ -173,18 +180,41 @@ def padded_copy(
     at = f"(outer * {in_h} + iy) * {in_w} + ix"
     if x.last:
         at = f"VEC_x(outer / {x.slices}, outer % {x.slices}, iy, ix)"
-    source.add(
-        f"  const int x0 = get_global_id(0), y0 = get_global_id(1), outer = get_global_id(2);\n"
-        f"  const int ix = x0 - {size('left', shape.left)}, iy = y0 - {size('top', top)};\n"
-        f"  const int to = (outer * {size('height', height)} + y0) * {size('width', width)} + x0;\n"
-        f"  if (ix >= 0 && ix < {in_w} && iy >= 0 && iy < {in_h})\n"
-        f"    {store}_y(to, {load}_x({at}));\n"
-        f"  else {store}_y(to, {zero});"
-    )
+    planes = along(2, outer)
+    touches = {
+        "x": of_image(x, along(1, height, first=-top), planes, joint=True),
+        "y": of_image(padded, along(1, height), planes, joint=True),
+    }
+    to = f"(outer * {size('height', height)} + y0) * {size('width', width)}"
+    left, iy = size("left", shape.left), f"y0 - {size('top', top)}"
+    inside = f"iy >= 0 && iy < {in_h}"
+    if on_cores:
+        start, right = size("start", max(0, -shape.left)), size("right", max(shape.right, 0))
+        source.lines(
+            [
+                f"const int y0 = item_1, outer = item_2, iy = {iy}, inside = {inside};",
+                f"const int to = {to}, first = to + {left}, behind = first + {in_w};",
+                f"for (int i = 0; i < {left}; i++) {store}_y(to + i, {zero});",
+                f"for (int ix = {start}; ix < {in_w}; ix++)",
+                f"  {store}_y(first + ix, inside ? {load}_x({at}) : {zero});",
+                f"for (int i = 0; i < {right}; i++) {store}_y(behind + i, {zero});",
+            ]
+        )
+        launch = source.finish((1, height, outer), (1, 1, 1), touches=touches)
+    else:
+        source.add(
+            f"  const int x0 = get_global_id(0), y0 = get_global_id(1), outer = get_global_id(2);\n"
+            f"  const int ix = x0 - {left}, iy = {iy};\n"
+            f"  const int to = {to} + x0;\n"
+            f"  if (ix >= 0 && ix < {in_w} && {inside})\n"
+            f"    {store}_y(to, {load}_x({at}));\n"
+            f"  else {store}_y(to, {zero});"
+        )
+        launch = source.finish((width, height, outer), touches=touches)
     inner = without_columns(shape)
     if rows:
         inner = replace(inner, in_h=height, top=0, bottom=0)
-    return source.finish((width, height, outer)), padded, inner
+    return launch, padded, inner
 
 
 def without_columns(shape: ConvShape) -> ConvShape:

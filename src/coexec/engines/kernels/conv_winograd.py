@@ -27,6 +27,7 @@ from coexec.engines.kernels.base import (
 )
 from coexec.engines.kernels.conv_shape import ConvShape, packed_bias, tile_cycles
 from coexec.engines.kernels.epilogue import Epilogue
+from coexec.engines.kernels.touches import Along, Touch, along, of_image, of_rows
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -45,25 +46,34 @@ ROWS = 6
 """Tiles that are multiplied together, times up to four vectors of channels: 24 accumulators."""
 
 
-def text(m: int, blocks: int, v: str, b: int, finish: Sequence[str]) -> str:
-    """The body of the kernel.
+def text(m: int, blocks: int, v: str, b: int, finish: Sequence[str], allocates: bool) -> str:
+    """The body of the kernel that runs all three steps.
 
     Args:
         blocks: channel blocks of a product.
         v: the type of a vector, of ``b`` channels.
         finish: lines that store ``a``, the sum and bias of block s at (oy, ox) of sample n.
+        allocates: whether a work item allocates the memory between the steps.
     """
+    memory = ["  __global float* v = scratch + (long)item * item_floats;"]
+    if allocates:
+        memory = [
+            "  float* allocated = allocate(item_floats + 16);",
+            "  float* v = (float*)(((__INTPTR_TYPE__)allocated + 63) & -64);",
+        ]
     return "\n".join(
         [
-            "  __global float* v = scratch + (long)item_0 * item_floats;",
+            "  const int item = item_1 * bands + item_0;",
+            *memory,
             f"  __global {v}* p = (__global {v}*)(v + input_floats);",
-            "  for (int band = item_0; band < bands * batch; band += items) {",
+            "  for (int band = item; band < bands * batch; band += items) {",
             "    const int n = band / bands, first = band % bands * band_tiles;",
-            "    const int count = min(band_tiles, tiles - first);",
-            _transform_input(m, v),
-            _multiply(m, blocks, v, b),
-            _transform_output(m, blocks, v, finish),
+            "    const int count = min(band_tiles, tiles - first), line = 0;",
+            _transform_input(m, v, ("0", "in_vectors")),
+            _multiply(blocks, v, b, ("0", str((m + 2) ** 2)), ("0", "groups")),
+            _transform_output(m, blocks, v, finish, ("0", "y_slices")),
             "  }",
+            *(["  release(allocated);"] if allocates else []),
         ]
     )
 
@@ -92,7 +102,11 @@ def _products(matrix: Matrix, source: str, target: str) -> list[str]:
     return [f"{target.format(i=i)} = {_combination(row, source)};" for i, row in enumerate(matrix)]
 
 
-def _transform_input(m: int, v: str) -> str:
+Span = tuple[str, str]
+"""First number and the one behind the last, as expressions."""
+
+
+def _transform_input(m: int, v: str, vectors: Span) -> str:
     """Lines that transform the columns of a tile when they are loaded, then its rows."""
     size = m + 2
     names = ", ".join(f"d{i}" for i in range(size))
@@ -104,9 +118,9 @@ def _transform_input(m: int, v: str) -> str:
             "    for (int t = 0; t < count; t++) {",
             "      const int ty = (first + t) / tiles_w, tx = (first + t) % tiles_w;",
             f"      const int iy = ty * {m} - top, ix = tx * {m} - left, inside = {inside};",
-            "      for (int s = 0; s < in_vectors; s++) {",
+            f"      for (int s = {vectors[0]}; s < {vectors[1]}; s++) {{",
             f"        {v} e[{size * size}];",
-            f"        __global {v}* to = (__global {v}*)v + t * in_vectors + s;",
+            f"        __global {v}* to = (__global {v}*)v + (line + t) * in_vectors + s;",
             f"        for (int j = 0; j < {size}; j++) {{",
             f"          {v} {names};",
             "          const int at = VEC_x(n, s, iy, ix + j);",
@@ -133,7 +147,7 @@ def _transform_input(m: int, v: str) -> str:
     )
 
 
-def _multiply(m: int, blocks: int, v: str, b: int) -> str:
+def _multiply(blocks: int, v: str, b: int, positions: Span, groups: Span) -> str:
     """Lines for products of six tiles, then of five, which together make up the band.
 
     If no such numbers make it up, all products are of five tiles, and the last one overlaps.
@@ -143,8 +157,8 @@ def _multiply(m: int, blocks: int, v: str, b: int) -> str:
         f"    const int products = (count + {ROWS - 1}) / {ROWS};",
         f"    const int larger = max(0, count - {ROWS - 1} * products);",
         f"    const int parts = larger ? products : (count + {ROWS - 2}) / {ROWS - 1};",
-        f"    for (int k = 0; k < {(m + 2) ** 2}; k++) {{",
-        "      for (int g = 0; g < groups; g++) {",
+        f"    for (int k = {positions[0]}; k < {positions[1]}; k++) {{",
+        f"      for (int g = {groups[0]}; g < {groups[1]}; g++) {{",
         "        int part = 0, t = 0;",
     ]
     for rows, last in ((ROWS, "larger"), (ROWS - 1, "parts")):
@@ -158,8 +172,8 @@ def _product(blocks: int, rows: int, v: str) -> list[str]:
     """Lines that multiply one position of ``rows`` tiles, from tile t on, by a group's weights."""
     sums = [(r, o) for r in range(rows) for o in range(blocks)]
     lines = [
-        f"const int line = k * lines + max(0, min(t, count - {rows}));",
-        "__global const float* a = v + (long)line * depth;",
+        f"const int at = k * lines + max(0, min(t, count - {rows}));",
+        "__global const float* a = v + (long)at * depth;",
         f"long ui = ((long)k * groups + g) * depth * {blocks};",
         *(f"{v} c{r}_{o} = ({v})(0.0f);" for r, o in sums),
         "int i = 0;",
@@ -175,13 +189,13 @@ def _product(blocks: int, rows: int, v: str) -> list[str]:
     lines += [
         f"  i += 2; ui += {2 * blocks};",
         "} while (i < depth);",
-        f"__global {v}* to = p + ((long)line * groups + g) * {blocks};",
+        f"__global {v}* to = p + ((long)at * groups + g) * {blocks};",
         *(f"to[{r} * groups * {blocks} + {o}] = c{r}_{o};" for r, o in sums),
     ]
     return lines
 
 
-def _transform_output(m: int, blocks: int, v: str, finish: Sequence[str]) -> str:
+def _transform_output(m: int, blocks: int, v: str, finish: Sequence[str], slices: Span) -> str:
     """Lines that transform each column of a tile while loading it, then each row, and store it."""
     size = m + 2
     columns = _products(_OUTPUT[m], "d{k}", f"e[{{i}} * {size} + j]")
@@ -191,9 +205,9 @@ def _transform_output(m: int, blocks: int, v: str, finish: Sequence[str]) -> str
             f"    const int vectors = groups * {blocks};",
             "    for (int t = 0; t < count; t++) {",
             "      const int ty = (first + t) / tiles_w, tx = (first + t) % tiles_w;",
-            "      for (int s = 0; s < y_slices; s++) {",
+            f"      for (int s = {slices[0]}; s < {slices[1]}; s++) {{",
             f"        {v} e[{m * size}], out[{m}];",
-            f"        __global const {v}* from = p + (long)t * vectors + s;",
+            f"        __global const {v}* from = p + (long)(line + t) * vectors + s;",
             "        const long across = (long)lines * vectors;",
             f"        for (int j = 0; j < {size}; j++, from += across) {{",
             *(f"          const {v} d{k} = from[{k * size} * across];" for k in range(size)),
@@ -277,12 +291,17 @@ def fits(shape: ConvShape, x: Value, arch: Architecture) -> bool:
     return same and plain and bool(x.block) and not arch.half
 
 
-def seconds(shape: ConvShape, m: int) -> float:
-    """A rough time in seconds on a core with 100 GFLOP/s and 16 GB/s behind its second-level cache.
+def seconds(shape: ConvShape, m: int, units: int = 1) -> float:
+    """A rough time in seconds on ``units`` cores with 100 GFLOP/s and 16 GB/s behind its
+    second-level cache.
 
     Only good for comparing tile sizes and the direct method (`conv_cpu.seconds`).
     """
     tiles = shape.batch * ceil_div(shape.out_h, m) * ceil_div(shape.out_w, m)
+    if units > 1:
+        return min(
+            _seconds_of_bands(shape, m, tiles, units), _seconds_apart(shape, m, tiles, units)
+        )
     positions = (m + 2) ** 2
     channels = shape.in_channels + shape.out_channels
     flops = 2 * positions * tiles * shape.in_channels * shape.out_channels
@@ -294,23 +313,66 @@ def seconds(shape: ConvShape, m: int) -> float:
     return flops / 100e9 + (far + 0.5 * traffic_bytes) / 16e9
 
 
+def _seconds_of_bands(shape: ConvShape, m: int, tiles: int, units: int) -> float:
+    """As `seconds`, of several cores that compute bands of tiles: each reads all weights."""
+    positions, channels = (m + 2) ** 2, shape.in_channels + shape.out_channels
+    near = max(_BAND_BYTES // (4 * positions * channels), _LEAST_TILES)
+    band = min(near, ceil_div(tiles, units))
+    turns = ceil_div(ceil_div(tiles, band), units)
+    products = positions * shape.in_channels * shape.out_channels
+    flops = 2 * _lines(band) * products + band * channels * positions * 4 * (m + 2)
+    reads = turns if 4 * products > _NEAR_BYTES else 1
+    return turns * flops / _TEAM_FLOPS + reads * 4 * products / _WEIGHTS_BYTES
+
+
+def _seconds_apart(shape: ConvShape, m: int, tiles: int, units: int) -> float:
+    """As `seconds`, of several cores that run the steps one after the other."""
+    positions, channels = (m + 2) ** 2, shape.in_channels + shape.out_channels
+    products = positions * shape.in_channels * shape.out_channels
+    flops = 2 * _lines(tiles) * products + tiles * channels * positions * 4 * (m + 2)
+    moved_bytes = 4 * products + 2 * 4 * positions * tiles * channels
+    return (flops / _TEAM_FLOPS + moved_bytes / _TEAM_BYTES) / units + 2 * _BARRIER_S
+
+
+def _lines(count: int) -> int:
+    """Lines that products of ``count`` tiles compute."""
+    return sum(rows * products for rows, products in products_of(count))
+
+
+_TEAM_FLOPS, _TEAM_BYTES, _WEIGHTS_BYTES = 140e9, 22e9, 14e9
+"""A second's work of a core in a team, in proportion to `conv_cpu.seconds`; scalars between steps,
+and weights that are new to its cache."""
+_BARRIER_S = 7e-6
+"""Seconds that cores lose where a step waits for all of the step before."""
+
+
 def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[KernelLaunch]:
-    """One kernel: a work item runs all three steps of a band."""
+    """One kernel, of which a work item runs all three steps of a band; or, on several cores, a
+    kernel for each step, where that is faster: bands of few tiles read all weights for each."""
+    units = context.arch.compute_units
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
-    weights = context.constants[node.operator.inputs[1]]
     geometry = _geometry(context.arch, shape, m, x, y)
-    b = context.arch.block
+    tiles = shape.batch * geometry.tiles
+    parts = shape, m, tiles, units
+    if units > 1 and _seconds_apart(*parts) < _seconds_of_bands(*parts):
+        return _apart(node, context, shape, geometry, x, y)
+    b, allocates = context.arch.block, _allocates(context.arch)
     positions = geometry.size**2
     source = Source("conv_winograd", context.arch, sized=True, alone=True)
     source.read("x", x)
+    weights = context.constants[node.operator.inputs[1]]
     source.constant("u", _packed(weights, geometry, b))
-    bias = packed_bias(node, context, 0, geometry.groups * geometry.blocks)
-    source.constant("bias", bias)
-    epilogue = Epilogue(source, context, node, node.epilogue)
+    finish = _declare(source, node, context, geometry)
     v_items = positions * geometry.lines * geometry.in_vectors * b
     m_items = positions * geometry.lines * geometry.blocks * geometry.groups * b
-    scratch = context.temporary((geometry.items * (v_items + m_items),))
-    source.write("scratch", scratch)
+    one_band = geometry.items == geometry.bands * shape.batch
+    grid = (geometry.bands, shape.batch) if one_band else (geometry.items, 1)
+    touches = _touches(shape, geometry, x, y) if one_band else {}
+    if not allocates:
+        scratch = context.temporary((geometry.items * (v_items + m_items),))
+        source.write("scratch", scratch)
+        if grid[1] == 1:
+            touches["scratch"] = of_rows(scratch, v_items + m_items, along(0, grid[0]))
     source.write("y", y)
     source.sizes(
         item_floats=v_items + m_items,
@@ -327,11 +389,92 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
         top=shape.top,
         left=shape.left,
     )
+    source.add(text(m, geometry.blocks, context.arch.vector, b, finish, allocates))
+    macs = shape.macs * positions // (9 * m * m)
+    return [source.finish(grid, (1, 1, 1), touches=touches, macs=macs)]
+
+
+def _apart(
+    node: Node, context: Context, shape: ConvShape, g: _Geometry, x: Value, y: Value
+) -> list[KernelLaunch]:
+    """A kernel for each step: the transforms compute rows of tiles of a block of channels, the
+    products a group of blocks at a position."""
+    arch, v = context.arch, context.arch.vector
+    positions, tiles = g.size**2, shape.batch * g.tiles
+    lines = max(tiles, ROWS - 1)
+    names = ("v", "sums")
+    inputs, sums = (
+        context.temporary((positions, lines, vectors * arch.block))
+        for vectors in (g.in_vectors, g.groups * g.blocks)
+    )
+    row_of_tiles = [
+        "const int n = item_2, first = item_1 * tiles_w, count = tiles_w;",
+        "const int line = n * tiles + first;",
+    ]
+    sizes = {"lines": lines, "tiles": g.tiles, "tiles_w": g.tiles_w, "in_vectors": g.in_vectors}
+    by_row, samples = along(1, g.tiles_h, g.m), along(2, shape.batch)
+    enter, multiply, leave = (
+        Source(f"winograd_{step}", arch, sized=True, alone=True)
+        for step in ("enter", "multiply", "leave")
+    )
+    enter.read("x", x)
+    enter.write("v", inputs)
+    enter.sizes(**sizes, top=shape.top, left=shape.left)
+    enter.lines(row_of_tiles)
+    enter.add(_transform_input(g.m, v, ("item_0", "item_0 + 1")))
+    read = along(1, g.tiles_h, g.m, -shape.top, g.size)
+    entered = {"x": of_image(x, read, along(0, g.in_vectors), samples)}
+    multiply.read("v", inputs)
+    multiply.constant("u", _packed(context.constants[node.operator.inputs[1]], g, arch.block))
+    multiply.write("sums", sums)
+    multiply.sizes(lines=lines, count=tiles, in_vectors=g.in_vectors, groups=g.groups)
+    multiply.add(f"  __global {v}* p = (__global {v}*)sums;")
+    multiply.add(
+        _multiply(g.blocks, v, arch.block, ("item_1", "item_1 + 1"), ("item_0", "item_0 + 1"))
+    )
+    plane = along(1, positions)
+    multiplied = {
+        name: Touch((1, positions, lines, value.shape[2]), planes=plane)
+        for name, value in zip(names, (inputs, sums), strict=True)
+    }
+    leave.read("sums", sums)
+    finish = _declare(leave, node, context, g)
+    leave.write("y", y)
+    leave.sizes(**sizes, groups=g.groups)
+    leave.lines(row_of_tiles)
+    leave.add(f"  __global const {v}* p = (__global const {v}*)sums;")
+    leave.add(_transform_output(g.m, g.blocks, v, finish, ("item_0", "item_0 + 1")))
+    left = {"y": of_image(y, by_row, along(0, y.slices), samples)}
+    macs = shape.macs * positions // (9 * g.m * g.m)
+    one = (1, 1, 1)
+    return [
+        enter.finish((g.in_vectors, g.tiles_h, shape.batch), one, touches=entered),
+        multiply.finish((g.groups, positions), one, touches=multiplied, macs=macs),
+        leave.finish((y.slices, g.tiles_h, shape.batch), one, touches=left),
+    ]
+
+
+def _declare(source: Source, node: Node, context: Context, geometry: _Geometry) -> list[str]:
+    """Declare bias and epilogue. Returns the lines that store a finished sum."""
+    bias = packed_bias(node, context, 0, geometry.groups * geometry.blocks)
+    source.constant("bias", bias)
+    epilogue = Epilogue(source, context, node, node.epilogue)
     position = ["n", "s", "oy", "ox"]
     applied, result = epilogue.apply("a", node.operator.outputs[0], position)
-    finish = [*applied, f"STORE_y(VEC_y({', '.join(position)}), {result});"]
-    source.add(text(m, geometry.blocks, context.arch.vector, b, finish))
-    return [source.finish((geometry.items,), (1, 1, 1))]
+    return [*applied, f"STORE_y(VEC_y({', '.join(position)}), {result});"]
+
+
+def _touches(shape: ConvShape, g: _Geometry, x: Value, y: Value) -> dict[str, Touch]:
+    """A work item reads and writes the rows of its band."""
+    first = [band * g.band // g.tiles_w * g.m for band in range(g.bands)]
+    last = [(min((b + 1) * g.band, g.tiles) - 1) // g.tiles_w * g.m for b in range(g.bands)]
+    read = Along(0, [row - shape.top for row in first], [row - shape.top + g.size for row in last])
+    written = Along(0, first, [row + g.m for row in last])
+    samples = along(1, shape.batch)
+    return {
+        "x": of_image(x, read, samples=samples),
+        "y": of_image(y, written, samples=samples),
+    }
 
 
 def beyond(size_bytes: float, cache_bytes: int) -> float:
@@ -409,12 +552,18 @@ def _geometry(arch: Architecture, shape: ConvShape, m: int, x: Value, y: Value) 
         tiles_w,
         band,
         bands,
-        min(bands * shape.batch, units),
+        bands * shape.batch if _allocates(arch) else min(bands * shape.batch, units),
         blocks,
         ceil_div(y.slices, blocks),
         x.slices,
         shape.in_channels,
     )
+
+
+def _allocates(arch: Architecture) -> bool:
+    """Whether each band has its own work item, which allocates memory: that of its core. A single
+    core has one memory for all bands."""
+    return arch.allocates and arch.compute_units > 1
 
 
 def _packed(weights: Array, geometry: _Geometry, b: int) -> Array:

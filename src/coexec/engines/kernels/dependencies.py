@@ -8,10 +8,12 @@ do not disturb each other.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from coexec.engines.kernels.aliasing import Aliases
 from coexec.engines.kernels.base import KernelLaunch, Value
 from coexec.engines.kernels.building import Build
+from coexec.engines.kernels.touches import Touch
 from coexec.plan.memory import Lifetime, share
 
 
@@ -23,6 +25,9 @@ class Use:
     start: int
     stop: int
     writes: bool
+    scalar_bytes: int = 4
+    touch: Touch | None = None
+    """The part that a box of the launch's grid touches; None: all of it."""
 
     def disturbs(self, later: "Use") -> bool:
         """Whether ``later`` has to come after this use."""
@@ -86,11 +91,13 @@ class Dependencies:
 def uses_of(launch: KernelLaunch, aliases: Aliases) -> list[Use]:
     """The memory that a launch reads and writes, without its constants."""
     uses = []
-    for value in launch.arguments:
+    for value, touch in zip_longest(launch.arguments, launch.touches):
         if isinstance(value, Value):
             place = aliases.of(value.name)
             stop = place.offset + value.items
-            uses.append(Use(place.root, place.offset, stop, value.name in launch.written))
+            scalar_bytes = value.size_bytes // max(value.items, 1)
+            writes = value.name in launch.written
+            uses.append(Use(place.root, place.offset, stop, writes, scalar_bytes, touch))
     return uses
 
 

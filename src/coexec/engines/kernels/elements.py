@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Grid, KernelLaunch, Source, Value, ceil_div, indented
+from coexec.engines.kernels.touches import Along, Touch, along, of_image, of_rows
 from coexec.engines.kernels.value import neighbours, split_lines
 
 
@@ -27,7 +28,9 @@ def each_scalar(source: Source, y: Value, lines: Sequence[str], value: str) -> K
     if source.arch.family == "cpu" and y.shape and y.shape[-1] >= _ROW:
         return _rows(source, y, lines, f"PUT_y({_in_row(y)}, {value});")
     source.add(split_lines("get_global_id(0)", y.shape))
-    return _finished(source, [*lines, f"PUT_y(get_global_id(0), {value});"], (y.items,))
+    touch = of_rows(y, 1, along(0, y.items))
+    put = f"PUT_y(get_global_id(0), {value});"
+    return _finished(source, [*lines, put], (y.items,), touch=touch)
 
 
 def _rows(
@@ -58,7 +61,10 @@ def _rows(
         "  }",
         "}",
     ]
-    return _finished(source, body, (parts * ceil_div(rows, band),), (1, 1, 1))
+    bands = ceil_div(rows, band)
+    starts = [i // parts * band for i in range(parts * bands)]
+    touch = of_rows(y, width, Along(0, starts, [start + band for start in starts]))
+    return _finished(source, body, (parts * bands,), (1, 1, 1), touch)
 
 
 def _in_row(y: Value) -> str:
@@ -98,7 +104,11 @@ def _vectors(source: Source, y: Value, lines: Sequence[str]) -> KernelLaunch:
     """One work item for each vector of ``y``."""
     n, _, h, w = y.shape
     start, grid = vectors(source.arch, (n, y.slices, h, w))
-    return _finished(source, [*start, f"const int first = s * {y.block};", *lines], grid)
+    touch = None
+    if source.arch.family == "cpu":
+        touch = of_image(y, along(0, h * w), along(2, grid[2]), pixels=True, joint=True)
+    first = f"const int first = s * {y.block};"
+    return _finished(source, [*start, first, *lines], grid, touch=touch)
 
 
 def vectors(arch: Architecture, sizes: tuple[int, int, int, int]) -> tuple[list[str], Grid]:
@@ -117,10 +127,15 @@ def vectors(arch: Architecture, sizes: tuple[int, int, int, int]) -> tuple[list[
 
 
 def _finished(
-    source: Source, lines: Sequence[str], grid: Sequence[int], group: Grid | None = None
+    source: Source,
+    lines: Sequence[str],
+    grid: Sequence[int],
+    group: Grid | None = None,
+    touch: Touch | None = None,
 ) -> KernelLaunch:
+    """``touch``: the part of ``y`` that a box of the grid writes."""
     source.lines(lines)
-    return source.finish(grid, group)
+    return source.finish(grid, group, touches={"y": touch} if touch else {})
 
 
 def moved(

@@ -207,7 +207,7 @@ class Operand:
         self._value: Value | None = None
         if array is None:
             self._value = value
-            source.read(argument, value)
+            source.read(argument, value, at_result=True)
         elif array.size == 1:
             self._literal = literal(array.reshape(-1)[0], value.dtype)
         elif out is not None and _per_channel(value.shape, out):

@@ -15,6 +15,7 @@ from coexec.engines.kernels.base import (
 )
 from coexec.engines.kernels.epilogue import Output
 from coexec.engines.kernels.product import Operands, Product
+from coexec.engines.kernels.touches import Along, along, of_image
 from coexec.engines.kernels.unsupported import FLOAT32
 
 
@@ -106,7 +107,15 @@ def _lane_by_lane(node: Node, context: Context, product: Product) -> list[Kernel
         lines += output.store(f"a{r}_{c}", position, f"_{r}_{c}")
     source.lines(lines)
     grid = (ceil_div(product.m, rows), ceil_div(product.n, columns), a.shape[0] * a.slices)
-    return [source.finish(grid, (1, 1, 1))]
+    first = [max(0, min(i * rows, product.m - rows)) for i in range(grid[0])]
+    strips, planes = Along(0, first, [row + rows for row in first]), along(2, grid[2])
+    touches = {
+        "a": of_image(a, strips, planes, joint=True),
+        "b": of_image(b, None, planes, joint=True),
+        "y": of_image(output.value, strips, planes, joint=True),
+    }
+    macs = grid[2] * a.block * product.m * product.k * product.n
+    return [source.finish(grid, (1, 1, 1), touches=touches, macs=macs)]
 
 
 KERNELS = dict.fromkeys(

@@ -25,10 +25,13 @@ from coexec.engines.kernels.base import (
     indented,
 )
 from coexec.engines.kernels.product import Operands, Product
+from coexec.engines.kernels.touches import Touch, along
 from coexec.engines.kernels.value import at, neighbours, split
 
 _ROWS = 6
 _VECTORS = 8
+_LEAST_VECTORS = 4
+"""Vectors of a group where there are too few groups for all cores."""
 _READ_ONCE = 2
 """Most tiles of rows for which packing the right side does not pay off."""
 _DEPTH = 64
@@ -59,6 +62,9 @@ class _Tiles:
         rows = ceil_div(product.m, tiles)
         most = min(_VECTORS, max(1, (arch.registers - 1) // (rows + 1)))
         whole = max(1, product.n // arch.block)
+        if arch.compute_units > 1:
+            share = whole * tiles * math.prod(product.batch) // (2 * arch.compute_units)
+            most = max(min(most, _LEAST_VECTORS), min(most, share))
         groups = ceil_div(whole, most)
         vectors = ceil_div(whole, groups)
         columns = vectors * arch.block
@@ -92,7 +98,18 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
         source.lines(finish(operands, r, cut.vectors, width))
     # Rows vary first: the packed columns of a group are in the cache for its next rows.
     grid = (cut.tiles, cut.groups, math.prod(product.batch))
-    return [*kernels, source.finish(grid, (1, 1, 1))]
+    macs = math.prod(product.batch) * product.m * product.k * product.n
+    touches = operands.touches(0, cut.rows, 2)
+    right = context.value(node.operator.inputs[1])
+    alike = _matrices(right.shape) == product.batch
+    samples = along(2, grid[2]) if alike else None
+    if kernels:
+        packed = _packed_sizes(right, product, cut)
+        touches["b"] = Touch(packed, samples=samples, planes=along(1, cut.groups))
+    elif not right.block and not right.axes:
+        matrices = math.prod(_matrices(right.shape))
+        touches["b"] = Touch((matrices, 1, 1, product.k * product.n), samples)
+    return [*kernels, source.finish(grid, (1, 1, 1), touches=touches, macs=macs)]
 
 
 def steps(arch: Architecture, product: Product, constant: bool = True) -> dict[str, float]:
@@ -124,7 +141,8 @@ def _right(
     if constant is not None:
         source.constant("b", _packed(constant, product, cut))
     else:
-        packed = context.temporary((1, width, 1, _packed_vectors(value, product, cut)), width)
+        vectors = math.prod(_packed_sizes(value, product, cut)) // width
+        packed = context.temporary((1, width, 1, vectors), width)
         kernels.append(_pack(context, value, packed, product, cut))
         source.read("b", packed)
     start = f"(({operands.right_matrix()}) * groups + group) * k"
@@ -147,8 +165,8 @@ def _packed(right: Array, product: Product, cut: _Tiles) -> Array:
     return full
 
 
-def _packed_vectors(right: Value, product: Product, cut: _Tiles) -> int:
-    return math.prod(_matrices(right.shape)) * cut.groups * product.k * cut.vectors
+def _packed_sizes(right: Value, product: Product, cut: _Tiles) -> tuple[int, int, int, int]:
+    return math.prod(_matrices(right.shape)), cut.groups, product.k, cut.columns
 
 
 def _pack(
@@ -183,7 +201,11 @@ def _pack(
         )
     )
     grid = (ceil_div(product.k, _DEPTH), cut.groups, math.prod(sizes))
-    return source.finish(grid, (1, 1, 1))
+    strips, samples = along(0, grid[0], _DEPTH), along(2, grid[2])
+    touches = {"y": Touch(_packed_sizes(right, product, cut), samples, along(1, grid[1]), strips)}
+    if not (product.across_b or right.block or right.axes) and len(right.shape) > 1:
+        touches["b"] = Touch((grid[2], 1, product.k, product.n), samples, rows=strips)
+    return source.finish(grid, (1, 1, 1), touches=touches)
 
 
 def _finish_vectors(operands: Operands, r: int, vectors: int, width: int) -> list[str]:

@@ -48,7 +48,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         texts = [parameter(access) for parameter in parameters]
         return " + ".join([" * ".join([value, *texts[:1]]), *texts[1:]])
 
-    return [rows.finish(lines + rows.each(output, result))]
+    return [rows.finish(lines + rows.each(output, result), output.value)]
 
 
 def _rows(op: Operator, source: Source, x: Value, context: Context) -> RowKernel:

@@ -25,6 +25,8 @@ class Parameter:
     sizes: tuple[int | str, ...] = ()
     """Sizes of a tensor, as numbers or as names of arguments. Blocked: slices, height and width;
     row-major: all axes."""
+    at_result: bool = False
+    """Whether it is read only at the coordinates of the elements that are written to ``y``."""
 
     @property
     def value_name(self) -> str:

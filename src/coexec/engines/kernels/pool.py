@@ -14,10 +14,12 @@ from coexec.engines.kernels.base import (
     KernelLaunch,
     Node,
     Source,
+    Value,
     ceil_div,
     indented,
 )
 from coexec.engines.kernels.epilogue import Output
+from coexec.engines.kernels.touches import along, of_image
 from coexec.engines.kernels.unsupported import FLOAT32
 from coexec.engines.kernels.value import at
 from coexec.engines.kernels.window_loops import (
@@ -73,13 +75,20 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     lines += [f"const {kind} pooled = {result};", *output.store("pooled", where)]
     sizes = grid(y.shape[2:], math.prod(outer))
     if in_rows:
-        return [_of_rows(source, lines, sizes)]
+        return [_of_rows(source, lines, sizes, x, y, slides)]
     source.lines(lines)
     return [source.finish(sizes)]
 
 
-def _of_rows(source: Source, lines: Sequence[str], sizes: tuple[int, int, int]) -> KernelLaunch:
-    """The launch for all columns and rows. ``lines`` compute a vector at (column, row) of
+def _of_rows(
+    source: Source,
+    lines: Sequence[str],
+    sizes: tuple[int, int, int],
+    x: Value,
+    y: Value,
+    slides: Sequence[Window],
+) -> KernelLaunch:
+    """The launch for all columns and rows. ``lines`` compute a vector of ``y`` at (column, row) of
     item_1."""
     columns, rows, items = sizes
     units = source.arch.compute_units
@@ -97,7 +106,16 @@ def _of_rows(source: Source, lines: Sequence[str], sizes: tuple[int, int, int]) 
             ]
         )
     )
-    return source.finish((bands, items), (1, 1, 1))
+    each, (window, _) = ceil_div(rows, bands), slides
+    read = along(
+        0, bands, each * window.stride, -window.begin, (each - 1) * window.stride + window.extent
+    )
+    planes = along(1, items)
+    touches = {
+        "x": of_image(x, read, planes, joint=True),
+        "y": of_image(y, along(0, bands, each), planes, joint=True),
+    }
+    return source.finish((bands, items), (1, 1, 1), touches=touches)
 
 
 def _count(op: Operator, slides: Sequence[Window], dilations: Sequence[int], size: Size) -> str:

@@ -3,8 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from coexec.engines.kernels.base import Context, Node, Source, in_half, literal
+from coexec.engines.kernels.base import Context, Node, Source, ceil_div, in_half, literal
 from coexec.engines.kernels.epilogue import Epilogue
+from coexec.engines.kernels.touches import Touch, along
 from coexec.engines.kernels.value import at, neighbours
 from coexec.graph.graph import Operator
 
@@ -132,6 +133,24 @@ class Operands:
         names = [f"b{i}" for i in range(len(self._product.batch))]
         pairs = zip(names[len(names) - len(sizes) :], sizes, strict=True)
         return [name if size > 1 else "0" for name, size in pairs]
+
+    def touches(self, rows_axis: int, rows: int, batch_axis: int) -> dict[str, Touch]:
+        """The parts of the left side and of the result that a box of the grid touches, whose items
+        compute ``rows`` rows each of a product of the batch."""
+        p, batch = self._product, math.prod(self._product.batch)
+        planes = along(batch_axis, batch)
+        strips = along(rows_axis, ceil_div(p.m, rows), rows)
+        sides = {"a": (self._node.operator.inputs[0], p.k), "y": (self._node.output, p.n)}
+        whole = {"a"} if p.across_a else set()
+        return {
+            name: Touch((1, batch, p.m, width), planes=planes, rows=strips)
+            for name, (tensor, width) in sides.items()
+            if name not in whole
+            and tensor not in self._context.constants
+            and not (value := self._context.value(tensor)).block
+            and not value.axes
+            and value.items == batch * p.m * width
+        }
 
     def store(self, value: str, row: str, column: str, tag: str = "") -> list[str]:
         """Lines that finish an element of the result or a vector: scale, bias, epilogue, store."""

@@ -82,7 +82,7 @@ def _reduction(
     lines += fold(rows, "all", operation)
     result = finish.format(a="all", count=f"{length}.0f")
     store = _store(rows, output, result, keep, len(x.shape), x.shape[1] if side_by_side else 1)
-    return rows.finish([*lines, *store])
+    return rows.finish([*lines, *store], y)
 
 
 def _store(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import KernelLaunch, Source, Value, ceil_div, indented
+from coexec.engines.kernels.touches import Along, along, of_image
 from coexec.engines.kernels.value import neighbours, split_lines
 
 
@@ -70,7 +71,12 @@ def reorder(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
         value = f"GET_x(VEC_x(n, s, py, px) * {b} + lane)"
         text.add(f"    if (c < {channels}) PUT_y(AT_y(n, c, py, px), {value});")
     text.add("  }")
-    return text.finish((w, h, n * blocked.slices))
+    rows = along(1, h)
+    touches = {
+        name: of_image(value, rows, along(2, n * value.slices) if value.block else None, joint=True)
+        for name, value in (("x", source), ("y", target))
+    }
+    return text.finish((w, h, n * blocked.slices), touches=touches)
 
 
 def _in_runs(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
@@ -100,7 +106,15 @@ def _in_runs(source: Value, target: Value, arch: Architecture) -> KernelLaunch:
     ]
     text.lines(lines)
     grid = (ceil_div(h * w, _RUN), blocked.slices, n)
-    return text.finish(grid, (1, 1, 1))
+    starts = [min(at, h * w - b) for at in range(0, h * w, _RUN)]
+    runs = Along(0, starts, [at + _RUN for at in range(0, h * w, _RUN)])
+    samples = along(2, n)
+    touches = {
+        name: of_image(value, runs, along(1, blocked.slices, step), samples, pixels=True)
+        for name, value in (("x", source), ("y", target))
+        for step in (1 if value.block else b,)
+    }
+    return text.finish(grid, (1, 1, 1), touches=touches)
 
 
 def _enter(b: int, vector: str) -> Sequence[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from coexec.engines.kernels.base import CTYPES, KernelLaunch, Source, Value, ceil_div, indented
 from coexec.engines.kernels.epilogue import Output
 from coexec.engines.kernels.rows import Access, RowLayout, RowPart
+from coexec.engines.kernels.touches import Touch, along, of_rows
 from coexec.engines.kernels.value import neighbours, split
 
 _ROWS = 32768
@@ -38,7 +39,7 @@ class RowKernel:
         columns: bool = False,
     ) -> None:
         """For the arguments see `RowLayout`."""
-        self._source = source
+        self._source, self._x = source, x
         on_cores = source.arch.family == "cpu"
         self.layout = RowLayout(source.arch, x, along, vectors, columns and on_cores)
         if self.layout.kind in ("contiguous", "columns"):
@@ -89,14 +90,29 @@ class RowKernel:
         part = layout.vectors(filled=False) if output.vector else layout.scalars()
         return self.loop(part, lambda access: output.store(make(access), access.coordinates))
 
-    def finish(self, lines: Sequence[str]) -> KernelLaunch:
-        """The launch of the kernel with these lines."""
+    def finish(self, lines: Sequence[str], y: Value) -> KernelLaunch:
+        """The launch of the kernel with these lines, which set ``y``."""
         self._source.lines((*self._start(), *lines))
         if self.sharing > 1:
             count = self.layout.count
             grid = self.sharing, min(count, _ROWS), ceil_div(count, _ROWS)
             return self._source.finish(grid, (self.sharing, 1, 1))
-        return self._source.finish(self._grid())
+        return self._source.finish(self._grid(), touches=self._touches(y))
+
+    def _touches(self, y: Value) -> dict[str, Touch]:
+        """The parts that a box of the grid touches, where rows or their results lie one after the
+        other."""
+        layout, x = self.layout, self._x
+        width, groups = self._grid()
+        rows = along(1, groups, width) if groups > 1 else along(0, width)
+        lies = {"x": layout.in_order, "y": layout.in_order}
+        if (y.shape, y.block) != (x.shape, x.block):
+            lies["y"] = layout.results_in_order(y)
+        return {
+            name: of_rows(value, value.items // layout.count, rows)
+            for name, value in (("x", x), ("y", y))
+            if lies[name] and not value.axes and not value.last
+        }
 
     def _start(self) -> list[str]:
         """Lines that declare the row of a work item."""

@@ -100,6 +100,23 @@ class RowLayout:
             return *self._sizes[:-1], ceil_div(self._sizes[-1], self.block)
         return self._sizes[0], ceil_div(self._sizes[1], self.block), *self._sizes[2:]
 
+    @property
+    def in_order(self) -> bool:
+        """Whether rows lie in memory one after the other."""
+        kept, along = (
+            [a for a in axes if self.extents[a] > 1] for axes in (self.kept, self._along)
+        )
+        as_numbered = self.kind != "columns" and not (self._x.block and self.kind == "plain")
+        return as_numbered and self.count > 0 and not (kept and along and kept[-1] > along[0])
+
+    def results_in_order(self, y: Value) -> bool:
+        """Whether the results of rows lie one after the other in ``y``."""
+        if self.kind == "lanes":
+            images = any(self.extents[a] > 1 for a in self.kept if a > 1)
+            plain = not images and y.items == self.count * self.block
+            return self.count > 0 and (y.block == self._x.block or (not y.block and plain))
+        return self.kind != "columns" and not y.block and y.items == self.count
+
     def vectors(self, *, filled: bool = True) -> RowPart:
         """The vectors of a row; ``filled``: without vectors that reach past its elements."""
         extents, vector = self.extents, self._vector

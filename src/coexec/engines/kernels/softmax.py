@@ -23,7 +23,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     else:
         lines += [f"const {rows.ctype} scale = 1.0f / all;"]
         lines += rows.each(output, lambda _: "exp(v - top) * scale")
-    return [rows.finish(lines)]
+    return [rows.finish(lines, output.value)]
 
 
 def _axes(op: Operator, rank: int) -> tuple[int, ...]:

@@ -167,7 +167,8 @@ class DeviceHandle:
             "model": self.name,
         }
         if self.on_cpu:
-            width, registers = blocks_on_cores(self.vector_width, block)
+            most = 16 if self.vector_width == 8 else 32  # AVX has 16; AVX-512 and NEON have 32
+            width, registers = blocks_on_cores(self.vector_width, most, block)
             return Architecture("cpu", width, registers=registers, **common)
         if "nvidia" in device.vendor.lower():
             return Architecture("nvidia", 4, **common)

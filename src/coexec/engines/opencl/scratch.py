@@ -4,12 +4,9 @@ from typing import Any
 
 import pyopencl as cl
 
-from coexec.engines.kernels.building import Build, Scratch
+from coexec.engines.kernels.building import Build, Scratch, offsets_of
 from coexec.engines.opencl.device_queue import DeviceQueue
-from coexec.plan.memory import Record, by_size_improved, offsets_by_size, verify
-
-_ALIGNMENT = 256
-"""Bytes: alignment that is enough for vectors and for parts of a buffer on any device."""
+from coexec.plan.memory import Record, by_size_improved, verify
 
 
 class ScratchMemory:
@@ -25,7 +22,7 @@ class ScratchMemory:
         for (width, height), members in by_extent.items():
             self._make_images(queue, width, height, members)
         buffers = [s for s in build.scratch if s.name not in build.images]
-        self._offsets, self.buffer_bytes = _plan(buffers)
+        self._offsets, self.buffer_bytes = offsets_of(buffers)
         flags = cl.mem_flags.READ_WRITE
         size = self.buffer_bytes
         self._arena = cl.Buffer(queue.context, flags, size) if size else None
@@ -62,13 +59,3 @@ class ScratchMemory:
         ]
         self._images |= {s.name: images[i] for s, i in zip(members, plan.object_of, strict=True)}
         self.image_bytes += len(images) * width * height * (8 if queue.arch.half else 16)
-
-
-def _plan(scratch: list[Scratch]) -> tuple[dict[str, int], int]:
-    """Offset in bytes of each tensor in one buffer for all of them, and the size of that buffer."""
-    records = [
-        Record(-(-s.size_bytes // _ALIGNMENT) * _ALIGNMENT, s.first, s.last) for s in scratch
-    ]
-    plan = offsets_by_size(records)
-    verify(records, plan)
-    return {s.name: start for s, start in zip(scratch, plan.offsets, strict=True)}, plan.total_bytes

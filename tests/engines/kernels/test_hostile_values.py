@@ -6,6 +6,7 @@ A model holds many operators, as most of the time goes into compiling kernels.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,10 @@ from onnx import helper
 
 from coexec.engines.base import OpenEngine
 from coexec.model.model import Model
+from tests.helpers.core_programs import CORE_ENGINES, compute, opened_on_core
 from tests.helpers.onnx_models import direct, tensor
 
-pytest.importorskip("pyopencl")
-
-from tests.helpers.opencl_programs import compute, on_cpu
-
 Array = np.ndarray[Any, Any]
-Devices = dict[str, OpenEngine]
 OPSET = 21
 
 TINY = [-0.0, 0.0, 1e-40, -1e-40, 1.4e-45, 1.2e-38]
@@ -43,13 +40,13 @@ class Hostile:
     """Numbers of the inputs that are constants of the model."""
 
 
-@pytest.fixture(scope="module")
-def devices(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devices]:
-    binaries = tmp_path_factory.mktemp("binaries")
-    opened = {kind: on_cpu(binaries, as_gpu=kind == "gpu") for kind in ("cpu", "gpu")}
+@pytest.fixture(scope="module", params=CORE_ENGINES)
+def cores(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OpenEngine]:
+    opened = opened_on_core(request.param, tmp_path_factory.mktemp("binaries"))
     yield opened
-    for device in opened.values():
-        device.close()
+    opened.close()
 
 
 def ints(*values: int) -> Array:
@@ -174,23 +171,26 @@ FAMILIES = {
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_as_onnxruntime(devices: Devices, family: str) -> None:
-    assert wrong(devices["cpu"], FAMILIES[family]) == []
+def test_as_onnxruntime(cores: OpenEngine, family: str) -> None:
+    assert wrong(cores, FAMILIES[family]) == []
 
 
 @pytest.mark.conformance
 @pytest.mark.parametrize("family", FAMILIES)
-def test_as_onnxruntime_on_a_gpu(devices: Devices, family: str) -> None:
-    assert wrong(devices["gpu"], FAMILIES[family]) == []
+def test_as_onnxruntime_on_a_gpu(family: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyopencl")
+    from tests.helpers.opencl_programs import on_cpu
+
+    assert wrong(on_cpu(tmp_path, as_gpu=True), FAMILIES[family]) == []
 
 
-def test_zeros_keep_their_sign(devices: Devices) -> None:
+def test_zeros_keep_their_sign(cores: OpenEngine) -> None:
     """The reciprocals, which are infinite, have the same one."""
     zeros = np.array([0.0, -0.0, 0.3, -0.3, 1e-40, -1e-40, 5, -5], np.float32)
     x, y = np.tile(zeros, 8), np.repeat(zeros, 8)
     names = ["Add", "Sub", "Mul", "Max", "Min", "Relu", "Neg", "Abs", "Sign", "Round", "Ceil"]
     cases = [Hostile(n, (x, y) if i < 5 else (x,)) for i, n in enumerate(names)]
-    assert wrong(devices["cpu"], cases, behind="Reciprocal") == []
+    assert wrong(cores, cases, behind="Reciprocal") == []
 
 
 EMPTY, ONES = np.ones((0, 3), np.float32), np.ones((4, 3), np.float32)
@@ -213,13 +213,13 @@ EMPTY, ONES = np.ones((0, 3), np.float32), np.ones((4, 3), np.float32)
     ],
     ids=lambda case: case.op_type,
 )
-def test_empty_tensors_are_refused(devices: Devices, case: Hostile) -> None:
+def test_empty_tensors_are_refused(cores: OpenEngine, case: Hostile) -> None:
     graph = one_model([case])[0].graph
-    (reason,) = (devices["cpu"].why_not(task, graph.tensors) for task in graph.tasks)
+    (reason,) = (cores.why_not(task, graph.tensors) for task in graph.tasks)
     assert reason == f"{case.op_type} of an empty tensor"
 
 
-def test_empty_constants(devices: Devices) -> None:
+def test_empty_constants(cores: OpenEngine) -> None:
     keep, nothing = {"noop_with_empty_axes": 1}, np.zeros((0,), np.int64)
     kinds = ("Sum", "Max", "L1", "SumSquare")
     cases = [
@@ -227,4 +227,4 @@ def test_empty_constants(devices: Devices) -> None:
         Hostile("ReduceSum", (ONES, nothing), {}, (1,)),
         *(Hostile(f"Reduce{kind}", (-2 * ONES, nothing), keep, (1,)) for kind in kinds),
     ]
-    assert wrong(devices["cpu"], cases) == []
+    assert wrong(cores, cases) == []

@@ -1,4 +1,4 @@
-"""Where tensors lie that are parts, views and joins of others: against ONNX Runtime, on PoCL.
+"""Where tensors lie that are parts, views and joins of others: against ONNX Runtime.
 
 Every kernel takes a moment to compile, so examples are few.
 """
@@ -17,13 +17,10 @@ from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.building import build
 from coexec.lowering.module import Module
 from coexec.model.model import Model
+from tests.helpers.core_programs import CORE_ENGINES, compute, opened_on_core
 from tests.helpers.examples import scaled
 from tests.helpers.onnx_models import direct, random_feeds, run, tensor
 from tests.helpers.operator_cases import Draw, ints
-
-pytest.importorskip("pyopencl")
-
-from tests.helpers.opencl_programs import compute, on_cpu
 
 Array = np.ndarray[Any, Any]
 
@@ -39,10 +36,16 @@ def few(device: Any) -> settings:
     )
 
 
-@pytest.fixture(scope="module", params=["cpu", "gpu"])
+@pytest.fixture(scope="module", params=[*CORE_ENGINES, "gpu"])
 def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenEngine:
-    """PoCL with wide vectors, and as if it were a GPU."""
-    return on_cpu(tmp_path_factory.mktemp("binaries"), as_gpu=request.param == "gpu")
+    """Kernels for cores, and PoCL as if it were a GPU."""
+    folder = tmp_path_factory.mktemp("binaries")
+    if request.param != "gpu":
+        return opened_on_core(request.param, folder)
+    pytest.importorskip("pyopencl")
+    from tests.helpers.opencl_programs import on_cpu
+
+    return on_cpu(folder, as_gpu=True)
 
 
 def same(device: OpenEngine, model: Model) -> None:

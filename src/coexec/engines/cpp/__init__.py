@@ -1,0 +1,1 @@
+"""Generated kernels as C++ on CPU cores, compiled by the machine's compiler."""

@@ -1,0 +1,119 @@
+"""OpenCL C as C++ with GNU vectors."""
+
+import ctypes
+import math
+
+import numpy as np
+import pytest
+
+from coexec.engines.cpp.compiler import compiler
+from coexec.engines.cpp.dialect import _WIDTHS, in_cpp
+from coexec.engines.cpp.libraries import Libraries
+from coexec.engines.kernels.base import KernelLaunch
+from tests.helpers.core_programs import Array, cpp_name
+
+cpp_name()  # skips without a compiler
+
+
+def test_words_of_opencl_become_words_of_cpp() -> None:
+    text = in_cpp(
+        "k",
+        "__attribute__((reqd_work_group_size(1, 1, 1)))\n"
+        "__kernel void k(__global const float* restrict x, int x_at)\n{\n"
+        "  if (get_global_id(0) >= 4 || get_global_id(1) >= 1 || get_global_id(2) >= 1) return;\n"
+        "  const float4 v = (float4)(0.0f), w = SELECT((int4)(-1, 0, 0, 0), v, (float4)(x[0]));\n"
+        "  const float2 low = w.lo;\n"
+        "  y[1] = v.s3 + low.x + ((__global const float4*)x)[1].sa;\n"
+        "}\n",
+    ).split("#define get_global_id")[1]
+    body = text[text.index("inline void k(") :]
+    assert body.startswith(
+        "inline void k(__global const float* restrict x, int x_at, "
+        "const int item_id_0, const int item_id_1, const int item_id_2)\n{\n  const float4 v ="
+    )
+    assert "SELECT(make_int4(-1, 0, 0, 0), v, make_float4(x[0]))" in body
+    assert "const float2 low = make_float2(low(w));" in body
+    assert "v[3] + low[0] + ((const any_float4*)x)[1][10];" in body
+    assert "const auto a0 = (__global const float* restrict)arguments[0];" in body
+
+
+def launched(name: str, source: str, grid: tuple[int, int, int], *arrays: Array) -> None:
+    """Compile a kernel and compute its grid."""
+    launch = KernelLaunch(name, source, (), frozenset(), grid, None)
+    (address,) = Libraries("cpu", compiler(), None).functions([launch], [name])
+    words = np.array([array.ctypes.data for array in arrays], np.int64)
+    sides = [side for size in grid for side in (0, size)]
+    kernel = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 7)(address)
+    assert kernel(words.ctypes.data, *sides) == 0
+
+
+_SIZES = (
+    0.0,
+    1e-30,
+    1e-6,
+    0.1,
+    0.5,
+    0.624,
+    0.626,
+    0.99,
+    1.01,
+    1.99,
+    2.01,
+    3.7,
+    6.0,
+    20.0,
+    87.0,
+    88.7,
+)
+_NUMBERS = np.array([s * v for v in _SIZES for s in (1, -1)], np.float32)
+_REST = np.array([np.inf, -np.inf, np.nan, 89.5, -104.0, 1e20, -1e20, -0.0], np.float32)
+
+
+@pytest.mark.parametrize("width", [1, *_WIDTHS])
+@pytest.mark.parametrize("name", ["exp", "tanh", "erf"])
+def test_functions_are_right_to_some_units_in_the_last_place(name: str, width: int) -> None:
+    """Against the C library in 64 bits; Cephes states errors below two units."""
+    x = np.concatenate([_NUMBERS, np.linspace(-9, 9, 952, dtype=np.float32), _REST, _REST])
+    x = np.resize(x, 1008)
+    y = np.empty_like(x)
+    vector = "float" if width == 1 else f"float{width}"
+    launched(
+        "f",
+        f"__kernel void f(__global const {vector}* x, __global {vector}* y)\n"
+        f"{{\n  const int i = get_global_id(0);\n  y[i] = {name}(x[i]);\n}}\n",
+        (len(x) // width, 1, 1),
+        x,
+        y,
+    )
+    with np.errstate(over="ignore"):
+        right = np.array([_exact(name, v) for v in x.tolist()]).astype(np.float32)
+    units = np.abs(y.view(np.int32).astype(np.int64) - right.view(np.int32))
+    whole = np.isfinite(right) & (np.abs(right) >= np.finfo(np.float32).tiny)
+    assert units[whole].max() <= 4
+    np.testing.assert_array_equal(y[~np.isfinite(right)], right[~np.isfinite(right)])
+    np.testing.assert_allclose(
+        y[~whole & np.isfinite(right)], right[~whole & np.isfinite(right)], atol=1e-38
+    )
+
+
+def _exact(name: str, x: float) -> float:
+    try:
+        return float(getattr(math, name)(x))
+    except OverflowError:
+        return math.inf
+
+
+def test_a_function_computes_a_box_of_the_grid() -> None:
+    y = np.zeros((3, 4, 5), np.int32)
+    source = (
+        "__kernel void box(__global int* y)\n{\n"
+        "  y[(get_global_id(2) * 4 + get_global_id(1)) * 5 + get_global_id(0)] += 1;\n}\n"
+    )
+    launch = KernelLaunch("box", source, (), frozenset(), (5, 4, 3), None)
+    (address,) = Libraries("cpu", compiler(), None).functions([launch], ["y"])
+    kernel = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 7)(address)
+    words = np.array([y.ctypes.data], np.int64)
+    kernel(words.ctypes.data, 1, 3, 0, 4, 2, 3)
+    expected = np.zeros_like(y)
+    expected[2:3, 0:4, 1:3] = 1
+    assert np.array_equal(y, expected)
