@@ -188,7 +188,7 @@ class Chooser:
             OutOfTimeError: the time for profiles and plans is over.
         """
         self._report(what, done, total)
-        self._deadline.check(self._rules.planning_share)
+        self._deadline.check(self._rules)
 
     @property
     def user_model(self) -> UserModel:
