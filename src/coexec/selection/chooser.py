@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from coexec.cache import Entry
 from coexec.engines import detect
 from coexec.engines.names import cores_of, parse, whole_cpu, without_engine
-from coexec.engines.registry import describe, device_of, installed
+from coexec.engines.registry import describe, device_of, failing, installed
 from coexec.errors import (
     CoexecError,
     DeviceError,
@@ -449,6 +449,11 @@ class Chooser:
         )
 
     @cached_property
+    def _failing(self) -> Mapping[str, str]:
+        """By engine that fails on this machine, the reason; none if the user names devices."""
+        return failing() if self._settings.devices is None else {}
+
+    @cached_property
     def _unable(self) -> Mapping[Configuration, str]:
         """The configurations that cannot be open together, with the reason."""
         unable = {}
@@ -630,6 +635,7 @@ class Chooser:
             stolen=max(row.stolen for row in rows),
             passes=(0 if before is None else before.passes) + is_final,
             idle_passes=idle_passes,
+            failing=self._failing,
             offer=before.offer if before is not None and before.taken.key == taken.key else None,
         )
 
