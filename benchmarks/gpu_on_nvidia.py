@@ -23,13 +23,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from common import show, some_of
-from gpu_exports import FOLDER, NETWORKS, Case, OnDevice, options_of, prepared, tell
+from common import show
+from gpu_exports import Case, OnDevice, options_of, prepared, tell
 from gpu_processes import (
     RivalsProcess,
+    arguments,
     in_turns,
     leave_out,
     means,
@@ -88,18 +88,11 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("networks", nargs="*", default=[*NETWORKS][:10], help=", ".join(NETWORKS))
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the exports")
-    parser.add_argument("--jobs", type=int, default=max(1, len(usable_cores()) // 2))
-    parser.add_argument("--ort-gpu", type=Path, help="folder with the package onnxruntime-gpu")
+    parser = arguments(__doc__, PRECISIONS, seconds=20.0)
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--compile-mode", default="default", choices=_MODES)
     parser.add_argument("--compile-limit", type=float, default=90.0, help="seconds of each")
-    parser.add_argument("--precisions", type=some_of(PRECISIONS), default=[*PRECISIONS])
-    parser.add_argument("--seconds", type=float, default=20.0, help="of a network's race")
-    parser.add_argument("--json", action="store_true", help="print JSON for programs")
     return parser.parse_args()
 
 

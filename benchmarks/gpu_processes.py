@@ -1,19 +1,22 @@
 """Processes of `gpu_rivals.py`, and tables of the races of their rivals."""
 
+import argparse
 import math
 import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
-from common import tell_disturbances
-from gpu_exports import Case, tell
+from common import some_of, tell_disturbances
+from gpu_exports import FOLDER, NETWORKS, Case, tell
 from gpu_rivals import Rival, State
 
+from coexec.engines.detect import usable_cores
 from coexec.errors import ExecutionError
 from coexec.selection.decision import Requests
 from coexec.selection.quiet_moment import Stopwatch, cpu_clock
@@ -33,13 +36,36 @@ def leave_out(name: str, why: str) -> None:
     tell(f"{name} is left out: {why}")
 
 
+def arguments(about: str, precisions: Sequence[str], seconds: float) -> argparse.ArgumentParser:
+    """The command line of a benchmark of such rivals, with the options that all of them have.
+
+    Args:
+        seconds: of the race of a network.
+    """
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("networks", nargs="*", default=[*NETWORKS][:10], help=", ".join(NETWORKS))
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the exports")
+    parser.add_argument("--jobs", type=int, default=max(1, len(usable_cores()) // 2))
+    parser.add_argument("--ort-gpu", type=Path, help="folder with the package onnxruntime-gpu")
+    parser.add_argument("--precisions", type=some_of(precisions), default=[*precisions])
+    parser.add_argument("--seconds", type=float, default=seconds, help="of a network's race")
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    return parser
+
+
 def with_onnxruntime(folder: Path | None) -> dict[str, str]:
-    """Environment variables of a process that imports ONNX Runtime from a folder; None: from where
-    this process imports it."""
+    """Environment variables of a process that imports ONNX Runtime from a folder (None: from where
+    this process imports it), and CUDA's libraries from the packages that bring them."""
+    spec = find_spec("nvidia")
+    packages = spec.submodule_search_locations if spec else None
+    libraries = [str(lib) for package in packages or () for lib in Path(package).glob("*/lib")]
+    own = os.environ.get("LD_LIBRARY_PATH", "")
+    folders = os.pathsep.join(filter(None, [own, *sorted(libraries)]))
+    environment = {**os.environ, "LD_LIBRARY_PATH": folders}
     if folder is None:
-        return {**os.environ}
+        return environment
     path = os.pathsep.join([str(folder.resolve()), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path}
+    return {**environment, "PYTHONPATH": path}
 
 
 class RivalsProcess:

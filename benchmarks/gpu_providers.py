@@ -22,20 +22,18 @@ onnxruntime-gpu is installed in place of onnxruntime, or apart (`--ort-gpu FOLDE
 """
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from common import show, some_of
-from gpu_exports import FOLDER, NETWORKS, Case, prepared, tell
+from common import show
+from gpu_exports import Case, prepared, tell
 from gpu_processes import (
     RivalsProcess,
+    arguments,
     in_turns,
     leave_out,
     means,
@@ -45,7 +43,6 @@ from gpu_processes import (
     with_onnxruntime,
 )
 
-from coexec.engines.detect import usable_cores
 from coexec.errors import first_line
 
 _PRECISIONS = ("float32", "tf32")
@@ -57,8 +54,10 @@ _MAKE_S = 90.0
 
 
 def main() -> None:
-    options = _arguments()
-    environment = _environment(options.ort_gpu)
+    parser = arguments(__doc__, _PRECISIONS, seconds=5.0)
+    parser.add_argument("--choose-seconds", type=float, default=30.0, help="limit of a choice")
+    options = parser.parse_args()
+    environment = with_onnxruntime(options.ort_gpu)
     cases = [*prepared(options.networks, options.folder, options.jobs, leave_out)]
     if cases:
         _try_engines(environment)
@@ -73,30 +72,6 @@ def main() -> None:
     if not rows:
         sys.exit("no network has been compared; the lines above say why")
     show("auto over the faster session, all networks", [*summary(rows)], options.json)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("networks", nargs="*", default=[*NETWORKS][:10], help=", ".join(NETWORKS))
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the exports")
-    parser.add_argument("--jobs", type=int, default=max(1, len(usable_cores()) // 2))
-    parser.add_argument("--ort-gpu", type=Path, help="folder with the package onnxruntime-gpu")
-    parser.add_argument("--precisions", type=some_of(_PRECISIONS), default=[*_PRECISIONS])
-    parser.add_argument("--seconds", type=float, default=5.0, help="of a race")
-    parser.add_argument("--choose-seconds", type=float, default=30.0, help="limit of a choice")
-    parser.add_argument("--json", action="store_true", help="print JSON for programs")
-    return parser.parse_args()
-
-
-def _environment(ort_gpu: Path | None) -> Mapping[str, str]:
-    """Environment variables of the processes, with the folders of CUDA's libraries that packages
-    have brought."""
-    spec = find_spec("nvidia")
-    packages = spec.submodule_search_locations if spec else None
-    libraries = [str(lib) for package in packages or () for lib in Path(package).glob("*/lib")]
-    own = os.environ.get("LD_LIBRARY_PATH", "")
-    folders = os.pathsep.join(filter(None, [own, *sorted(libraries)]))
-    return {**with_onnxruntime(ort_gpu), "LD_LIBRARY_PATH": folders}
 
 
 def _try_engines(environment: Mapping[str, str]) -> None:

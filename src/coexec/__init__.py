@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from coexec.__about__ import __version__ as __version__
 from coexec.errors import WITHOUT_ONNX_RUNTIME
+from coexec.extras import lacks_onnx_runtime
 from coexec.research_loader import load_research
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ def __getattr__(name: str) -> Any:
     # Names are imported on first use, so that planning, which needs no engine, starts fast.
     try:
         return _found(name)
-    except ModuleNotFoundError as error:
-        if error.name != "onnxruntime":
+    except (ImportError, AttributeError) as error:
+        if not lacks_onnx_runtime(error):
             raise
         raise ImportError(WITHOUT_ONNX_RUNTIME) from None
 
@@ -91,7 +92,7 @@ def _found(name: str) -> Any:
         return load_research("zoo")
     if not name.startswith("_") and find_spec(f"coexec.{name}") is None:
         # Programs also use other names of onnxruntime, which makes importing coexec sufficient.
-        ort = import_module("onnxruntime")
+        ort = import_module("coexec.ort").onnxruntime
         if hasattr(ort, name):
             return getattr(ort, name)
     raise AttributeError(f"module 'coexec' has no attribute {name!r}")

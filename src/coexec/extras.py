@@ -3,7 +3,6 @@
 coexec is not on the package index, so pip has to install these packages by their own names.
 """
 
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
 _OPENCL = ("pyopencl",)
@@ -39,10 +38,22 @@ BRINGS = {
 _RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 
 
+def has_onnx_runtime() -> bool:
+    """Whether the module onnxruntime is here. A folder of its name without the module's files,
+    which pip leaves behind if it has other files, is none."""
+    spec = find_spec("onnxruntime")
+    return spec is not None and spec.origin is not None
+
+
+def lacks_onnx_runtime(error: Exception) -> bool:
+    """Whether an import has failed because the module onnxruntime is not here, or is empty."""
+    return "onnxruntime" in str(error) and not has_onnx_runtime()
+
+
 def needed(extra: str) -> tuple[str, ...]:
     """The packages of an extra that have a place here: a second ONNX Runtime has none."""
     packages = EXTRAS[extra]
-    if find_spec("onnxruntime") is None:
+    if not has_onnx_runtime():
         return packages
     return tuple(name for name in packages if name not in _RUNTIMES)
 
@@ -54,6 +65,8 @@ def install(extra: str, upgrade: bool = False) -> str:
 
 def is_installed(extra: str) -> bool:
     """Whether all packages of an extra are installed."""
+    from importlib.metadata import PackageNotFoundError, distribution  # slow
+
     try:
         return all(distribution(package) for package in needed(extra))
     except PackageNotFoundError:

@@ -138,6 +138,7 @@ def test_what_cannot_be_compiled_is_a_device_error() -> None:
         ("cpu:4000", "wants core 4000, but this process may use only"),
         ("cpu", "is no device; write for example"),
         ("cpu:0/", "does not name its engine"),
+        ("cpu:0/:bf16", "does not name its engine; write for example cpu:0/opencl"),
         ("cpu:0/opencl+onnxruntime", "write cpu:0/opencl,cpu:0/onnxruntime$"),
         (f"{CPU}/nothing", "there is no engine 'nothing' here, only .*onnxruntime"),
         (f"{CPU}/null", f"engine 'null' does not drive '{CPU}', but null"),

@@ -6,6 +6,7 @@ The engine is the one that docs/guides/engine.md shows.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from onnx import helper
 
 import coexec
 from coexec.cli import main
+from coexec.cli.decisions import candidate_lines
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import whole_cpu
 from coexec.engines.registry import describe, processors
@@ -22,6 +24,7 @@ from coexec.errors import DeviceError, InfeasibleError, first_line
 from coexec.rules import Rules
 from coexec.selection.chooser import Chooser
 from coexec.selection.configurations import configurations
+from coexec.selection.decision import Decision
 from coexec.selection.race import Lap, Outcome
 from coexec.settings import Settings
 from tests.helpers.distributions import write_distribution
@@ -174,6 +177,27 @@ def test_auto_considers_a_processor_that_only_it_drives(install: Install, tmp_pa
     taken = choice.candidates[0]
     assert (taken.devices, taken.engines, taken.status) == (("npu:1",), ("slow",), "taken")
     assert taken.comparison == "its outputs agree with ONNX Runtime's for 6 inputs"
+
+
+@pytest.mark.parametrize("fault", ["cannot be imported", "crashes"])
+def test_auto_says_why_an_engine_that_fails_is_left_out(
+    fault: str, install: Install, tmp_path: Path
+) -> None:
+    replaced, reason = BROKEN[fault]
+    install(*replaced)
+    settings = Settings(cache=tmp_path / "cache", rules=Rules(further_engines=False))
+
+    def equal(turns: Iterable[int], *_: Any, **__: Any) -> Outcome[int]:
+        return Outcome({which: [Lap((1.0,), (1.0,))] for which in turns})
+
+    decision = Chooser(products(), settings, compete=equal).go_on(alone=True).decision
+    assert decision is not None
+    assert Decision.from_json(json.loads(json.dumps(decision.to_json()))) == decision
+    (line,) = [line for line in candidate_lines(decision) if re.search(reason, line)]
+    assert line.startswith("left out") and "slow" in line
+    named = replace(settings, devices=[CPU])
+    decision = Chooser(products(), named, compete=equal).go_on(alone=True).decision
+    assert decision is not None and not decision.failing
 
 
 def test_a_package_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 import pytest
 
 from coexec.engines import registry
-from coexec.engines.base import Processor
+from coexec.engines.base import NativeCall, Processor
 from coexec.engines.cuda import compilers, device, driver, engine
 from coexec.engines.cuda.device import CudaDevice
 from coexec.engines.cuda.driver import CudaError, GraphNode, Pointer
@@ -113,6 +114,8 @@ class Faults:
     """Number of contexts that were opened, or failed to open."""
     hangs: bool = False
     """Whether launched work does not end."""
+    native_calls: int = 0
+    """Number of calls of C functions."""
 
     def at(self, method: str) -> None:
         """Fail if ``method`` has to. After an error that is no lack of memory, or of a kernel that
@@ -138,6 +141,10 @@ class _Mark:
         self._context = context
         self._reached = threading.Event()
         self.at_s = 0.0
+
+    def renew(self) -> None:
+        """Mark another place of the stream."""
+        self._reached.clear()
 
     def reach(self, at_s: float | None = None) -> None:
         real = self._context.has_real_clock
@@ -193,11 +200,51 @@ class FakeContext:
         self.broken: Exception | None = None
         """What the driver reports from now on: the GPU does no work any more."""
         self.has_words = True
+        self._inside: set[int] = set()
+        """Threads in which C functions may be called."""
+        self._functions: list[Any] = []
+        self._error = CudaError("none", "")
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         threading.Thread(target=_works, args=(self._work,), daemon=True).start()
 
     def beside(self) -> "FakeContext":
         return self
+
+    def __enter__(self) -> None:
+        self._inside.add(threading.get_ident())
+
+    def __exit__(self, *_: object) -> None:
+        self._inside.remove(threading.get_ident())
+
+    def native(self, graph: "_Graph", end: _Mark) -> list[NativeCall]:
+        """The calls of C functions, which are written in Python here."""
+
+        def worked(do: Callable[[], None]) -> int:
+            assert threading.get_ident() in self._inside
+            self.faults.native_calls += 1
+            try:
+                do()
+            except CudaError as error:
+                self._error = error
+                return 700
+            return 0
+
+        def record() -> None:
+            self.faults.at("mark")
+            end.renew()
+            self._work.put(end.reach)
+
+        end._reached.wait()  # nothing of the past reaches it later
+        calls = []
+        for do in (graph.launch, record, end.wait):
+            function = ctypes.CFUNCTYPE(ctypes.c_int)(partial(worked, do))
+            self._functions.append(function)
+            calls.append(NativeCall(ctypes.cast(function, ctypes.c_void_p).value or 0, ()))
+        return calls
+
+    def error(self, code: int) -> CudaError:
+        assert code == 700
+        return self._error
 
     def kernel(self, image: bytes, name: str, waits: bool = False) -> Any:
         import pyopencl as cl

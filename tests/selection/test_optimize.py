@@ -244,10 +244,11 @@ def test_waiting_for_requests_does_not_count() -> None:
     times: Iterator[float] = iter([0.0, 5.0, 9.0, 11.0])
     paused = iter([0.0, 2.0, 2.0, 2.0])
     deadline = Deadline(8.0, now_s=lambda: next(times), paused_s=lambda: next(paused))
+    rules = Rules(planning_share=1.0)
     assert deadline.left_s() == 5.0
-    deadline.check()
+    deadline.check(rules)
     with pytest.raises(OutOfTimeError):
-        deadline.check()
+        deadline.check(rules)
 
 
 def test_the_share_of_other_programs() -> None:

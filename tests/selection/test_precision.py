@@ -33,7 +33,7 @@ from coexec.selection.configurations import (
     in_lower_precision,
 )
 from coexec.selection.decision import Candidate, Decision, Offer
-from coexec.selection.mixed import MixedPlans
+from coexec.selection.mixed import MixedPlans, PrecisePlans
 from coexec.selection.optimize import optimize
 from coexec.selection.plan_files import text_of
 from coexec.selection.planning_context import PlanningContext
@@ -344,11 +344,11 @@ def test_the_users_own_session_is_never_made_more_precise(
 ) -> None:
     made_precise = list[Candidate]()
 
-    def as_precise(_: Chooser, row: Candidate, *__: object) -> Candidate:
+    def as_precise(_: PrecisePlans, row: Candidate, *__: object) -> Candidate:
         made_precise.append(row)
         return row
 
-    monkeypatch.setattr(Chooser, "_as_precise", as_precise)
+    monkeypatch.setattr(PrecisePlans, "_as_precise", as_precise)
     decided(PRECISE, tmp_path / "without")
     assert [row.devices for row in made_precise] == [(BF16,)]
     made_precise.clear()

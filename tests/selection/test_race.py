@@ -260,14 +260,14 @@ class OfOnePlan:
         self.opened.remove(self.name)
 
 
-def raced_plans(
+def plan_race_of(
     seconds: Sequence[float],
     monkeypatch: pytest.MonkeyPatch,
     left_s: float = 1e6,
     engines: Sequence[str] = ("onnxruntime",),
-) -> tuple[list[int], list[Candidate]]:
-    """The rounds of each of these candidates, and the candidates: the first is the reference. The
-    engines are those of the candidates in turn."""
+) -> plan_race.PlanRace:
+    """A race of a candidate for each of these times: the first is the reference. The engines are
+    those of the candidates in turn."""
     machine, rows, plans = Machine(), dict[Key, Candidate](), dict[Key, Any]()
     for number, each_s in enumerate(seconds):
         plan = OfOnePlan(str(number), each_s, machine)
@@ -287,13 +287,47 @@ def raced_plans(
         objective_of("latency", RULES),
         Deadline(left_s, now_s=lambda: machine.now_s),
     )
-    plans_raced = plan_race.PlanRace(
+    return plan_race.PlanRace(
         rows, plans, objective, RULES, deadline, None, lambda *_: None, compete
     )
+
+
+def raced_plans(
+    seconds: Sequence[float], monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> tuple[list[int], list[Candidate]]:
+    """The rounds of each candidate of `plan_race_of`, and the candidates."""
+    plans_raced = plan_race_of(seconds, monkeypatch, **options)
+    first = next(iter(plans_raced.rows))
     plans_raced.run()
-    assert plans_raced.reference == next(iter(rows))
+    assert plans_raced.reference == first
     ran = list(plans_raced.rows.values())
     return [row.rounds for row in ran], ran
+
+
+@pytest.mark.parametrize("before", [1, 2])
+def test_plans_are_untried_if_the_reference_does_not_start_again(
+    before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a race of two plans, and after one in which the reference was alone."""
+
+    def fails(plan: OfOnePlan) -> OfOnePlan:
+        raise ExecutionError("the device is gone")
+
+    plans_raced = plan_race_of([0.010, 0.012, 0.005], monkeypatch)
+    plans = plans_raced.plans
+    first, *_, added = plans
+    plans_raced.plans = dict(list(plans.items())[:before])
+    plans_raced.run()
+    rounds = plans_raced.rows[first].rounds
+    plans_raced.plans = plans
+    monkeypatch.setattr(OfOnePlan, "__enter__", fails)
+    plans_raced.run()
+    assert plans_raced.reference == first and plans_raced.rows[first].is_able
+    assert plans_raced.rows[first].rounds == rounds
+    assert plans_raced.rows[added].status == "untried"
+    assert plans_raced.rows[added].reason == (
+        f"{plans_raced.rows[first]} did not start again: the device is gone"
+    )
 
 
 def test_plans_race_one_after_the_other_with_the_reference(

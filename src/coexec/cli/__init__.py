@@ -46,6 +46,7 @@ def _run(arguments: list[str]) -> int:
     from coexec.cli.app import group
     from coexec.cli.exits import INTERRUPTED
     from coexec.errors import WITHOUT_ONNX_RUNTIME, CoexecError, PackageError
+    from coexec.extras import lacks_onnx_runtime
 
     try:
         with warnings.catch_warnings():
@@ -71,8 +72,8 @@ def _run(arguments: list[str]) -> int:
         if "--debug" in arguments:
             raise
         return _fail(error, str(error), arguments)
-    except ModuleNotFoundError as error:
-        if error.name != "onnxruntime" or "--debug" in arguments:
+    except (ImportError, AttributeError) as error:
+        if not lacks_onnx_runtime(error) or "--debug" in arguments:
             raise
         return _fail(PackageError(WITHOUT_ONNX_RUNTIME), WITHOUT_ONNX_RUNTIME, arguments)
 

@@ -17,7 +17,6 @@ from coexec.model.difference import (
 )
 from coexec.model.inputs import probes
 from coexec.model.probe_names import ProbeName
-from coexec.precision import FLOAT32
 from coexec.selection.comparison import (
     Expected,
     ReferenceAnswers,
@@ -80,8 +79,9 @@ def check_outputs(
         return OutputCheck(differences, _equal(worst, allowed))
     if not (judgement.differs or judgement.undecided):
         return OutputCheck(differences, _amplified(worst, judgement.own))
-    is_lower = any(d.spec.engine.precision != FLOAT32 for d in work.devices)
-    error = _wrong(worst, allowed, judgement.own, judgement.undecided, is_lower=is_lower)
+    error = _wrong(
+        worst, allowed, judgement.own, judgement.undecided, is_lower=work.has_lower_precision
+    )
     return OutputCheck(differences, error=error)
 
 

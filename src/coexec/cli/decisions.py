@@ -40,6 +40,8 @@ def candidate_lines(decision: Decision, first: str = "taken") -> Iterator[str]:
         label = _LABELS.get(candidate.status, candidate.status) if number else first
         line = format_candidate(candidate).replace("the taken plan", f"the {first} plan")
         yield f"{label:10} {line}"
+    for reason in decision.failing.values():
+        yield from labelled({"left out": reason})
     if decision.reference is not None:
         others = "the others are compared with it, each in rounds of its own"
         figures = f"paced: {FIGURES['paced']}{_RANKED[decision.requests]}"

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.metadata import PackageNotFoundError, distributions, requires, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -24,7 +23,7 @@ from coexec.engines.registry import Driven
 from coexec.engines.runtimes import onnx_runtimes
 from coexec.engines.survey import survey
 from coexec.errors import WITHOUT_ONNX_RUNTIME, first_line
-from coexec.extras import BRINGS, EXTRAS, install, needed
+from coexec.extras import BRINGS, EXTRAS, has_onnx_runtime, install, needed
 from coexec.profiling.processors import load_from_now, processor_time
 from coexec.rules import BUSY, STOLEN
 from coexec.runtime.loops import loop_reason
@@ -68,7 +67,7 @@ def examined(root: Path = Path("/")) -> Page:
     load = _observed(root)  # before any other process is started
     packages, engines = _packages(), survey()
     # A package of the operating system may lack the list of its files.
-    runtimes = [*onnx_runtimes()] or [_FALLBACK] * (find_spec(_FALLBACK) is not None)
+    runtimes = [*onnx_runtimes()] or [_FALLBACK] * has_onnx_runtime()
     page = Page(
         verdict(packages, engines.processors, engines.broken, load, runtimes),
         _facts(_VERSIONS, root),

@@ -25,6 +25,7 @@ Two of them have defaults: `processors` are the CPU cores, and `why_not` refuses
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -229,6 +230,16 @@ class BoundInTiles(Protocol):
         ...
 
 
+@runtime_checkable
+class NativeEntrance(Protocol):
+    """A program that becomes a `NativeLaunch` when it is known what the host writes."""
+
+    def enter(self, written: Collection[str]) -> None:
+        """Make the native calls, if C functions can launch it. The host has written these inputs in
+        their `OpenEngine.host_array` before each launch."""
+        ...
+
+
 class Program(Protocol):
     """A compiled model. Must: `bind`."""
 
@@ -284,6 +295,8 @@ class OpenEngine(ABC):
     awaits_words: bool = False
     """Whether its programs, which it launches ahead, can wait for words in the host's memory and
     set them: see `Bound`."""
+    thread_context: AbstractContextManager[object] | None = None
+    """What a thread enters in which C functions launch its programs; None: nothing."""
     decisions: Sequence[str] = ()
     """Sentences for the report: what it has measured and chosen while it compiled."""
     runs_opaque: bool = False
@@ -426,7 +439,8 @@ class OpenEngine(ABC):
 
     def host_array(self, tensor: Any) -> Array:
         """The array in the host's memory through which a tensor enters or leaves the device. It is
-        the same memory as long as the tensor lives. Only for engines that have `awaits_words`."""
+        the same memory as long as the tensor lives. Only for engines that have `awaits_words`, or
+        programs with a `NativeEntrance`."""
         raise NotImplementedError
 
     def timed(self) -> "OpenEngine":

@@ -55,11 +55,11 @@ def parse(text: str) -> Request:
             f"device {text!r} has several engines; each is a device of its own that shares the "
             f"processor: write {each}"
         )
+    engine, colon, precision = engine.partition(":")
     if stroke and not engine:
         raise DeviceNameError(
             f"device {text!r} does not name its engine; write for example {device}/opencl"
         )
-    engine, colon, precision = engine.partition(":")
     if colon and precision not in PRECISIONS:
         raise DeviceNameError(
             f"device {text!r} names the precision {precision!r}, which is none of "

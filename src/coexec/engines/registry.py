@@ -60,19 +60,23 @@ def _entries() -> "Mapping[str, EntryPoint]":
 
 
 @cache
-def _of_families() -> "Mapping[str, tuple[Engine, EntryPoint]]":
+def _of_families() -> "Mapping[str, tuple[Engine | CoexecError, EntryPoint]]":
     """The engines of families by name, with the entry points of their families. A family that
-    cannot be imported has none; what is no `Engine` of its name is left out."""
+    cannot be imported is here by its own name, with the error; what is no `Engine` of its name is
+    left out."""
     from importlib.metadata import entry_points
 
-    found: dict[str, tuple[Engine, EntryPoint]] = {}
+    found: dict[str, tuple[Engine | CoexecError, EntryPoint]] = {}
     for entry in entry_points(group=_FAMILIES):
-        with suppress(Exception):
-            found |= {
-                name: (engine, entry)
-                for name, engine in entry.load()().items()
-                if isinstance(engine, Engine) and engine.name == name
-            }
+        try:
+            with _contract(entry.name, "be imported"):
+                found |= {
+                    name: (engine, entry)
+                    for name, engine in entry.load()().items()
+                    if isinstance(engine, Engine) and engine.name == name
+                }
+        except CoexecError as error:
+            found[entry.name] = error, entry
     return found
 
 
@@ -90,6 +94,8 @@ def load_engine(name: str) -> Engine:
     """
     entry = _entries().get(name)
     if entry is None and (member := _of_families().get(name)) is not None:
+        if isinstance(member[0], CoexecError):
+            raise DeviceError(str(member[0]))
         return member[0]
     if entry is None:
         raise DeviceError(
@@ -229,6 +235,16 @@ def broken(options: EngineOptions | None = None) -> dict[str, str]:
             check_listing(engine.configured(parsed(engine, options)))
         except DeviceError as error:
             reasons[name] = str(error)
+    return reasons
+
+
+def failing() -> dict[str, str]:
+    """The reasons by name, for engines that are `broken` or have failed a trial on this machine."""
+    reasons = broken()
+    for engine in _working():
+        for processor in (p for p in listed(engine, None) if p.unusable is None):
+            if (reason := tried(engine, processor).unusable) is not None:
+                reasons[engine.name] = reason
     return reasons
 
 

@@ -125,6 +125,7 @@ def _help(contents: Contents, prepared: Prepared) -> str:
     installed and, for a plan of several devices, other planners by simulation."""
     parts = [
         *_untried(contents, prepared),
+        *(prepared.decision.failing.values() if prepared.decision else ()),
         *_missing_engines(prepared),
         *_better_planner(contents),
     ]

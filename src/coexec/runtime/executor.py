@@ -18,6 +18,7 @@ while it computes a segment. A wait for a driver has no time limit.
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -120,6 +121,8 @@ class Executor:
         self._callers = _served_by_caller(self._installed)
         self._callers_cores = self._installed.thread_cores(self._callers)
         self._engines: Sequence[OpenEngine] = tuple(self._installed.engines.values())
+        contexts = (engine.thread_context for engine in self._engines)
+        self._thread_context = next((c for c in contexts if c is not None), nullcontext())
         self._lock = RunLock()
         self._linked: _Linked | None = None
         self._latest: _Linked | None = None
@@ -234,7 +237,8 @@ class Executor:
                 look()
                 if before != cores:
                     bind_thread(cores)
-                outcome = loop.run(slots, look, timed)
+                with self._thread_context:
+                    outcome = loop.run(slots, look, timed)
                 ended = True
                 return outcome
             finally:

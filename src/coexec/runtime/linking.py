@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coexec.arrays import Array, address_of, joined_axes
-from coexec.engines.base import Bound, BoundInTiles, InFlight, Native, NativeLaunch, OpenEngine
+from coexec.engines.base import (
+    Bound,
+    BoundInTiles,
+    InFlight,
+    Native,
+    NativeEntrance,
+    NativeLaunch,
+    OpenEngine,
+)
 from coexec.graph.graph import Tensor
 from coexec.hardware.hardware import MAIN, Place
 from coexec.plan.program import Copy, DeviceProgram, Run, Signal, Wait, device_programs
@@ -93,6 +101,8 @@ class LinkedPlan:
         """Numbers of the values whose memory is the caller's and that boxes are copied from."""
         self._in_flight: dict[int, InFlight] = {}
         """The launched segments of the current run."""
+        self._entering: dict[int, list[CopyBox]] = {}
+        """By segment that C functions launch: the copies by which the host writes its inputs."""
         self._bound = [self._bind(segment) for segment in installed.compiled.segments]
         self.teams: dict[str, TileTeam] = {}
         """By device, the team that computes its tiled segments, whose threads others start."""
@@ -170,7 +180,29 @@ class LinkedPlan:
         for name in outputs:
             if name not in self._allocation.static:
                 self._returned.append(_Fed(bound.set_output, name))
+        if isinstance(bound, NativeEntrance):
+            self._enter(segment, bound)
         return bound
+
+    def _enter(self, segment: Segment, bound: NativeEntrance) -> None:
+        """Let C functions launch a segment, if it meets no other device and no Python is needed to
+        write what it reads of the host."""
+        installed, index = self._installed, segment.index
+        engine = installed.engines[segment.place]
+        gathered = {name for reader, name in self._allocation.gathers if reader == index}
+        if gathered or len(installed.used) > 1 or not installed.tensor_caching:
+            return
+        names = [name for name in installed.inputs(index) if self._is_moved(name, engine)]
+        copies: list[CopyBox] = []
+        for name in names:
+            source = self._host_array(name)
+            into = engine.host_array(self._landed[name, engine.memory])
+            if source is None or source.dtype != into.dtype or not source.flags.c_contiguous:
+                return
+            copies += self._whole_copy(name, source, into)
+        bound.enter(names)
+        if isinstance(bound, NativeLaunch) and bound.native:
+            self._entering[index] = copies
 
     def _in_tiles(
         self, make_team: Callable[[int], TileTeam]
@@ -285,7 +317,7 @@ class LinkedPlan:
                         told = worded.intersection(launched).union(owed)
                         yield from settled(max(told, default=-1))
                         yield self._awaiting(other)
-                    fetching = list(self._fetching(segments[index]))
+                    fetching = list(self._fetching(segments[index], natively))
                     alike = launched and segments[launched[0]].place == segments[index].place
                     if (fetching and index not in early) or index not in ahead or not alike:
                         yield from settled(len(segments))
@@ -371,18 +403,16 @@ class LinkedPlan:
         for tensor in self._installed.compiled.modules[index].outputs:
             for (name, _), into in self._allocation.entrances.items():
                 if name == tensor.name and into is not self._allocation.static.get(name):
-                    source = self._values.array(name)
-                    if not source.size:
-                        continue
-                    run_bytes, axes = joined_axes(into, source)
-                    spot = self._spot(name, source, source)
-                    copy = CopyBox(Spot(-1, address_of(into)), spot, run_bytes, tuple(axes))
-                    yield LinkedStep(copy, index, True)
+                    copies = self._whole_copy(name, self._values.array(name), into)
+                    yield from (LinkedStep(copy, index, True) for copy in copies)
 
-    def _fetching(self, segment: Segment) -> Iterable[LinkedStep]:
+    def _fetching(self, segment: Segment, natively: bool) -> Iterable[LinkedStep]:
         """Steps in which the host writes what a segment reads."""
         bound, index = self._bound[segment.index], segment.index
         if bound is None:
+            return
+        if natively and index in self._entering:
+            yield from (LinkedStep(copy, index, True) for copy in self._entering[index])
             return
         engine = self._installed.engines[segment.place]
         by_python: list[str] = []
@@ -440,6 +470,14 @@ class LinkedPlan:
                 run_bytes, axes = joined_axes(into, part)
                 copies.append(CopyBox(Spot(-1, address_of(into)), spot, run_bytes, tuple(axes)))
         return copies
+
+    def _whole_copy(self, value: str, source: Array, into: Array) -> list[CopyBox]:
+        """The copy of a whole value; none if it has no elements."""
+        if not source.size:
+            return []
+        run_bytes, axes = joined_axes(into, source)
+        spot = self._spot(value, source, source)
+        return [CopyBox(Spot(-1, address_of(into)), spot, run_bytes, tuple(axes))]
 
     def _spot(self, value: str, source: Array, part: Array) -> Spot:
         """Where a part of a value begins."""

@@ -57,7 +57,6 @@ class Deadline:
                 not count.
         """
         self.seconds = seconds
-        self._all_s = seconds
         self._now_s, self._paused_s = now_s, paused_s
         self._start_s = self._clock_s()
 
@@ -68,20 +67,18 @@ class Deadline:
         """Seconds until ``share`` of the time is over; negative after that."""
         return self._start_s + share * self.seconds - self._clock_s()
 
-    def check(self, share: float = 1.0) -> None:
-        """Check that ``share`` of the time is not over.
+    def check(self, rules: Rules) -> None:
+        """Check that the time for profiles and plans is not over.
 
         Raises:
             OutOfTimeError: it is over.
         """
-        if self.left_s(share) <= 0:
-            raise OutOfTimeError(f"there was no time for it within {self._all_s:.3g} s")
+        if self.left_s(rules.planning_share) <= 0:
+            raise OutOfTimeError(f"there was no time for it within {rules.seconds:.3g} s")
 
     def rest(self) -> "Deadline":
         """The same moment; shares are those of the time that is left now."""
-        left = Deadline(max(0.0, self.left_s()), now_s=self._now_s, paused_s=self._paused_s)
-        left._all_s = self._all_s
-        return left
+        return Deadline(max(0.0, self.left_s()), now_s=self._now_s, paused_s=self._paused_s)
 
 
 class PlannerTimes:
@@ -203,7 +200,7 @@ class Candidates:
             expected_s = self._expected_s(names)
             try:
                 if self.plans:
-                    self._check_time()
+                    self.deadline.check(self.rules)
                 self._plan_configuration(names, expected_s)
             except OutOfTimeError as error:
                 self.rows.append(without_plan(names, "untried", str(error), expected_s))
@@ -271,9 +268,6 @@ class Candidates:
             f"that is {expected_s / best_s:.2f} times the best expectation; above "
             f"{self.rules.worth_profiling:g} a configuration is not tried"
         )
-
-    def _check_time(self) -> None:
-        self.deadline.check(self.rules.planning_share)
 
     def _add(
         self,
@@ -370,7 +364,7 @@ class Candidates:
             OutOfTimeError: the time is over, or would be before the planner ends.
         """
         self.report(f"planner {planner}", 0, 1)
-        self._check_time()
+        self.deadline.check(self.rules)
         expected_s = self.planner_times.expected_s(planner, devices)
         left_s = self.deadline.left_s(self.rules.planning_share)
         if devices > self.rules.quick_devices and expected_s > left_s:

@@ -20,7 +20,6 @@ whole requests, and threads send many of them. All else is the same.
 
 import json
 import math
-import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from coexec.cache import Entry
 from coexec.engines import detect
 from coexec.engines.names import cores_of, parse, whole_cpu, without_engine
-from coexec.engines.registry import describe, device_of, installed
+from coexec.engines.registry import describe, device_of, failing, installed
 from coexec.errors import (
     CoexecError,
     DeviceError,
@@ -48,7 +47,6 @@ from coexec.selection.candidates import (
     Deadline,
     OutOfTimeError,
     Plans,
-    candidate_of,
     release,
     without_plan,
 )
@@ -60,11 +58,13 @@ from coexec.selection.configurations import (
     configurations,
     in_lower_precision,
 )
-from coexec.selection.decision import Candidate, Decision, Key, Offer, share_of
+from coexec.selection.decision import Candidate, Decision, Key
+from coexec.selection.mixed import PrecisePlans
+from coexec.selection.offer import measured_offer
 from coexec.selection.plan_race import PlanRace, prepared_of
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
-from coexec.selection.race import Compete, compete, warm_turn
+from coexec.selection.race import Compete, compete
 from coexec.selection.ranking import Ranking, is_settled, objective_of
 from coexec.selection.user_model import UserModel, opened_cache
 from coexec.settings import Settings
@@ -123,8 +123,7 @@ class Chooser:
         self._objective = objective_of(settings.mode, self._rules)
         self._beside_ort, self._compete, self._found = beside_ort, compete, found
         self._deadline = Deadline()
-        self._lower_tasks: dict[str, Sequence[str]] = {}
-        """By engine with a lower precision, the tasks that it computes in mixed plans."""
+        self._precise_plans = PrecisePlans(self._open, self._report_planning)
         self._cache = opened_cache(settings.cache)
         self._source = source
         self._first_names = tuple(settings.devices or [whole_cpu()])
@@ -188,7 +187,7 @@ class Chooser:
             OutOfTimeError: the time for profiles and plans is over.
         """
         self._report(what, done, total)
-        self._deadline.check(self._rules.planning_share)
+        self._deadline.check(self._rules)
 
     @property
     def user_model(self) -> UserModel:
@@ -332,7 +331,15 @@ class Chooser:
         assert name is not None  # else it could not offer anything
         self._deadline = Deadline()
         try:
-            offer = self._measured_offer(name, known)
+            offer = measured_offer(
+                self._source,
+                self._open((name,)),
+                known,
+                ReferenceAnswers(self._first, 0.0),
+                self._objective,
+                self._rules,
+                self._compete,
+            )
         except CoexecError:
             return None
         if offer is None:
@@ -341,38 +348,6 @@ class Chooser:
         self._remember(known, decision)
         self.known = replace(known, decision=decision)
         return decision
-
-    def _measured_offer(self, name: str, taken: Prepared) -> Offer | None:
-        work = self._open((name,))
-        prepared = work.prepared(work.plan("single"))
-        reference = ReferenceAnswers(self._first, 0.0)
-        agreement, tolerance = compared(prepared, reference=reference), None
-        if agreement.differs is not None and agreement.errors is not None:
-            if not 0 < agreement.errors.largest < 1:  # it fails, or integers or shapes differ
-                return None
-            tolerance = _rounded_up(agreement.errors.largest)
-            if tolerance >= 1:
-                return None
-            settings = replace(work.settings, tolerance=tolerance)
-            work = PlanningContext(self._source, settings)
-            prepared = work.prepared(work.plan("single"))
-            agreement = compared(prepared, reference=reference)
-        if agreement.reason is not None or agreement.errors is None:
-            return None
-        feeds = reference.answers[0].feeds
-        with taken.start() as base, prepared.start() as lower:
-            mode, rules = self._objective.mode, self._rules
-            turns = [warm_turn(runner, feeds, mode, rules) for runner in (base, lower)]
-            outcome = self._compete(
-                dict(enumerate(turns)), self._objective.rounds, budget_s=rules.race_s
-            )
-        work.release()
-        base_s, lower_s = (outcome.rounds_s(n, self._objective.figure) for n in range(2))
-        share = share_of(tuple(zip(lower_s, base_s, strict=False)))
-        if share is None:
-            return None
-        seconds = statistics.median(lower_s)
-        return Offer(name, seconds, 1 / share, agreement.errors.largest, tolerance)
 
     def _keep_figures(self, left_out: Sequence[Candidate], race: PlanRace) -> None:
         """Keep the figures so far. No plan is compared yet, so the reference is taken, or the plan
@@ -472,6 +447,11 @@ class Chooser:
             starts=earlier.starts,
             stolen=earlier.stolen,
         )
+
+    @cached_property
+    def _failing(self) -> Mapping[str, str]:
+        """By engine that fails on this machine, the reason; none if the user names devices."""
+        return failing() if self._settings.devices is None else {}
 
     @cached_property
     def _unable(self) -> Mapping[Configuration, str]:
@@ -590,61 +570,12 @@ class Chooser:
         return parse(name).kind == "cpu" and without_engine(name) != whole_cpu()
 
     def _make_precise(self, made: Candidates, reference: ReferenceAnswers) -> None:
-        """Let one device in a lower precision compute the tasks in float32 that lose too much.
-
-        Candidates that cannot be as precise as they have to be are excluded, but not the user's own
-        session.
-        """
-        if not any(row.precision for row in made.rows):
-            return
-        worth_running, _ = self._worth_running(made)
-        rows = (row for row in worth_running if row.devices != self._reference)
-        lower = {row.key for row in rows if row.precision}
-        for index, row in enumerate(made.rows):
-            if row.key not in lower:
-                continue
-            try:
-                made.rows[index] = self._as_precise(row, made, reference)
-            except CoexecError as error:
-                made.rows[index] = row.excluded(str(error))
-            except OutOfTimeError as error:
-                made.rows[index] = row.excluded(str(error), "untried")
-            release(made.plans[row.key])
-            if not made.rows[index].is_able:
-                del made.plans[row.key]
-
-    def _as_precise(
-        self, row: Candidate, made: Candidates, reference: ReferenceAnswers
-    ) -> Candidate:
-        before = made.plans[row.key]
-        made.plans[row.key] = [self._precise(work, plan, reference) for work, plan in before]
-        if made.plans[row.key] == before:
-            return row
-        new = candidate_of(row.devices, row.planner, made.plans[row.key])
-        return replace(row, plan=new.plan, precision=new.precision)
-
-    def _precise(
-        self, low: PlanningContext, plan: Plan, reference: ReferenceAnswers
-    ) -> tuple[PlanningContext, Plan]:
-        if not plan.lower:
-            return low, plan
-        agreement = compared(low.prepared(plan), reference=reference)
-        if agreement.differs is None:
-            return low, plan
-        from coexec.selection.mixed import MixedPlans
-
-        low.release()
-        (name,), engine = low.device_names, low.devices[0].spec.engine.label
-        # An option of the engine may say which precision it has without one in its name.
-        both = self._open((name, f"{name.rpartition(':')[0]}:{FLOAT32}"))
-        try:
-            first = self._lower_tasks.get(engine, ())
-            plan = MixedPlans(both, reference, self._report_planning, first).best()
-        except InfeasibleError as error:
-            raise InfeasibleError(f"{agreement.in_words}; {error}") from None
-        places = plan.place_of.items()
-        self._lower_tasks[engine] = [p.task for p, at in places if at.precision != FLOAT32]
-        return both, plan
+        """Make the candidates in a lower precision that run as precise as they have to be, but not
+        the user's own session."""
+        if any(row.precision for row in made.rows):
+            rows = [r for r in self._worth_running(made)[0] if r.devices != self._reference]
+            keys = {row.key for row in rows if row.precision}
+            self._precise_plans.make(made, keys, reference)
 
     def _compared(
         self, race: PlanRace, reference: ReferenceAnswers, deadline: Deadline
@@ -704,6 +635,7 @@ class Chooser:
             stolen=max(row.stolen for row in rows),
             passes=(0 if before is None else before.passes) + is_final,
             idle_passes=idle_passes,
+            failing=self._failing,
             offer=before.offer if before is not None and before.taken.key == taken.key else None,
         )
 
@@ -735,12 +667,6 @@ class Chooser:
             return prepared
         except (OSError, ValueError, LookupError, TypeError, CoexecError):
             return None
-
-
-def _rounded_up(error: float) -> float:
-    """A tolerance with two digits above an error."""
-    step = 10.0 ** (math.floor(math.log10(error)) - 1)
-    return round((math.floor(error / step) + 1) * step, 12)
 
 
 def _differs(plan: Prepared) -> bool:

@@ -227,7 +227,8 @@ class Decision:
     idle_passes: int = 0
     """Number of the last passes that have settled no candidate. After `Rules.most_idle_passes` no
     further pass is made."""
-
+    failing: Mapping[str, str] = field(default_factory=dict)
+    """By engine of which there are no candidates because it fails on this machine, the reason."""
     offer: Offer | None = None
     """What a lower precision would give; None: nothing was measured, or nothing is there."""
 

@@ -11,12 +11,17 @@ smallest errors first, and then single tasks of the other parts.
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 
-from coexec.errors import InfeasibleError
+from coexec.errors import CoexecError, InfeasibleError
 from coexec.graph.graph import Task
 from coexec.plan.plan import Plan, Provenance
-from coexec.selection.candidates import OutOfTimeError
-from coexec.selection.comparison import Agreement, ReferenceAnswers, agreement_of
+from coexec.precision import FLOAT32
+from coexec.progress import ReportProgress
+from coexec.selection.candidates import Candidates, OutOfTimeError, candidate_of, release
+from coexec.selection.comparison import Agreement, ReferenceAnswers, agreement_of, compared
+from coexec.selection.configurations import Configuration
+from coexec.selection.decision import Candidate, Key
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 
@@ -26,6 +31,69 @@ _LEAST = 0.5
 """Least share of the tasks in the lower precision: with less, a plan gains little."""
 
 
+class PrecisePlans:
+    """Makes candidates in a lower precision as precise as they have to be."""
+
+    def __init__(
+        self, open: Callable[[Configuration], PlanningContext], report: ReportProgress
+    ) -> None:
+        """
+        Args:
+            open: opens devices.
+            report: receives the progress; raises OutOfTimeError when the time is over.
+        """
+        self._open, self._report = open, report
+        self._lower_tasks: dict[str, Sequence[str]] = {}
+        """By engine with a lower precision, the tasks that it computes in mixed plans."""
+
+    def make(self, made: Candidates, keys: Collection[Key], reference: ReferenceAnswers) -> None:
+        """Let the device of each of these candidates compute the tasks in float32 that lose too
+        much. Candidates that cannot be as precise as they have to be are excluded."""
+        for index, row in enumerate(made.rows):
+            if row.key not in keys:
+                continue
+            try:
+                made.rows[index] = self._as_precise(row, made, reference)
+            except CoexecError as error:
+                made.rows[index] = row.excluded(str(error))
+            except OutOfTimeError as error:
+                made.rows[index] = row.excluded(str(error), "untried")
+            release(made.plans[row.key])
+            if not made.rows[index].is_able:
+                del made.plans[row.key]
+
+    def _as_precise(
+        self, row: Candidate, made: Candidates, reference: ReferenceAnswers
+    ) -> Candidate:
+        before = made.plans[row.key]
+        made.plans[row.key] = [self._precise(work, plan, reference) for work, plan in before]
+        if made.plans[row.key] == before:
+            return row
+        new = candidate_of(row.devices, row.planner, made.plans[row.key])
+        return replace(row, plan=new.plan, precision=new.precision)
+
+    def _precise(
+        self, low: PlanningContext, plan: Plan, reference: ReferenceAnswers
+    ) -> tuple[PlanningContext, Plan]:
+        if not plan.lower:
+            return low, plan
+        agreement = compared(low.prepared(plan), reference=reference)
+        if agreement.differs is None:
+            return low, plan
+        low.release()
+        (name,), engine = low.device_names, low.devices[0].spec.engine.label
+        # An option of the engine may say which precision it has without one in its name.
+        both = self._open((name, f"{name.rpartition(':')[0]}:{FLOAT32}"))
+        try:
+            first = self._lower_tasks.get(engine, ())
+            plan = MixedPlans(both, reference, self._report, first).best()
+        except InfeasibleError as error:
+            raise InfeasibleError(f"{agreement.in_words}; {error}") from None
+        places = plan.place_of.items()
+        self._lower_tasks[engine] = [p.task for p, at in places if at.precision != FLOAT32]
+        return both, plan
+
+
 class MixedPlans:
     """The plans of one model on one device in a lower precision, and in float32."""
 
@@ -33,7 +101,7 @@ class MixedPlans:
         self,
         work: PlanningContext,
         reference: ReferenceAnswers,
-        report: Callable[[str, int, int], None],
+        report: ReportProgress,
         first: Collection[str] = (),
     ) -> None:
         """

@@ -87,15 +87,25 @@ class PlanRace:
                 with ExitStack() as stack:
                     try:
                         started_again = self._start(reference.key, feeds, stack)
-                    except CoexecError as error:  # the figures so far count
-                        why = f"{self.rows[reference.key]} did not start again: {error}"
-                        for key in waiting:
-                            self.rows[key] = self.rows[key].excluded(why, "untried")
+                    except CoexecError as error:
+                        self._leave_untried(waiting, reference.key, str(error))
                         break
                     self._race_all(started_again, waiting, feeds)
                 self._race_again(reference.key, feeds)
             release(self.plans[reference.key])
             return
+        if self.reference is not None:
+            why = self.rows[self.reference].reason
+            self.rows = before
+            self.raced.add(self.reference)
+            self._leave_untried(self._rivals, self.reference, why)
+
+    def _leave_untried(self, waiting: Sequence[Key], reference: Key, why: str) -> None:
+        """Plans that wait are untried if the reference does not start again. Its figures so far
+        count."""
+        for key in waiting:
+            reason = f"{self.rows[reference]} did not start again: {why}"
+            self.rows[key] = self.rows[key].excluded(reason, "untried")
 
     @property
     def _rivals(self) -> list[Key]:

@@ -134,6 +134,11 @@ class PlanningContext:
         lower = self.settings.tolerance
         return max(tolerance_in(precision, self.graph, lower) for precision in precisions)
 
+    @property
+    def has_lower_precision(self) -> bool:
+        """Whether a device computes in a lower precision than float32."""
+        return any(d.spec.engine.precision != FLOAT32 for d in self.devices)
+
     @cached_property
     def user_inputs(self) -> str:
         """A digest of the user's example inputs; "" without any."""
@@ -289,8 +294,8 @@ class PlanningContext:
 
     def _key(self, request: str) -> str:
         facts = [self.user_model.digest, self._described.fingerprint, request]
-        is_lower = any(d.spec.engine.precision != FLOAT32 for d in self.devices)
-        if is_lower and self.settings.tolerance is not None:  # comparisons depend on it
+        # Comparisons depend on the tolerance.
+        if self.has_lower_precision and self.settings.tolerance is not None:
             facts.append(repr(self.settings.tolerance))
         return digest(*facts)
 

@@ -314,6 +314,7 @@ def test_a_gpu_that_hangs_ends_the_session_after_the_same_time_as_with_opencl(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(FakeContext, "native", lambda *_: [])
     with machine_with_gpu() as faults, opened(tmp_path) as session:
         assert_right(session)
         with pytest.MonkeyPatch.context() as patch:
@@ -324,6 +325,26 @@ def test_a_gpu_that_hangs_ends_the_session_after_the_same_time_as_with_opencl(
         for _ in range(2):
             with pytest.raises(ClosedError, match=r"gpu:0 has not ended what it began .* new sess"):
                 session.run(None, {"x": X})
+
+
+@pytest.mark.parametrize("has_functions", [True, False])
+def test_c_functions_launch_a_plan_of_one_gpu(
+    has_functions: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_functions:
+        monkeypatch.setattr(FakeContext, "native", lambda *_: [])
+    rng, reference = np.random.default_rng(1), plain_session(MODEL)
+    with machine_with_gpu() as faults, opened(tmp_path) as session:
+        assert_right(session)
+        before = faults.native_calls
+        for traced in (False, False, True, False, True, False):
+            x = rng.standard_normal(X.shape, np.float32)
+            feeds = {"x": x}
+            made = session.run_with_trace(None, feeds)[0] if traced else session.run(None, feeds)
+            wanted = reference.run(None, feeds)[0]
+            assert np.abs(made[0] - wanted).max() <= 1e-5 * np.abs(wanted).max()
+        # To launch, to mark the end and to wait for it, except where a trace is recorded.
+        assert faults.native_calls - before == (3 * 4 if has_functions else 0)
 
 
 def test_a_forked_child_is_told_the_remedy_once(

@@ -8,6 +8,7 @@ import pytest
 
 from coexec import InferenceSession
 from coexec.cache import Cache
+from coexec.engines.cuda import driver
 from coexec.engines.opened import OpenDevice
 from coexec.engines.options import parsed
 from coexec.engines.registry import describe, listed, load_engine, open_devices
@@ -127,3 +128,4 @@ def test_a_session_answers_as_onnx_runtime(devices: list[str], tmp_path: Path) -
         names = [output.name for output in session.get_outputs()]
         made = dict(zip(names, session.run(None, feeds), strict=True))
         assert_close(made, expected(proto, feeds))
+    assert not int(driver._driver().cuCtxGetCurrent()[1])  # the thread has the context that it had

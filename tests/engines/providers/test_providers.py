@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,8 @@ def test_a_package_that_fails_is_listed_with_the_reason(
 
 def test_what_a_family_lists_besides_engines_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     class Family:
+        name = "family"
+
         def load(self) -> Any:
             return lambda: {
                 "absent": None,
@@ -213,6 +216,26 @@ def test_what_a_family_lists_besides_engines_is_left_out(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Family()])
     assert registry._of_families.__wrapped__() == {}
+
+
+def test_a_family_that_cannot_be_imported_is_listed_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Family:
+        name = "family"
+
+        def load(self) -> Any:
+            raise OSError("no library")
+
+    def with_family(group: str) -> Any:
+        return [Family()] if group == registry._FAMILIES else entry_points(group=group)
+
+    monkeypatch.setattr("importlib.metadata.entry_points", with_family)
+    forget_engines()
+    reason = registry.broken()["family"]
+    assert "'family' cannot be imported: OSError: no library" in reason
+    assert registry.failing()["family"] == reason
+    assert registry.processors("cpu")
 
 
 def test_a_library_that_crashes_leaves_this_process(

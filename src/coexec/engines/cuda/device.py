@@ -51,6 +51,7 @@ class CudaDevice(OpenEngine):
             )
             self._context = CudaContext(gpu, sleeps=options.waiting == "passive")
             self.awaits_words = self._context.has_words
+        self.thread_context = self._context
         # Only the prelude for NVRTC has the functions of matrix units.
         compiler = "nvrtc" if self.arch.unit else options.compiler
         self.images = Images(self._context, compiler, folder)

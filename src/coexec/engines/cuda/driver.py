@@ -13,10 +13,11 @@ Programming Guide, "Programmatic Dependent Launch".
 """
 
 import ctypes
+import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from coexec.arrays import Array
+from coexec.engines.base import NativeCall
 from coexec.engines.kernels.base import Grid
 from coexec.errors import ForkedError, first_line
 
@@ -33,6 +35,9 @@ _MAPPED = 0x02 | 0x01  # CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 _NO_DRIVER = "no driver"
 _LIBRARY = "libcuda.so.1"
+_IN_C = ("cuGraphLaunch", "cuEventRecord", "cuEventSynchronize")
+"""Functions of the driver that are called without Python."""
+_log = logging.getLogger("coexec")
 _WITHOUT_GPU = (_NO_DRIVER, "CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_STUB_LIBRARY")
 _FIRST_BINDINGS = {12: "12.9.1", 13: "13.0"}
 """By major version of CUDA, the first bindings that give Python's lock back during calls."""
@@ -125,11 +130,15 @@ def checked(result: tuple[Any, ...]) -> Any:
     """
     code, *values = result
     if int(code) != 0:
-        driver = _driver()
-        _, name = driver.cuGetErrorName(code)
-        _, text = driver.cuGetErrorString(code)
-        raise CudaError((name or b"unknown").decode(), (text or b"unknown error").decode())
+        raise _error(code)
     return values[0] if len(values) == 1 else tuple(values) or None
+
+
+def _error(code: Any) -> CudaError:
+    driver = _driver()
+    _, name = driver.cuGetErrorName(code)
+    _, text = driver.cuGetErrorString(code)
+    return CudaError((name or b"unknown").decode(), (text or b"unknown error").decode())
 
 
 def _called(context: Any, name: str, *arguments: Any) -> tuple[Any, ...]:
@@ -160,6 +169,18 @@ def _give_back() -> None:
                     _called(*_released.popleft())
         finally:
             _giving_back.release()
+
+
+@cache
+def _functions() -> Mapping[str, int]:
+    """Addresses of the functions of the driver that C calls; none if it does not have them all."""
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+        functions = {name: getattr(library, name) for name in _IN_C}
+    except (AttributeError, OSError) as error:
+        _log.info("graphs of CUDA are launched through Python: %s", error)
+        return {}
+    return {name: ctypes.cast(f, ctypes.c_void_p).value or 0 for name, f in functions.items()}
 
 
 @cache
@@ -319,13 +340,31 @@ class CudaContext:
         try:
             return checked(result)
         except CudaError as error:
-            if error.is_lasting:
-                _lost[self.gpu.identity] = str(error)
+            self._remember(error)
             raise
+
+    def error(self, code: int) -> CudaError:
+        """The error that a C function of the driver has returned; remembered as by `checked`."""
+        error = _error(_driver().CUresult(code))
+        self._remember(error)
+        return error
+
+    def _remember(self, error: CudaError) -> None:
+        if error.is_lasting:
+            _lost[self.gpu.identity] = str(error)
 
     def result(self, name: str, *arguments: Any) -> tuple[Any, ...]:
         """As `call`, with the error code in front of the values."""
         return _called(self._handle, name, *arguments)
+
+    def __enter__(self) -> None:
+        """Make it the context of the calling thread, for C functions."""
+        driver = _driver()
+        self._entered = int(driver.cuCtxPushCurrent(self._handle)[0]) == 0
+
+    def __exit__(self, *_: object) -> None:
+        if self._entered:
+            _driver().cuCtxPopCurrent()
 
     def beside(self) -> "CudaContext":
         """The same GPU with another stream, which does not wait for work of this one."""
@@ -416,6 +455,17 @@ class CudaContext:
         """A mark behind all work that the stream has got; it has a time if it is ``timed``.
         ``sleeps``: a thread that waits for it does not poll."""
         return Mark(self, timed, sleeps)
+
+    def native(self, graph: "CudaGraph", end: "Mark") -> list[NativeCall]:
+        """The calls of C functions that launch a graph, and last the one that waits for its end. A
+        thread makes them in this context (``with``). They use a mark, which has to live.
+
+        Empty: the graph has to be launched through Python."""
+        if not (functions := _functions()):
+            return []
+        stream, event = int(self.stream), int(end.handle)
+        arguments = ((int(graph.handle), stream), (event, stream), (event,))
+        return [NativeCall(functions[name], a) for name, a in zip(_IN_C, arguments, strict=True)]
 
     def event(self, flags: int) -> Any:
         """An event with these flags, for one mark."""

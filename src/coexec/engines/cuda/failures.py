@@ -28,9 +28,19 @@ def translated(device: str, doing: str, kind: type[CoexecError] = DeviceError) -
     try:
         yield
     except (CompileError, CudaError) as error:
-        failed = kind(f"{device} {_words(doing, error)}")
-        failed.device = device
-        raise failed from error
+        raise failure(device, doing, error, kind) from error
+
+
+def failure(
+    device: str,
+    doing: str,
+    error: CompileError | CudaError,
+    kind: type[CoexecError],
+) -> CoexecError:
+    """The error of coexec for one of CUDA. The arguments are those of `translated`."""
+    failed = kind(f"{device} {_words(doing, error)}")
+    failed.device = device
+    return failed
 
 
 def _words(doing: str, error: CompileError | CudaError) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from coexec.engines.base import NativeCall
 from coexec.engines.cuda.driver import CudaError, CudaGraph, CudaMemory, GraphNode, Mark
-from coexec.engines.cuda.failures import translated
+from coexec.engines.cuda.failures import failure, translated
 from coexec.engines.cuda.tensors import GpuMemory, GpuTensor
 from coexec.engines.cuda.timing import GraphTimer
 from coexec.engines.kernels.base import Value
@@ -92,6 +93,8 @@ class _BoundGraph:
         self._graphs: dict[tuple[frozenset[str], frozenset[str], bool], _Assembled] = {}
         """By the inputs that come from the host, the outputs that go there, and whether its kernels
         are timed."""
+        self._calls: list[NativeCall] = []
+        """Those of `native`, and last the one of `native_wait`."""
 
     def set_input(self, name: str, tensor: Any) -> None:
         if self._tensors[name] is tensor:
@@ -107,6 +110,24 @@ class _BoundGraph:
 
     set_output = set_input
 
+    def enter(self, written: Collection[str]) -> None:
+        context = self._memory.context
+        with self.translated():
+            self._end = context.mark()
+            self._calls = context.native(self._graph(frozenset(written)).graph, self._end)
+
+    @property
+    def native(self) -> Sequence[NativeCall]:
+        return self._calls[:-1]
+
+    @property
+    def native_wait(self) -> Sequence[NativeCall]:
+        return self._calls[-1:]
+
+    def failure(self, result: int) -> Exception:
+        error = self._memory.context.error(result)
+        return failure(self._program.name, self._doing, error, ExecutionError)
+
     def run(self) -> None:
         self.launch().wait()
 
@@ -121,13 +142,8 @@ class _BoundGraph:
             for name in written:
                 self._tensors[name].is_pending = True
             entering = frozenset(n for n in self._inputs if self._tensors[n].is_pending)
-            leaving = frozenset(n for n in self._outputs if self._tensors[n].leaving)
-            key = entering, leaving, timer is not None
-            if key not in self._graphs:
-                nodes = self._assembled(entering, leaving)
-                graph = context.graph(nodes, timed=timer is not None)
-                self._graphs[key] = _Assembled(graph, nodes, entering, leaving)
-            graph = self._graphs[key].graph
+            assembled = self._graph(entering)
+            graph = assembled.graph
             if timer is not None:
                 timer.spare(graph)
             for word in words:
@@ -139,12 +155,23 @@ class _BoundGraph:
             end = context.mark(sleeps=bool(words))
             run = _GraphRun(self, end, dict(self._tensors), timer)
             if timer is not None:
-                run.number = timer.keep(graph, self._titles(entering, leaving), end)
+                run.number = timer.keep(graph, self._titles(assembled), end)
             for name in (*self._outputs, *entering):
                 self._tensors[name].is_pending = False
             for name in entering.difference(written):
                 self._tensors[name].users.append(end)
         return run
+
+    def _graph(self, entering: frozenset[str]) -> "_Assembled":
+        """The graph for these inputs from the host; timed if the GPU has a timer now."""
+        leaving = frozenset(n for n in self._outputs if self._tensors[n].leaving)
+        timed = self._memory.timer is not None
+        key = entering, leaving, timed
+        if key not in self._graphs:
+            nodes = self._assembled(entering, leaving)
+            graph = self._memory.context.graph(nodes, timed=timed)
+            self._graphs[key] = _Assembled(graph, nodes, entering, leaving)
+        return self._graphs[key]
 
     def _assembled(self, entering: frozenset[str], leaving: frozenset[str]) -> list[GraphNode]:
         """The nodes of a graph: tensors that enter, the launches, tensors that leave."""
@@ -163,21 +190,24 @@ class _BoundGraph:
             nodes.append(replace(node, waits=waits))
         return nodes + [memory.leave(tensors[n], users.get(n, ())) for n in sorted(leaving)]
 
-    def _titles(self, entering: frozenset[str], leaving: frozenset[str]) -> list[tuple[str, str]]:
+    def _titles(self, graph: "_Assembled") -> list[tuple[str, str]]:
         """Name and result of each node, for traces."""
         build = self._program.build
         launches = zip((launch.name for launch in build.launches), build.tasks, strict=True)
         return [
-            *(("reorder", name) for name in sorted(entering)),
+            *(("reorder", name) for name in sorted(graph.entering)),
             *launches,
-            *(("reorder", name) for name in sorted(leaving)),
+            *(("reorder", name) for name in sorted(graph.leaving)),
         ]
 
     def translated(self) -> AbstractContextManager[None]:
         """Convert errors of CUDA; the message names the tasks of this program."""
+        return translated(self._program.name, self._doing, ExecutionError)
+
+    @property
+    def _doing(self) -> str:
         tasks = self._program.build.tasks
-        doing = f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
-        return translated(self._program.name, doing, ExecutionError)
+        return f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
 
 
 @dataclass(eq=False)

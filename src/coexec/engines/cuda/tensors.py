@@ -29,6 +29,8 @@ class GpuTensor:
     """Whether the program that writes it sends it to the host in the same run."""
     host: HostMemory | None = None
     """The tensor in the layout of numpy, for the host; made when it is first needed."""
+    array: Array | None = None
+    """The array in this memory."""
     is_pending: bool = False
     """Whether the newest values are in `host`, and not yet in `memory`."""
     users: list[Mark] = field(default_factory=list)
@@ -74,9 +76,11 @@ class GpuMemory:
 
     def array(self, tensor: GpuTensor) -> Array:
         """The array in page-locked memory."""
-        plain = tensor.value.on_host
-        bytes_ = self._with_host(tensor).bytes[: plain.size_bytes]
-        return bytes_.view(numpy_type(plain.host_dtype)).reshape(plain.shape)
+        if tensor.array is None:
+            plain = tensor.value.on_host
+            bytes_ = self._with_host(tensor).bytes[: plain.size_bytes]
+            tensor.array = bytes_.view(numpy_type(plain.host_dtype)).reshape(plain.shape)
+        return tensor.array
 
     def enter(self, tensor: GpuTensor) -> GraphNode:
         """The kernel that fetches a tensor from the host's memory."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from coexec.engines import detect
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.runtimes import onnx_runtimes
 from coexec.errors import WITHOUT_ONNX_RUNTIME, DeviceError
+from coexec.extras import has_onnx_runtime
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.keys import digest
 
@@ -31,12 +31,12 @@ class OnnxRuntime(Engine):
         return ", ".join(f"{name} {version}" for name, version in onnx_runtimes().items())
 
     def processors(self, kind: str) -> Sequence[Processor]:
-        absent = WITHOUT_ONNX_RUNTIME if find_spec("onnxruntime") is None else None
+        absent = None if has_onnx_runtime() else WITHOUT_ONNX_RUNTIME
         return [Processor(kind, detect.processor_name(), unusable=absent)]
 
     @cached_property
     def version(self) -> str:
-        if find_spec("onnxruntime") is None:
+        if not has_onnx_runtime():
             raise DeviceError(WITHOUT_ONNX_RUNTIME)
         import onnxruntime
 

@@ -5,6 +5,7 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,9 @@ from coexec.lowering.synthetic import products
 from coexec.ort import OrtSession, raised_by_ort, reason_of
 
 _CPU = "CPUExecutionProvider"
-_WHOLE = {"session.disable_cpu_ep_fallback": "1"}
+_ALONE = "session.disable_cpu_ep_fallback"
 """ONNX Runtime refuses a model of which the provider does not take all operators."""
-_ASSIGNED = {"session.record_ep_graph_assignment_info": "1"}
+_ASSIGNED = "session.record_ep_graph_assignment_info"
 """ONNX Runtime can then list which provider takes which operator."""
 
 
@@ -45,19 +46,27 @@ class Provider:
     """Whether it can record a model as one CUDA graph."""
 
     def open(
-        self, model: Any, options: ort.SessionOptions, further: Mapping[str, str] | None = None
+        self,
+        model: Any,
+        options: ort.SessionOptions,
+        further: Mapping[str, str] | None = None,
+        *,
+        alone: bool = False,
     ) -> OrtSession:
         """A session of a model with this provider, before the one for the CPU.
 
         Args:
             further: options of the provider.
+            alone: without the one for the CPU. The provider has to take all operators.
 
         Raises:
             DeviceError: the provider does not start: ONNX Runtime would go on without it.
             Exception: any other error of ONNX Runtime.
         """
         own = {**self.options, **(further or {})}
-        named = [(self.name, own), *([_CPU] if _allows_others(options) else [])]
+        named = [(self.name, own), *([] if alone else [_CPU])]
+        if alone:
+            options.add_session_config_entry(_ALONE, "1")
         if self.devices:
             options.add_provider_for_devices(list(self.devices), own)
         providers = None if self.devices else named
@@ -93,7 +102,7 @@ class ProviderDevice(OpenEngine):
             with contextlib.redirect_stdout(io.StringIO()):
                 ort.preload_dlls()
         with self._translated(DeviceError, "starting"):
-            provider.open(products(range(1), 1).proto, self._session_options({}))
+            provider.open(products(range(1), 1).proto, self._session_options())
 
     def compile(self, module: Module) -> OrtProgram:
         provider = self._provider
@@ -106,11 +115,14 @@ class ProviderDevice(OpenEngine):
         return self._program(module, {})
 
     def _program(self, module: Module, further: Mapping[str, str]) -> OrtProgram:
+        options = self._session_options()
+        if not self.device.cores:  # no operator is computed on the CPU
+            options.intra_op_num_threads = 1
         program = OrtProgram(
             module,
-            self._session_options(_WHOLE),
+            options,
             str(self.place),
-            lambda proto, options: self._provider.open(proto, options, further),
+            partial(self._provider.open, further=further, alone=True),
             graphs=bool(further),
         )
         self._try(program, module)
@@ -132,8 +144,10 @@ class ProviderDevice(OpenEngine):
             raise DeviceError(f"{error}; run that part elsewhere with another plan") from error
 
     def own_session(self, model: Any) -> OrtOwnSession:
+        options = self._session_options()
+        options.add_session_config_entry(_ASSIGNED, "1")
         try:
-            session = whole_session(model, self._session_options(_ASSIGNED), self._provider.open)
+            session = whole_session(model, options, self._provider.open)
         except DeviceError as error:
             raise ModelError(str(error)) from error
         taken, left = _assigned(session, self._provider.name)
@@ -151,16 +165,12 @@ class ProviderDevice(OpenEngine):
             )
         return OrtOwnSession(session, self.device.name)
 
-    def _session_options(self, entries: Mapping[str, str]) -> ort.SessionOptions:
+    def _session_options(self) -> ort.SessionOptions:
         options = ort.SessionOptions()
         options.log_severity_level = 4  # every error is raised too
-        for key, value in entries.items():
-            options.add_session_config_entry(key, value)
         if self.device.cores:
             options.intra_op_num_threads = len(self.device.cores)
             bind_threads(options, self.device.cores)
-        elif entries is _WHOLE:  # no operator is computed on the CPU
-            options.intra_op_num_threads = 1
         return options
 
     def _note(self, what: str, text: str) -> None:
@@ -216,12 +226,3 @@ def _assigned(session: OrtSession, provider: str) -> tuple[int, Counter[str]]:
         else:
             left.update(node.op_type for node in nodes)
     return taken, left
-
-
-def _allows_others(options: ort.SessionOptions) -> bool:
-    """Whether ONNX Runtime may compute what the provider does not take. If not, it refuses a list
-    of providers with the one for the CPU."""
-    try:
-        return not any(options.get_session_config_entry(key) == _WHOLE[key] for key in _WHOLE)
-    except RuntimeError:  # no such entry
-        return True

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from coexec.engines.base import ONLY
 from coexec.engines.names import engine_of_provider
 from coexec.engines.runtimes import packages_of_onnx_runtime
 from coexec.errors import DeviceError, first_line
+from coexec.extras import has_onnx_runtime
 
 _ENDING = "ExecutionProvider"
 _NOT_DEVICES = frozenset({"Azure", "CPU"})
@@ -115,7 +115,7 @@ class ProviderSource:
 
 def sources() -> Iterator[ProviderSource]:
     """The providers that are installed, a plug-in before a built-in provider of its name."""
-    if find_spec("onnxruntime") is None:
+    if not has_onnx_runtime():
         return
     for package in packages_of_onnx_runtime():
         if package.startswith(_PLUG_INS):
