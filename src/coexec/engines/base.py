@@ -484,6 +484,8 @@ class Engine(ABC):
     replaces: ClassVar[Collection[str]] = ()
     """Engines that run the same kernels more slowly: where both drive a processor, planner "auto"
     does not try them."""
+    elsewhere: ClassVar[str] = "leave the engine away"
+    """What users may do who name it for a processor of another kind."""
     pretends: ClassVar[bool] = False
     """Whether it is only for tests: it is not listed, and never chosen automatically."""
 

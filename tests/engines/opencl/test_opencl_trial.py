@@ -1,39 +1,27 @@
 """The trial of an OpenCL device: its kernel, its facts, and what is said of a failure."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.helpers.patience import ENOUGH_S
-
 pytest.importorskip("pyopencl")
 
-from coexec.engines import detect, trial
-from coexec.engines.opencl import tried
+from coexec.engines import trial
+from coexec.engines.opencl import platforms, tried
 from coexec.engines.opencl.binaries import Binaries
-from coexec.engines.opencl.platforms import _RUNTIMES, DeviceHandle
+from coexec.engines.opencl.platforms import DeviceHandle
 from coexec.engines.opencl.tried import unusable
-from tests.helpers.needs_opencl import opencl_found, opencl_name, opencl_options
-
-SCRIPT = """
-print("started")
-from coexec.engines.registry import describe
-print(describe("{name}", {options!r}).place)
-"""
+from tests.helpers.opencl_gpu import stand_in_gpu
 
 
-def listed(
-    name: str = "A GPU", overridden_cpu_name: str | None = None, platform: str = "GPUs"
-) -> DeviceHandle:
-    """A device as drivers describe it. Nothing can be run there."""
-    vendor = SimpleNamespace(name=platform, version="OpenCL 3.0")
-    handle = SimpleNamespace(platform=vendor, name=name, driver_version="1.2", version="CL 3")
-    return DeviceHandle(handle, _RUNTIMES.get(platform), overridden_cpu_name)
+def listed(name: str = "A GPU", driver: str = "1.2") -> DeviceHandle:
+    """A GPU as drivers describe it. Nothing can be run there."""
+    platform = SimpleNamespace(name="GPUs", version="OpenCL 3.0")
+    return DeviceHandle(
+        SimpleNamespace(platform=platform, name=name, driver_version=driver, version="CL 3")
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -53,11 +41,6 @@ def test_a_device_that_another_process_does_not_find_is_unusable() -> None:
     )
 
 
-def test_the_trial_passes_where_the_device_works(folder: Path) -> None:
-    assert unusable(opencl_found()) is None
-    assert len(list(folder.iterdir())) == 1
-
-
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
@@ -69,49 +52,37 @@ def test_the_trial_passes_where_the_device_works(folder: Path) -> None:
 def test_numbers_and_builds_are_checked(
     old: str, new: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pocl = opencl_found()
+    pocl = stand_in_gpu()
+    monkeypatch.setattr(tried, "devices", lambda: [pocl])
     assert tried.attempt(pocl.name, pocl.driver) == ""
     monkeypatch.setattr(tried, "_SOURCE", tried._SOURCE.replace(old, new))
     assert re.match(reason, tried.attempt(pocl.name, pocl.driver))
 
 
-def test_the_driver_and_the_processor_that_it_compiles_for_are_facts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_verdict_is_of_one_driver(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "_tried", lambda *_: "failed")
     assert unusable(listed()) is not None
     monkeypatch.setattr(trial, "_tried", lambda *_: "")
     assert unusable(listed()) is not None
-    assert unusable(listed(overridden_cpu_name="haswell")) is None
+    assert unusable(listed(driver="1.3")) is None
+    assert len(list(folder.iterdir())) == 2
 
 
-def test_a_plain_script_is_not_run_twice(tmp_path: Path) -> None:
-    """Scripts that do not ask for ``__name__`` would be, by multiprocessing."""
-    name = opencl_name()
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(name=name, options=opencl_options()))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=ENOUGH_S,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        check=False,
-    )
-    assert (done.stdout, done.stderr) == (f"started\n{name}\n", "")
-    assert list((tmp_path / "coexec" / "trials").iterdir())
+def test_binaries_of_another_driver_are_not_read(tmp_path: Path) -> None:
+    keys = {
+        Binaries(listed(driver=driver), None, tmp_path)._key("source", "options")
+        for driver in ("1.2", "1.3", "1.2")
+    }
+    assert len(keys) == 2
 
 
-def test_binaries_of_another_cpu_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    platform = "Portable Computing Language"
+def test_gpus_alone_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyopencl as cl
 
-    def key(overridden_cpu_name: str | None) -> str:
-        binaries = Binaries(listed("CPU", overridden_cpu_name, platform), None, tmp_path)
-        return binaries._key("source", "options")
-
-    keys = [key(None), key("haswell"), key("skylake-avx512")]
-    monkeypatch.setattr(detect, "features", lambda: ("AVX",))
-    keys.append(key("haswell"))
-    assert len(set(keys)) == 4 and key("haswell") == keys[-1]
+    handles = [
+        SimpleNamespace(name=kind, type=getattr(cl.device_type, kind))
+        for kind in ("CPU", "ACCELERATOR", "GPU")
+    ]
+    platform = SimpleNamespace(get_devices=lambda: handles)
+    monkeypatch.setattr(cl, "get_platforms", lambda: [platform])
+    assert [found.name for found in platforms.devices()] == ["GPU"]

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pyopencl as cl
 
-from coexec.errors import CoexecError, DeviceError, ExecutionError, first_line
+from coexec.errors import CoexecError, DeviceError, first_line
 
 
 @contextmanager
@@ -36,21 +35,6 @@ def _words(doing: str, error: Exception) -> str:
         f"failed while {doing} ({cause(error)}); if it fails again, leave the device out or "
         f"update its driver: coexec devices shows which it is"
     )
-
-
-def refusal(device: str, doing: str, status: int) -> CoexecError:
-    """The ExecutionError for what a C function of OpenCL has returned.
-
-    Args:
-        device, doing: as for `translated`.
-    """
-    codes: Any = cl.status_code
-    name = codes.to_string(status, "unknown error %d")
-    try:
-        with translated(device, doing, ExecutionError):
-            raise cl.Error(name)
-    except ExecutionError as error:
-        return error
 
 
 def cause(error: Exception) -> str:

@@ -1,13 +1,10 @@
-"""The OpenCL device that computes for a processor: the first that passes its trial.
-
-The trial compiles a small kernel and runs it.
-"""
+"""The trial of a GPU: OpenCL compiles a small kernel and runs it."""
 
 import numpy as np
 
-from coexec.engines import detect, trial
+from coexec.engines import trial
 from coexec.engines.opencl.binaries import OPTIONS, Binaries
-from coexec.engines.opencl.platforms import INSTALL, DeviceHandle, absent, devices, start
+from coexec.engines.opencl.platforms import DeviceHandle, devices
 from coexec.errors import DeviceError
 from coexec.hardware.hardware import Device
 
@@ -26,41 +23,23 @@ __kernel void trial(__global const float* x, __global float* y) {
 }
 """
 """A kernel with everything that the engine's kernels use: vectors, functions of vectors, local
-memory and a barrier. Functions come from the driver's library. If that was built for another
-processor than the one for which the driver compiles, the functions of the widest vectors fail."""
+memory and a barrier."""
 
 
-def find(device: Device, runtime: str = "") -> DeviceHandle:
-    """The OpenCL device for a processor; it has passed its trial.
-
-    Args:
-        device: CPU cores, or a GPU by its identity.
-        runtime: for CPU cores, a part of the name of the runtime to use.
+def find(device: Device) -> DeviceHandle:
+    """The GPU of a device; it has passed its trial.
 
     Raises:
-        DeviceError: there is none, or none that works.
+        DeviceError: there is none, or it does not work.
     """
-    start(device.cores)
-    reasons = []
-    for candidate in devices():
-        if _is_meant(candidate, device, runtime):
-            reason = unusable(candidate)
+    why = "there is no OpenCL driver for it"
+    for gpu in devices():
+        if gpu.identity == device.identity:
+            reason = unusable(gpu)
             if reason is None:
-                return candidate
-            reasons.append(reason)
-    if device.kind == "cpu":
-        titles = ", ".join(candidate.platform for candidate in devices() if candidate.on_cpu)
-        if titles and not reasons:
-            reasons.append(f"no OpenCL runtime is called {runtime!r}, only {titles}")
-        reasons += absent()
-    why = "; ".join(reasons) or f"there is no OpenCL runtime for it; {INSTALL}"
+                return gpu
+            why = reason
     raise DeviceError(f"device {device.name!r} cannot be used through OpenCL: {why}")
-
-
-def _is_meant(handle: DeviceHandle, device: Device, runtime: str) -> bool:
-    if device.kind == "cpu":
-        return handle.on_cpu and runtime.lower() in handle.platform.lower()
-    return not handle.on_cpu and handle.identity == device.identity
 
 
 def unusable(device: DeviceHandle) -> str | None:
@@ -68,10 +47,6 @@ def unusable(device: DeviceHandle) -> str | None:
 
     The first call for a device and driver takes about a second, at most the trial's time limit.
     """
-    try:
-        device.check_room()
-    except DeviceError as error:  # not stored with the verdicts: it may be over soon
-        return f"{device.name} is unusable now: {error}"
     import pyopencl
 
     failure = trial.failure(
@@ -84,23 +59,19 @@ def unusable(device: DeviceHandle) -> str | None:
             "platform": str(device.handle.platform.version),
             "pyopencl": pyopencl.VERSION_TEXT,
         },
-        # PoCL's own cache would store kernels that coexec's cache has, or that must not be stored.
-        POCL_KERNEL_CACHE="0",
     )
     if not failure:
         return None
-    remedy = device.runtime.remedy if device.runtime else "update or reinstall the driver"
     return (
-        f"{device.name} is unusable: a small test kernel {failure} [{device.driver}]; {remedy}, "
-        f"after which coexec devices --fresh tries the device again, or leave the device out: "
-        f"CPU devices work without it"
+        f"{device.name} is unusable: a small test kernel {failure} [{device.driver}]; update or "
+        f"reinstall the driver, after which coexec devices --fresh tries the device again, or "
+        f"leave the device out: CPU devices work without it"
     )
 
 
 def attempt(name: str, driver: str) -> str:
     """Compile and run the kernel here, on the device with this name and driver. Returns the
     failure; "" if the numbers are right."""
-    start(detect.usable_cores()[:1])
     device = next((d for d in devices() if (d.name, d.driver) == (name, driver)), None)
     if device is None:
         return "was not run, as another process does not find the device"
