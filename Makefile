@@ -86,9 +86,8 @@ long: $(READY)
 
 # Rooms that depend on the width of blocks of channels of the engine cpp. `make test` runs them with the
 # width of this processor's vectors.
-BLOCKS := tests/engines/kernels tests/engines/test_operators.py tests/engines/test_devices.py tests/lowering \
-	tests/runtime/test_split_plans.py tests/runtime/test_launching.py tests/session/test_copies.py \
-	tests/session/test_values.py tests/session/test_binding.py
+BLOCKS := tests/engines/kernels tests/engines/test_operators.py tests/runtime/test_split_plans.py \
+	tests/runtime/test_launching.py tests/runtime/test_task_check.py
 
 blocks: $(READY)
 	@for width in $(WIDTHS); do \

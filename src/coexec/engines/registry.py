@@ -352,7 +352,7 @@ def _described(
     if device.kind not in engine.kinds:
         raise DeviceError(
             f"engine {engine.name!r} does not drive {device.name!r}, but "
-            f"{', '.join(engine.kinds)}; {engine.elsewhere}"
+            f"{', '.join(engine.kinds)}; {engine.advice}"
         )
     with _contract(engine.name, f"describe {device.name}"):
         info = engine.describe(device, parsed(engine, options, precision))

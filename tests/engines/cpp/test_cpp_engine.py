@@ -24,7 +24,7 @@ from coexec.selection.planning_context import PlanningContext
 from coexec.session import InferenceSession
 from coexec.settings import Settings
 from tests.helpers.core_programs import cpp_name, opened_cpp
-from tests.helpers.gpu_networks import mixed_network, module_of, run_on, small_network
+from tests.helpers.gpu_networks import in_float16, mixed_network, module_of, run_on, small_network
 from tests.helpers.small_models import branches
 
 WIDTHS = ("4", "8", "16")
@@ -71,6 +71,12 @@ def test_profiles_are_of_one_width() -> None:
     versions = {w: describe(cpp_name(), {"cpp": {"block": w}}).engine.version for w in WIDTHS}
     assert len(set(versions.values())) == len(WIDTHS)
     assert describe(cpp_name()).engine.version in versions.values()
+
+
+def test_arrays_are_read_as_they_are_and_float16_is_refused() -> None:
+    graph = load(in_float16(mixed_network())).graph
+    reason = opened_cpp(None).refusal(graph.tasks[0], graph.tensors)
+    assert reason is not None and "Conv of float16: there are no kernels for this type" in reason
 
 
 def test_an_array_at_any_address_is_read_and_written() -> None:

@@ -29,7 +29,7 @@ class OpenCl(Engine):
     builds_kernels = True
     options = Options
     distributions = ("coexec", "pyopencl")
-    elsewhere = (
+    advice = (
         f"on CPU cores the engine cpp runs the same kernels (cpu:0/cpp), with the C++ compiler of "
         f"the machine or of {install('cpp')}"
     )
