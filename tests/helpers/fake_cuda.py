@@ -361,6 +361,7 @@ def machine_with_gpu(has_opencl: bool = True, count: int = 1) -> Iterator[Faults
         patch.setattr(engine, "gpus", lambda: gpus)
         patch.setattr(driver, "_lost", {})
         patch.setattr(Cuda, "needs_trial", False)
+        patch.setattr(OpenCl, "needs_trial", False)
         patch.setattr(device, "CudaContext", opened)
         patch.setattr(compilers, "_chosen", lambda *_: (str.encode, "fake"))
         patch.setattr(OpenCl, "processors", lambda self, kind: opencl if kind == "gpu" else [])

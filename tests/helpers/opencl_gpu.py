@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from coexec.engines import small_model
 from coexec.engines.cuda.engine import Cuda
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.opencl import platforms, tried
+from coexec.engines.opencl import platforms
+from coexec.engines.opencl.engine import OpenCl
 from coexec.engines.opencl.platforms import DeviceHandle
 from coexec.engines.options import parsed
 from coexec.engines.registry import load_engine
@@ -49,7 +51,7 @@ def stand_in() -> Iterator[None]:
     stand_in_gpu()
     with unoptimised(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(platforms, "is_gpu", _is_pocl)
-        patch.setattr(tried, "unusable", lambda gpu: None)
+        patch.setattr(OpenCl, "needs_trial", False)
         patch.setattr(Cuda, "processors", lambda self, kind: [])
         plan_in_this_process(patch)
         yield
@@ -106,5 +108,7 @@ def _found() -> tuple[DeviceHandle | None, str]:
         except (CoexecError, ValueError) as error:
             return None, str(error) or "it is not installed"
         override_cpu_name(gpu.handle)
-        reason = tried.attempt(gpu.name, gpu.driver)
-        return (None, reason) if reason else (gpu, "")
+        device = Device("gpu:0", "gpu", identity=gpu.identity)
+        with unoptimised():
+            failure = small_model.attempt("opencl", device, {})
+        return (None, failure) if failure else (gpu, "")

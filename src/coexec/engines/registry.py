@@ -275,8 +275,8 @@ def _failure(engine: Engine, device: Device, options: EngineOptions | None) -> s
         return None
     return (
         f"engine {engine.name} is unusable on {device.name}: a small model {failure} "
-        f"[{version}]; update or reinstall its package, after which coexec devices --fresh "
-        f"tries it again, or leave the engine out"
+        f"[{version}]; update or reinstall its package or driver, after which coexec devices "
+        f"--fresh tries it again, or leave the engine out"
     )
 
 

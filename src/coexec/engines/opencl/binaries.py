@@ -71,7 +71,9 @@ class Binaries:
     def _write(self, key: str, program: Any) -> None:
         if self._cache is None:
             return
-        binary = program.get_info(_binaries_info())[0]
+        import pyopencl
+
+        binary = program.get_info(pyopencl.program_info.BINARIES)[0]
         if binary:
             self._cache.add("kernels", key, Entry({"kernel.bin": bytes(binary)}))
 
@@ -98,9 +100,3 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pyopencl.CompilerWarning)
         yield
-
-
-def _binaries_info() -> Any:
-    import pyopencl
-
-    return pyopencl.program_info.BINARIES

@@ -9,6 +9,7 @@ from pathlib import Path
 from coexec.cache.source import source_digest
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.opencl.options import Options
+from coexec.engines.opencl.platforms import DeviceHandle, devices
 from coexec.errors import DeviceError
 from coexec.extras import install
 from coexec.hardware.hardware import Device, EngineInfo
@@ -25,7 +26,6 @@ class OpenCl(Engine):
     name = "opencl"
     kinds = ("gpu",)
     rank = 10
-    needs_trial = False
     builds_kernels = True
     options = Options
     distributions = ("coexec", "pyopencl")
@@ -39,9 +39,6 @@ class OpenCl(Engine):
         return f"{super().installed}, {_drivers()}"
 
     def processors(self, kind: str) -> Sequence[Processor]:
-        from coexec.engines.opencl.platforms import devices
-        from coexec.engines.opencl.tried import unusable
-
         try:
             gpus = devices()
         except DeviceError:  # coexec doctor lists what is not installed
@@ -52,17 +49,14 @@ class OpenCl(Engine):
                 gpu.name,
                 gpu.identity,
                 gpu.driver,
-                unusable(gpu),
-                gpu.facts(),
+                facts=gpu.facts(),
                 precisions=(FLOAT32, "fp16"),
             )
             for gpu in gpus
         ]
 
     def describe(self, device: Device, options: Options) -> EngineInfo:
-        from coexec.engines.opencl.tried import find
-
-        gpu = find(device)
+        gpu = _gpu_of(device)
         folder = Path(__file__).parent
         # Profiles depend on the text of the kernels and on how they are launched.
         digests = source_digest(folder.parent / "kernels"), source_digest(folder)
@@ -74,9 +68,17 @@ class OpenCl(Engine):
         self, device: Device, info: EngineInfo, options: Options, folder: Path | None
     ) -> OpenEngine:
         from coexec.engines.opencl.device import OpenClDevice
-        from coexec.engines.opencl.tried import find
 
-        return OpenClDevice(device, info, find(device), options, folder)
+        return OpenClDevice(device, info, _gpu_of(device), options, folder)
+
+
+def _gpu_of(device: Device) -> DeviceHandle:
+    for gpu in devices():
+        if gpu.identity == device.identity:
+            return gpu
+    raise DeviceError(
+        f"device {device.name!r} cannot be used through OpenCL: there is no OpenCL driver for it"
+    )
 
 
 def _drivers() -> str:

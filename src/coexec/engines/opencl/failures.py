@@ -29,15 +29,15 @@ def _words(doing: str, error: Exception) -> str:
     if isinstance(error, cl.MemoryError | MemoryError):
         return (
             f"ran out of memory while {doing} ({first_line(error)}); use smaller shapes, "
-            f"--gpu precision=fp16, or let another device do a part"
+            f"--engine opencl.precision=fp16, or let another device do a part"
         )
     return (
-        f"failed while {doing} ({cause(error)}); if it fails again, leave the device out or "
+        f"failed while {doing} ({_cause(error)}); if it fails again, leave the device out or "
         f"update its driver: coexec devices shows which it is"
     )
 
 
-def cause(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     """First error message of the compiler, if there is one; else the first line of the error."""
     complaints = (line for line in str(error).splitlines() if "error:" in line)
     return next(complaints, first_line(error)).strip()

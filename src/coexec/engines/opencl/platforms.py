@@ -85,7 +85,7 @@ class DeviceHandle:
 
 
 def devices() -> list[DeviceHandle]:
-    """All GPUs. `coexec.engines.opencl.tried` tests whether one works.
+    """All GPUs.
 
     Raises:
         DeviceError: pyopencl is not installed.
