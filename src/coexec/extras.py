@@ -3,7 +3,6 @@
 coexec is not on the package index, so pip has to install these packages by their own names.
 """
 
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
 _SERVER = ("orjson", "prometheus-client", "starlette", "uvicorn")
@@ -49,6 +48,8 @@ def install(extra: str, upgrade: bool = False) -> str:
 
 def is_installed(extra: str) -> bool:
     """Whether all packages of an extra are installed."""
+    from importlib.metadata import PackageNotFoundError, distribution  # slow: the e-mail parser
+
     try:
         return all(distribution(package) for package in needed(extra))
     except PackageNotFoundError:

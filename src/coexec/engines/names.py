@@ -57,8 +57,7 @@ def parse(text: str) -> Request:
         )
     if stroke and not engine:
         raise DeviceNameError(
-            f"device {text!r} does not name its engine; leave the stroke away, or write for "
-            f"example cpu:0/cpp"
+            f"device {text!r} does not name its engine; write for example cpu:0/cpp"
         )
     engine, colon, precision = engine.partition(":")
     if colon and precision not in PRECISIONS:
