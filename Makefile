@@ -13,7 +13,7 @@ PARALLEL := $(BIN)/python -m pytest -n auto --dist worksteal
 ALONE := $(BIN)/python -m pytest $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 SHORT := not long and not conformance
 
-# What takes long runs in tenths, and the OpenCL tests with one width of blocks: SEED selects them,
+# What takes long runs in tenths, and the tests of cpp with one width of blocks: SEED selects them,
 # by default the time of the commit. `make test-all SEED=7` runs the same tests on any commit.
 SEED ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
 WIDTHS := 4 8 16
@@ -58,7 +58,7 @@ $(READY): pyproject.toml constraints.txt $(wildcard native/*)
 	@touch $(READY) $(ABLE)
 
 # What runs needs much less than what tests.
-FOR_DEMO := cpu,pocl
+FOR_DEMO := cpu
 $(ABLE): pyproject.toml constraints.txt $(wildcard native/*)
 	@$(call INSTALL,$(FOR_DEMO))
 	@touch $(ABLE)
@@ -84,16 +84,15 @@ long: $(READY)
 	@$(PARALLEL) --examples 5 --ignore $(VECTORS) -m '(long or conformance or hypothesis) and not alone' $(PART)
 	@$(ALONE) -m 'long and alone' $(PART)
 
-# Rooms that depend on the width of OpenCL's blocks of channels. `make test` runs them with the
+# Rooms that depend on the width of blocks of channels of the engine cpp. `make test` runs them with the
 # width of this processor's vectors.
-BLOCKS := tests/engines/opencl tests/engines/test_operators.py tests/engines/test_devices.py tests/lowering \
-	tests/runtime/test_split_plans.py tests/runtime/test_launching.py tests/session/test_copies.py \
-	tests/session/test_values.py tests/session/test_binding.py
+BLOCKS := tests/engines/kernels tests/engines/test_operators.py tests/runtime/test_split_plans.py \
+	tests/runtime/test_launching.py tests/runtime/test_task_check.py
 
 blocks: $(READY)
 	@for width in $(WIDTHS); do \
-	  echo "== OpenCL with blocks of $$width channels"; \
-	  $(PARALLEL) --opencl-block $$width $(BLOCKS) || exit 1; \
+	  echo "== cpp with blocks of $$width channels"; \
+	  $(PARALLEL) --block $$width $(BLOCKS) || exit 1; \
 	done
 
 # ONNX Runtime chooses its kernels by what the processor says of itself. Here QEMU is an Intel Haswell,

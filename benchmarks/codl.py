@@ -3,11 +3,11 @@
     python benchmarks/codl.py                                # everything: hours
     python benchmarks/codl.py --phones                       # simulated: a minute
     python benchmarks/codl.py --phones snapdragon_855 --models vgg16 yolov2
-    python benchmarks/codl.py --here opencl,half --models squeezenet --rounds 10 --json
+    python benchmarks/codl.py --here cpp,half --models squeezenet --rounds 10 --json
 
 On phones: five models, three phones, each processor alone, mulayer, codl by dimension without
 chains, codl, and the gain of each of its ideas. Here: the same on two cores, as ONNX Runtime with
-OpenCL, as two clusters, and with one of these slowed down. Measure while no other program runs.
+`cpp`, as two clusters, and with one of these slowed down. Measure while no other program runs.
 """
 
 import argparse

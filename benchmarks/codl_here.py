@@ -1,10 +1,10 @@
 """CoDL's tables on this machine: two cores, each alone, mulayer, codl by dimension, codl.
 
-OpenCL on a core represents the GPU, and two clusters represent big and little cores. The first of
-two clusters is also slowed to a half and a third of its speed (`slow_device`, "stretch"). For each
-model and case all rivals run in turns, with a wide device (both cores, ONNX Runtime) as another
-rival. Goals: codl reaches at least 0.85 of perfect division, and on two equal clusters it takes at
-most 1.03 times as long as the wide device.
+The engine cpp on a core represents the GPU, and two clusters represent big and little cores. The
+first of two clusters is also slowed to a half and a third of its speed (`slow_device`, "stretch").
+For each model and case all rivals run in turns, with a wide device (both cores, ONNX Runtime) as
+another rival. Goals: codl reaches at least 0.85 of perfect division, and on two equal clusters it
+takes at most 1.03 times as long as the wide device.
 """
 
 import statistics
@@ -33,7 +33,7 @@ from coexec.settings import Settings
 
 MODELS = ("vgg16", "yolov2", "resnet34", "squeezenet", "inception_v3")
 CASES: Mapping[str, tuple[str, float]] = {
-    "opencl": ("opencl", 1.0),
+    "cpp": ("cpp", 1.0),
     "clusters": ("onnxruntime", 1.0),
     "half": ("onnxruntime", 1 / 2),
     "third": ("onnxruntime", 1 / 3),

@@ -1,10 +1,10 @@
-"""Time until the first outputs of an OpenCL device when no kernel is compiled yet.
+"""Time until the first outputs of a device with generated kernels when no kernel is compiled yet.
 
-Each start is a separate process with empty caches, PoCL's included. Times begin after the model was
+Each start is a separate process with empty caches. Times begin after the model was
 read and planned. Goal: one kernel for all layers that differ only in sizes, and outputs of
 inception_v3 within a quarter of the 15 to 36 s that they took with a kernel for each shape.
 
-    python benchmarks/compile_time.py [MODEL ...] [--device cpu:1/opencl] [--runtime pocl]
+    python benchmarks/compile_time.py [MODEL ...] [--device cpu:1/cpp]
 """
 
 import argparse
@@ -29,8 +29,7 @@ _RUNS = 20
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=MODELS, help="files or zoo names")
-    parser.add_argument("--device", default=f"cpu:{usable_cores()[-1]}/opencl")
-    parser.add_argument("--runtime", default="", help="of OpenCL on CPU cores, a part of its name")
+    parser.add_argument("--device", default=f"cpu:{usable_cores()[-1]}/cpp")
     parser.add_argument("--rounds", type=int, default=1, help="starts of each model")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -58,13 +57,10 @@ def _apart(name: str, options: argparse.Namespace) -> dict[str, Any]:
             name,
             "--device",
             options.device,
-            "--runtime",
-            options.runtime,
             "--child",
             folder,
         ]
-        env = os.environ | {"POCL_CACHE_DIR": f"{folder}/pocl"}
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
     row: dict[str, Any] = json.loads(done.stdout)
     return row
 
@@ -75,9 +71,7 @@ def _start(name: str, options: argparse.Namespace, folder: Path) -> dict[str, An
     from coexec.selection.planning_context import PlanningContext
     from coexec.settings import Settings
 
-    (folder / "pocl").mkdir()
-    chosen = {"opencl": {"runtime": options.runtime}}
-    settings = Settings([options.device], cache=folder / "cache", engine_options=chosen)
+    settings = Settings([options.device], cache=folder / "cache")
     work = PlanningContext(source(name), settings)
     feeds = random_inputs(work.model.graph)
     plan = work.prepared_by("single", {})

@@ -66,7 +66,7 @@ def _ms(plan: Plan, graph: Graph, phone: Platform, *, caching: bool = True) -> f
 
 def caching_here(models: Sequence[str], options: Any) -> Iterator[list[Row]]:
     """The rows of each model on CPU and GPU, for plans with and without tensor caching."""
-    for platform, names in pairs(["opencl"]).items():
+    for platform, names in pairs(["cpp"]).items():
         for model in models:
             compare = partial(_compare, platform, names, model, options)
             yield all_tried(head(platform, model, "-"), platform, compare)

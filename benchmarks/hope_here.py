@@ -1,6 +1,6 @@
 """HOPE's tables on this machine: each planner on two cores, as two clusters and as CPU and GPU.
 
-OpenCL on a CPU core represents the GPU: another engine with separate memory. For each model and
+The engine cpp on a CPU core represents the GPU: another engine. For each model and
 pair all rivals run in turns: each device alone, every planner, "auto", ONNX Runtime and OpenVINO
 with all cores; at 30 requests a second and in a loop. Goals: on nasnet_large and pnasnet_large
 "auto" is at least 1.75 times faster than one core and faster than both engines; on every model
@@ -38,18 +38,18 @@ from coexec.settings import Settings
 Pair = tuple[str, str]
 
 
-ENGINES = ("onnxruntime", "opencl")
+ENGINES = ("onnxruntime", "cpp")
 """Engines of the second core."""
 
 
 def pairs(engines: Sequence[str]) -> dict[str, Pair]:
-    """Pairs of devices by name: two cores with ONNX Runtime; OpenCL on the second core. Empty if
+    """Pairs of devices by name: two cores with ONNX Runtime; cpp on the second core. Empty if
     the machine has fewer than two cores."""
     cores = usable_cores()
     if len(cores) < 2:
         return {}
     first, second = (f"cpu:{core}" for core in cores[:2])
-    pair_of_engine = {"onnxruntime": (first, second), "opencl": (first, f"{second}/opencl")}
+    pair_of_engine = {"onnxruntime": (first, second), "cpp": (first, f"{second}/cpp")}
     return {"+".join(pair_of_engine[engine]): pair_of_engine[engine] for engine in engines}
 
 

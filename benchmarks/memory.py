@@ -101,7 +101,7 @@ def _tree(pid: int) -> Iterator[int]:
 
 def _rows(path: str, args: Any) -> list[dict[str, Any]]:
     rows = [{"of": "ONNX Runtime"} | _session(path, "", "")]
-    plans = {engine: (f"{whole_cpu()}/{engine}", "single") for engine in ("opencl", "openvino")}
+    plans = {engine: (f"{whole_cpu()}/{engine}", "single") for engine in ("cpp", "openvino")}
     plans["codl on two clusters"] = ",".join(two_cores()), "codl"
     with tempfile.TemporaryDirectory(prefix="coexec-memory-") as folder:
         cache = args.cache or folder

@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("model", help="a file with a dynamic input")
     parser.add_argument("input", help="that input")
     parser.add_argument("shapes", nargs="+", help="as 1x3x320x448")
-    parser.add_argument("--devices", default="cpu:0,cpu:1/opencl")
+    parser.add_argument("--devices", default="cpu:0,cpu:1/cpp")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     args = parser.parse_args()
     with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Conformance of the OpenCL engine with ONNX, checked with the ONNX project's own node tests.
+"""Conformance of an engine with ONNX, checked with the ONNX project's own node tests.
 
 Each test is loaded as coexec loads any model. A test with an operator that has no kernel is
 refused, with the engine's reason. All other tests are compiled, run and compared with the expected
@@ -225,8 +225,7 @@ def _rows(results: Sequence[Result]) -> list[dict[str, Any]]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-k", default="", metavar="TEXT", help="only tests with this in the name")
-    parser.add_argument("--device", default=f"{whole_cpu()}/opencl", help="such as gpu:0/opencl")
-    parser.add_argument("--runtime", default="", help="of OpenCL on CPU cores, a part of its name")
+    parser.add_argument("--device", default=f"{whole_cpu()}/cpp", help="such as gpu:0/opencl")
     parser.add_argument("--cache", default=None, help="folder for compiled kernels")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
     return parser.parse_args()
@@ -238,8 +237,7 @@ def main() -> None:
         warnings.simplefilter("ignore")  # ONNX computes infinities on purpose
         cases = [case for case in load_model_tests(kind="node") if args.k in case.name]
     with tempfile.TemporaryDirectory() as folder:
-        options = {"opencl": {"runtime": args.runtime}}
-        (device,) = open_devices([args.device], options, Path(args.cache or folder))
+        (device,) = open_devices([args.device], folder=Path(args.cache or folder))
         results = [check(case, device.engine) for case in cases]
         device.close()
     show(f"ONNX {onnx.__version__} node tests on {args.device}", _rows(results), args.json)

@@ -8,7 +8,7 @@ with seconds in proportion to multiply-accumulates, learnt in the same way for e
 and for a second measurement of the same tasks. Goal: 84 % of convolutions within 10 %; at most 500
 bytes per kind and 0.5 ms per prediction.
 
-    python benchmarks/predictor.py --devices cpu:0,cpu:1/opencl --cache FOLDER
+    python benchmarks/predictor.py --devices cpu:0,cpu:1/cpp --cache FOLDER
 """
 
 import argparse

@@ -210,15 +210,15 @@ def _closes(case: _Case, count: int) -> Counter[str]:
     return seen
 
 
-def _beside_opencl(cores: list[str]) -> dict[str, dict[str, Any]]:
-    """A CPU core, and OpenCL on the other core, if it works; otherwise the reason is printed."""
-    names = [cores[0], f"{cores[1]}/opencl"]
+def _beside_cpp(cores: list[str]) -> dict[str, dict[str, Any]]:
+    """A CPU core, and cpp on the other core, if it works; otherwise the reason is printed."""
+    names = [cores[0], f"{cores[1]}/cpp"]
     try:
         open_devices(names)
     except DeviceError as error:
         print(f"left out, {' + '.join(names)}: {error}")
         return {}
-    return {"CPU beside OpenCL": {"devices": names, "planner": "hope_greedy"}}
+    return {"CPU beside cpp": {"devices": names, "planner": "hope_greedy"}}
 
 
 def main() -> None:
@@ -244,7 +244,7 @@ def main() -> None:
         "forks": (_forks, count // 10),
         "closes": (_closes, count // 10),
     }
-    kinds |= _beside_opencl(cores)
+    kinds |= _beside_cpp(cores)
     rows = []
     for name in args.models:
         for kind, words in kinds.items():

@@ -1,6 +1,5 @@
 """Settings and fixtures of all tests."""
 
-import math
 import os
 import shlex
 import sys
@@ -13,25 +12,22 @@ import pytest
 from hypothesis import settings
 
 from coexec.cache import Cache
-from coexec.engines.opencl.pocl import Pocl
+from tests.helpers.core_programs import BLOCK
 from tests.helpers.examples import FACTOR, scaled
 from tests.helpers.links_once import links_once
-from tests.helpers.needs_opencl import BLOCK, RUNTIME, opencl_name
+from tests.helpers.opencl_gpu import GPU, stand_in
 from tests.helpers.quick_choice import quick_choice
 
-os.environ.setdefault("POCL_MAX_PTHREAD_COUNT", "1")
-"""PoCL has one thread, whichever test is the first to use OpenCL."""
 for _size in ("COLUMNS", "LINES"):  # of the terminal: xdist sets them, and tables would be cut
     os.environ.pop(_size, None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--opencl", default="", help="runtime of the OpenCL tests, as 'intel'")
     parser.addoption(
-        "--opencl-block",
+        "--block",
         default="auto",
         choices=["auto", "4", "8", "16"],
-        help="channels of a block in the OpenCL tests on CPU cores",
+        help="channels of a block of the engine cpp",
     )
     parser.addoption(
         "--examples",
@@ -55,8 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    RUNTIME[0] = config.getoption("--opencl")
-    BLOCK[0] = config.getoption("--opencl-block")
+    BLOCK[0] = config.getoption("--block")
     FACTOR[0] = config.getoption("--examples")
     # Machines and their load differ: an example may take any time.
     most = min(settings.default.max_examples, scaled(20))
@@ -108,14 +103,6 @@ def known_links() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def any_number_of_binaries() -> Iterator[None]:
-    """Tests compile more kernels than any user's process, and launch each a few times."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pocl, "most_binaries", math.inf)
-        yield
-
-
 @pytest.fixture(name="quick_choice")
 def _quick_choice() -> Iterator[None]:
     with quick_choice():
@@ -128,7 +115,8 @@ def fresh_cache(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "cache"
 
 
-@pytest.fixture(scope="session")
-def gpu() -> str:
-    """The last core with OpenCL: "cpu:1/opencl". Skips the test where no runtime works."""
-    return opencl_name()
+@pytest.fixture
+def gpu() -> Iterator[str]:
+    """A GPU with OpenCL: "gpu:0/opencl", which is PoCL on a core. Skips the test without PoCL."""
+    with stand_in():
+        yield GPU

@@ -22,7 +22,6 @@ LAZY = {
     "coexec.engines.onnxruntime.device": f"onnx: {START}",
     "coexec.engines.onnxruntime.engine": f"onnxruntime: {START}",
     "coexec.engines.providers.engine": "cuda-bindings is optional; onnxruntime: " + START,
-    "coexec.engines.opencl.tried": "pyopencl is optional",
     "coexec.engines.opencl.engine": "pyopencl is optional, and 40 ms for machines without it",
     "coexec.engines.openvino.cores": "openvino is optional",
     "coexec.engines.openvino.device": "openvino is optional",

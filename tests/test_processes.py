@@ -169,7 +169,7 @@ def test_onnx_runtime_sends_no_reports(process: str, tmp_path: Path) -> None:
     model, cache = tmp_path / "model.onnx", tmp_path / "cache"
     onnx.save(branches(), model)
     words = [sys.executable, "-c", "import sys, onnxruntime as o; o.InferenceSession(sys.argv[1])"]
-    env = variables(XDG_CACHE_HOME=str(cache))
+    env = variables() | {"XDG_CACHE_HOME": str(cache)}
     if process == "verb":
         words = [sys.executable, "-m", "coexec", "check", "--planner", "single"]
         env = os.environ | {"XDG_CACHE_HOME": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)}

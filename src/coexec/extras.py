@@ -5,14 +5,11 @@ coexec is not on the package index, so pip has to install these packages by thei
 
 from importlib.util import find_spec
 
-_OPENCL = ("pyopencl",)
 _SERVER = ("orjson", "prometheus-client", "starlette", "uvicorn")
 EXTRAS = {
     "cpu": ("onnxruntime",),
     "cuda": ("onnxruntime-gpu", "cuda-bindings", "nvidia-cuda-nvrtc"),
-    "gpu": _OPENCL,
-    "pocl": (*_OPENCL, "pocl-binary-distribution"),
-    "intel-opencl": (*_OPENCL, "intel-opencl-rt", "intel-cmplr-lib-rt"),
+    "gpu": ("pyopencl",),
     "openvino": ("openvino",),
     "cpp": ("ziglang",),
     "exact": ("highspy", "ortools"),
@@ -24,8 +21,6 @@ BRINGS = {
     "cpu": "ONNX Runtime, for CPU cores",
     "cuda": "NVIDIA's GPUs, and ONNX Runtime with its provider for them",
     "gpu": "GPUs that have an OpenCL driver",
-    "pocl": "CPU cores as OpenCL devices",
-    "intel-opencl": "CPU cores as OpenCL devices, with Intel's runtime",
     "openvino": "CPU cores of all makers, Intel's GPUs and NPUs",
     "cpp": "a C++ compiler for the engine cpp, where the machine has none",
     "exact": "the planners cpsat and hope_ilp",
@@ -65,7 +60,7 @@ def install(extra: str, upgrade: bool = False) -> str:
 
 def is_installed(extra: str) -> bool:
     """Whether all packages of an extra are installed."""
-    from importlib.metadata import PackageNotFoundError, distribution  # slow
+    from importlib.metadata import PackageNotFoundError, distribution  # slow: the e-mail parser
 
     try:
         return all(distribution(package) for package in needed(extra))

@@ -64,11 +64,10 @@ def call(target: str) -> None:
         parent.send(error)
 
 
-def variables(**more: str) -> dict[str, str]:
-    """Environment variables for a child that finds the same modules: those of this process, and
-    ``more``."""
+def variables() -> dict[str, str]:
+    """Environment variables for a child that finds the same modules as this process."""
     path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
-    return os.environ | {"PYTHONPATH": path} | more
+    return os.environ | {"PYTHONPATH": path}
 
 
 def ending(code: int) -> str:
@@ -118,7 +117,6 @@ class Child:
         target: str,
         does: str,
         errors: Any = subprocess.DEVNULL,
-        env: dict[str, str] | None = None,
     ) -> None:
         """Start the process.
 
@@ -126,7 +124,6 @@ class Child:
             target: the function, as "module:function".
             does: its work, for messages: "the process that *plans in the background* has ended".
             errors: the destination of its standard error, as for ``subprocess``.
-            env: further environment variables.
 
         Raises:
             ExecutionError: no process can be started.
@@ -144,7 +141,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=variables(**env or {}),
+                env=variables(),
                 process_group=0,
             )
         except OSError as error:

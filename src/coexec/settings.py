@@ -309,7 +309,7 @@ class Settings:
         default=None,
         metadata=_about(
             check=_check_devices,
-            option=Option("--devices", "For example cpu:0-3,cpu:4-7 or cpu:0,cpu:1/opencl."),
+            option=Option("--devices", "For example cpu:0-3,cpu:4-7 or cpu:0,cpu:1/cpp."),
         ),
     )
     """Names as in `coexec.engines.names`; None: for "auto" all devices of the machine, for other

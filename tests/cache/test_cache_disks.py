@@ -152,7 +152,7 @@ def test_a_kill_leaves_nothing_behind(
 HOLDER = """
 import os, sys
 from pathlib import Path
-from coexec.cache import process_folder
+from coexec.cache.files import process_folder
 folder = process_folder(Path(sys.argv[1]))
 if "forked" in sys.argv and os.fork():
     sys.exit()
@@ -242,16 +242,6 @@ def test_a_draft_that_is_swept_before_it_is_locked_is_made_again(
     assert not list(tmp_path.iterdir())
 
 
-def test_helpers_write_where_this_process_keeps_what_the_disk_refused(tmp_path: Path) -> None:
-    """A full disk still makes folders and empty files."""
-    with mounted(tmp_path, "-t", "tmpfs", "-o", "size=64k", "tmpfs"):
-        cache = Cache(tmp_path)
-        with pytest.warns(CacheWarning, match="No space left"):
-            other = cache.written_root
-        assert other != tmp_path and not list(tmp_path.glob("drafts/*"))
-    assert cache.written_root == other  # although there is room now
-
-
 def test_weights_and_their_entry_are_in_one_folder(tmp_path: Path) -> None:
     arrays = [np.full(size, 7, np.uint8) for size in (30_000, 40_000, 20_000)]
     with mounted(tmp_path, "-t", "tmpfs", "-o", "size=64k", "tmpfs"):
@@ -313,7 +303,7 @@ assert second.weights.fetch(names)[names[0]].nbytes == 40000
 with ProfileStore(root) as store:
     assert store.read("d") == {"s": Measurement(1.0, 0.0, 3)}
 print(has_substitute(root))
-assert has_substitute(root).is_dir() and second.written_root == has_substitute(root)
+assert has_substitute(root).is_dir()
 """
 
 

@@ -87,7 +87,7 @@ def test_a_plan_that_is_there_twice_runs_once(monkeypatch: pytest.MonkeyPatch) -
     again = replace(plan_on("cpu:0", planner="y"), fused=frozenset(plan_on("cpu:0").device_of))
     plans = {
         "one": plan_on("cpu:0"),
-        "other engine": plan_on("cpu:0", "opencl"),
+        "other engine": plan_on("cpu:0", "cpp"),
         "again": again,
         "ORT": None,
         "ORT, once more": None,
@@ -154,7 +154,7 @@ def test_a_process_that_dies_is_no_error() -> None:
 
 def bounded(bound_s: float | None, *candidates: Candidate) -> Prepared:
     plan = replace(plan_on("cpu:0"), provenance=Provenance("x", bound_s=bound_s))
-    places = (Place("cpu:0", "onnxruntime"), Place("cpu:1", "opencl"))
+    places = (Place("cpu:0", "onnxruntime"), Place("cpu:1", "cpp"))
     origin = SimpleNamespace(measured=(None, SimpleNamespace(places=places)))
     return Prepared(origin, plan, None, Decision(candidates))  # type: ignore[arg-type]
 
@@ -163,9 +163,9 @@ def test_a_bound_says_for_which_devices() -> None:
     narrow, wide = ("cpu:0", "cpu:1"), ("cpu:0-1",)
     chosen = Candidate(narrow, "heft", 1.2, 0.9, 0.9)  # measured below the profile's bound
     bound = bound_of(bounded(1.0, chosen, Candidate(wide, "single", 1.1, 1.3, 1.4)))
-    assert bound is not None and bound.devices == ("cpu:0/onnxruntime", "cpu:1/opencl")
+    assert bound is not None and bound.devices == ("cpu:0/onnxruntime", "cpu:1/cpp")
     assert str(bound) == (
-        "1.00 s: no plan of whole tasks on cpu:0/onnxruntime, cpu:1/opencl is faster"
+        "1.00 s: no plan of whole tasks on cpu:0/onnxruntime, cpu:1/cpp is faster"
     )
     assert bound_of(bounded(None, chosen)) is None
 

@@ -99,7 +99,7 @@ def test_extras_bring_what_is_named() -> None:
             (name,) = re.findall(r"^coexec\[(\w+)\]|^([\w-]+)", requirement)
             names += EXTRAS[name[0]] if name[0] else [name[1]]
         assert sorted(names) == sorted(packages), extra
-    assert set(extras) == {*EXTRAS, "dev"}
+    assert set(extras) == {*EXTRAS, "dev", "pocl"}
 
 
 # --- The page of the command line

@@ -22,12 +22,12 @@ from coexec.engines.names import without_engine
 from coexec.errors import CheckError, CoexecError
 from coexec.report import energy, race
 from coexec.report.energy import EnergyCounter, measured_energy
-from coexec.rules import Rules, default_rules
+from coexec.rules import default_rules
 from coexec.selection import optimize
 from coexec.selection.decision import Candidate, Decision
 from tests.cli.conftest import CPU, TWO, CommandLine
+from tests.helpers.core_programs import cpp_name
 from tests.helpers.gpu_networks import small_network
-from tests.helpers.needs_opencl import RUNTIME, opencl_name
 from tests.helpers.quick_choice import QUICK_RULES
 from tests.helpers.small_models import from_nodes, tensor_info
 
@@ -185,17 +185,17 @@ def test_parts_of_tasks_are_measured_once_and_counted(cli: CommandLine) -> None:
 
 @pytest.mark.long
 def test_changes_of_layout_are_told(cli: CommandLine) -> None:
-    """ONNX Runtime and OpenCL have 18 channels in blocks that are not filled, however wide."""
+    """ONNX Runtime and cpp have 18 channels in blocks that are not filled, however wide."""
     if len(usable_cores()) < 2:
         pytest.skip("needs two cores")
     nodes = [helper.make_node("Conv", [x, w], [y]) for x, w, y in ("xwa", "avb")]
     weights = {"w": np.ones((18, 16, 1, 1), np.float32), "v": np.ones((16, 18, 1, 1), np.float32)}
     ends = [tensor_info(name, [1, 16, 8, 8]) for name in "xb"]
     model = cli.save(from_nodes(nodes, ends[:1], ends[1:], weights), "layouts.onnx")
-    words = ("profile", model, "--devices", f"{CPU},{opencl_name()}")
+    words = ("profile", model, "--devices", f"{CPU},{cpp_name()}")
     changes = cli.json(*words)["layout_changes"]
     ways = {(c["source"], c["target"]) for c in changes}
-    assert {(f"{CPU}/onnxruntime", opencl_name()), (opencl_name(), opencl_name())} <= ways
+    assert {(f"{CPU}/onnxruntime", cpp_name()), (cpp_name(), cpp_name())} <= ways
     assert all(c["tensors"] == ["a"] and c["byte_s"] >= 0.0 for c in changes)
     assert "tensors that change their layout: 1" in " ".join(cli(*words).split())
 
@@ -303,53 +303,34 @@ def test_energy_of_this_machine(
 
 
 @pytest.fixture
-def concat(cli: CommandLine) -> tuple[str, ...]:
-    runtime = ("--engine", f"opencl.runtime={RUNTIME[0]}") if RUNTIME[0] else ()
-    return (cli.save(small_network("concat", as_model=True), "concat.onnx"), *runtime)
+def concat(cli: CommandLine) -> str:
+    return cli.save(small_network("concat", as_model=True), "concat.onnx")
 
 
-def test_verbs_on_a_gpu_or_its_like(gpu: str, concat: tuple[str, ...], cli: CommandLine) -> None:
+def test_verbs_on_a_gpu(gpu: str, concat: str, cli: CommandLine) -> None:
     on, plan, name = ("--devices", gpu), cli.folder / "plan.json", without_engine(gpu)
-    assert f"{gpu} runs 3 of 3 tasks" in cli("inspect", concat[0], "--device", gpu)
-    assert gpu in cli("profile", *concat, *on)
-    cli("plan", *concat, *on, "--planner", "single", "--output", str(plan))
+    assert f"{gpu} runs 3 of 3 tasks" in cli("inspect", concat, "--device", gpu)
+    assert gpu in cli("profile", concat, *on)
+    cli("plan", concat, *on, "--planner", "single", "--output", str(plan))
     rows = json.loads(plan.read_text())["order"]
     assert list(rows) == [name] and {row["engine"] for row in rows[name]} == {"opencl"}
     # A plan says what it needs: no device is named, and the engine is that of the plan.
-    own = (*concat, "--plan", str(plan))
+    own = (concat, "--plan", str(plan))
     assert "equal to ONNX Runtime" in cli("run", *own, "--check")
     tasks = cli.json("explain", *own)["tasks"]
     assert {(t["device"], t["engine"]) for t in tasks} == {(name, "opencl")}
-    line = cli.refused("run", *own, "--devices", name, code=3)
-    assert f"the plan computes on {gpu}, the system has" in line
+    line = cli.refused("run", *own, "--devices", CPU, code=3)
+    assert f"the plan uses device '{name}', the system has" in line
 
 
 @pytest.mark.usefixtures("no_memory")
-def test_an_option_reaches_the_engine(gpu: str, concat: tuple[str, ...], cli: CommandLine) -> None:
+def test_an_option_reaches_the_engine(gpu: str, concat: str, cli: CommandLine) -> None:
     words = ("--devices", gpu, "--planner", "single", "--repeats", "2", "--check")
-    printed = cli("bench", *concat, *words, "--engine", "opencl.precision=fp16")
+    printed = cli("bench", concat, *words, "--engine", "opencl.precision=fp16")
     assert "within 1e-02 of the largest value" in printed
 
 
-@pytest.mark.long
-@pytest.mark.skipif(len(usable_cores()) < 2, reason="this process may use one core only")
-@pytest.mark.usefixtures("gpu", "no_memory")
-def test_bench_leaves_out_what_cannot_be_open_beside_the_rest(
-    concat: tuple[str, ...], cli: CommandLine
-) -> None:
-    """PoCL has one set of cores at a time, and "auto" considers each core with it."""
-    # What is left out does not depend on the winner.
-    with default_rules(Rules(rounds=(1, 1))):
-        found = cli.json("bench", *concat, "--devices", TWO, "--repeats", "1")
-    alone = {r["name"].removesuffix(" alone") for r in found["rows"] if r["name"].endswith("alone")}
-    assert alone and not alone & set(found["left_out"])
-    assert len([name for name in alone | set(found["left_out"]) if name.endswith("/opencl")]) >= 2
-    # By PoCL and, where it is installed, by Intel's runtime.
-    why = ("needs another process", "cannot compute on", "close that device")
-    assert all(any(w in reason for w in why) for reason in found["left_out"].values())
-
-
-@pytest.mark.usefixtures("gpu", "no_memory")
+@pytest.mark.usefixtures("no_memory")
 def test_bench_leaves_out_a_device_that_lacks_an_operator(tmp_path: Path, cli: CommandLine) -> None:
     """Such a device shares its cores with ONNX Runtime, as the error about it advises."""
     nodes = [
@@ -359,7 +340,7 @@ def test_bench_leaves_out_a_device_that_lacks_an_operator(tmp_path: Path, cli: C
     infos = ([tensor_info(name, [2, 8])] for name in "xy")
     model = tmp_path / "cumsum.onnx"
     onnx.save(from_nodes(nodes, *infos, {"axis": np.array(1, np.int64)}), model)
-    name, cores = opencl_name(), opencl_name().partition("/")[0]
+    name, cores = cpp_name(), cpp_name().partition("/")[0]
     words = ("--devices", f"{name},{cores}", "--planner", "heft", "--repeats", "1")
     found = cli.json("bench", str(model), *words)
     assert f"{cores} alone" in {row["name"] for row in found["rows"]}

@@ -14,8 +14,8 @@ from coexec.selection.planning_context import PlanningContext
 from tests.helpers.onnx_backend import Assign, device_names
 from tests.helpers.suite import Suite, TestOutcome, alternate, by_heft, counts
 
-EVERY = {"onnxruntime": 1, "cpp": 4, "opencl": 10, "openvino": 4}
-"""By engine, of how many tests one is run: kernels are compiled, by OpenCL for a second a test."""
+EVERY = {"onnxruntime": 1, "cpp": 4, "openvino": 4}
+"""By engine, of how many tests one is run: kernels are compiled."""
 PARTS = 8
 """Tests of this file that all tests of ONNX are dealt to, for several processes."""
 LEAST = 0.8

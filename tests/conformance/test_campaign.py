@@ -19,7 +19,6 @@ from tests.helpers.campaign.operators import probe
 from tests.helpers.campaign.planning import of_graphs
 from tests.helpers.campaign.probe import Given, Probe
 from tests.helpers.core_programs import cpp_name
-from tests.helpers.needs_opencl import opencl_found
 
 SEED = 1
 PARTS = range(10)
@@ -32,9 +31,7 @@ def judged(found: Iterable[Any]) -> list[Verdict]:
 
 def cores_of(engine: str) -> list[int]:
     """What it computes on. Skips the test, with the reason, where the engine cannot be had."""
-    if engine == "opencl":
-        opencl_found()
-    elif engine == "cpp":
+    if engine == "cpp":
         cpp_name()
     elif engine == "openvino" and installed_version() is None:
         pytest.skip("OpenVINO is not installed: pip install openvino")

@@ -8,7 +8,7 @@ from coexec.hardware.hardware import Link, Place
 from coexec.timing.clock import launched_s
 from tests.helpers.graphs import make_graph
 
-HOST, OTHER = Place("cpu:0", "onnxruntime"), Place("cpu:1", "opencl")
+HOST, OTHER = Place("cpu:0", "onnxruntime"), Place("cpu:1", "cpp")
 GRAPH = make_graph({"a": [], "b": ["a"]}, {"a": 8, "b": 8})
 TABLE = CostTable(
     {HOST: {"a": 5.0, "b": 7.0}, OTHER: {"a": 5.0, "b": 7.0}},

@@ -25,11 +25,10 @@ from coexec.plan.plan import Plan, Provenance
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
 from tests.helpers.core_programs import cpp_name
-from tests.helpers.needs_opencl import opencl_name
 from tests.helpers.small_models import branches
 
 CPU = f"cpu:{usable_cores()[0]}"
-KINDS = ("onnxruntime", "cpp", "opencl", "null", "reference")
+KINDS = ("onnxruntime", "cpp", "null", "reference")
 COMPUTING = [kind for kind in KINDS if kind != "null"]
 
 
@@ -37,8 +36,6 @@ def names_of(kind: str) -> list[str]:
     """Devices with this engine, as many as there may be at once: one or two."""
     if kind == "onnxruntime":
         return [f"cpu:{core}" for core in usable_cores()[:2]]
-    if kind == "opencl":
-        return [opencl_name()]
     if kind == "cpp":
         return [f"cpu:{core}/cpp" for core in usable_cores()[:2] if cpp_name()]
     return [f"{kind}:0", f"{kind}:1"]
@@ -138,8 +135,8 @@ def test_what_cannot_be_compiled_is_a_device_error() -> None:
         ("cpu:4000", "wants core 4000, but this process may use only"),
         ("cpu", "is no device; write for example"),
         ("cpu:0/", "does not name its engine"),
-        ("cpu:0/:bf16", "does not name its engine; write for example cpu:0/opencl"),
-        ("cpu:0/opencl+onnxruntime", "write cpu:0/opencl,cpu:0/onnxruntime$"),
+        ("cpu:0/:bf16", "does not name its engine; write for example cpu:0/cpp"),
+        ("cpu:0/cpp+onnxruntime", "write cpu:0/cpp,cpu:0/onnxruntime$"),
         (f"{CPU}/nothing", "there is no engine 'nothing' here, only .*onnxruntime"),
         (f"{CPU}/null", f"engine 'null' does not drive '{CPU}', but null"),
         ("null:x", "has no number; write for example null:0"),
@@ -154,11 +151,9 @@ def test_wrong_names(name: str, message: str) -> None:
 def test_a_device_has_the_engine_that_is_named() -> None:
     plain = describe(CPU)
     assert str(plain.place) == f"{CPU}/onnxruntime" and plain.memory == Memory("localhost", MAIN)
-    if "opencl" in usable_on_cpu():
-        other = describe(f"{CPU}/opencl")
-        assert str(other.place) == f"{CPU}/opencl" and other.memory == plain.memory
-        own = describe(f"{CPU}/opencl", {"opencl": {"memory": "own"}})
-        assert own.memory != plain.memory
+    if "cpp" in usable_on_cpu():
+        other = describe(f"{CPU}/cpp")
+        assert str(other.place) == f"{CPU}/cpp" and other.memory == plain.memory
         system = System((other, plain))
         assert system.names == (CPU,) and system.processors == (0, 0)
 

@@ -1,7 +1,7 @@
 """Operators on engines with kernels, beside ONNX Runtime: random cases and named ones.
 
-The engine `cpp` and OpenCL compute each case with kernels for cores, OpenCL also with kernels for a
-GPU: with smaller vectors, and with groups of work items that share a row. Shapes are drawn so that
+The engine `cpp` computes each case with kernels for cores, and OpenCL with kernels for a GPU: with
+smaller vectors, and with groups of work items that share a row. Shapes are drawn so that
 tensors lie row-major, in whole blocks of channels, and in blocks that are not full. Every shape is
 a kernel of its own that takes a moment to compile, so examples are few. A wrong answer gets its
 case in `CASES`, because the random families may never draw its shape.
@@ -24,6 +24,7 @@ from tests.helpers.core_programs import opened_cpp
 from tests.helpers.examples import scaled
 from tests.helpers.gpu_networks import run_on
 from tests.helpers.onnx_models import direct, random_feeds, run, tensor
+from tests.helpers.opencl_gpu import opened
 from tests.helpers.operator_cases import Case, Draw, images, ints, random
 
 CASES: Mapping[str, tuple[Case, str]] = {
@@ -87,25 +88,22 @@ REFUSED = {
 """Operators with cases that an engine refuses: types, several axes, rare ones, ..."""
 
 
-@pytest.fixture(scope="module", params=["cpp", "OpenCL", "OpenCL as on a GPU", "OpenVINO"])
+@pytest.fixture(scope="module", params=["cpp", "OpenCL", "OpenVINO"])
 def engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OpenEngine]:
     """Skips the engines that are not installed."""
-    opened: OpenEngine
+    made: OpenEngine
     if request.param == "OpenVINO":
         from tests.helpers.openvino_programs import on_cores
 
-        opened = on_cores(usable_cores()[-1])
+        made = on_cores(usable_cores()[-1])
     elif request.param == "cpp":
-        opened = opened_cpp(tmp_path_factory.mktemp("kernels"))
+        made = opened_cpp(tmp_path_factory.mktemp("kernels"))
     else:
-        pytest.importorskip("pyopencl")
-        from tests.helpers.opencl_programs import on_cpu
-
-        opened = on_cpu(tmp_path_factory.mktemp("binaries"), as_gpu=request.param != "OpenCL")
-    yield opened
-    opened.close()
+        made = opened(tmp_path_factory.mktemp("binaries"))
+    yield made
+    made.close()
 
 
 def model_around(case: Case, before: bool, behind: str) -> Model:

@@ -14,7 +14,7 @@ from coexec.engines.cpp.compiler import compiler
 from coexec.engines.cpp.device import CppCores
 from coexec.engines.detect import usable_cores
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.options import parsed
+from coexec.engines.options import EngineOptions, parsed
 from coexec.engines.registry import describe, load_engine
 from coexec.errors import DeviceError
 from coexec.graph.graph import Tensor
@@ -23,7 +23,8 @@ from coexec.model.model import Model
 
 Array = np.ndarray[Any, Any]
 
-CORE_ENGINES = ("cpp", "opencl")
+BLOCK = ["auto"]
+"""The engine's option ``block``; set by pytest's option."""
 _GUARD = 4096
 
 
@@ -45,23 +46,18 @@ def cpp_name(cores: int = 1) -> str:
     return f"cpu:{','.join(map(str, usable[-cores:]))}/cpp"
 
 
+def cpp_options(**options: str) -> EngineOptions:
+    """The engine's options: the width of blocks, and others."""
+    return {"cpp": {"block": BLOCK[0], **options}}
+
+
 def opened_cpp(
     folder: Path | None, arch: Architecture | None = None, cores: int = 1, **options: str
 ) -> CppCores:
     """The engine `cpp` on some cores, with kernels for them or for ``arch``."""
-    spec = describe(cpp_name(cores), {"cpp": options})
-    return CppCores(spec, spec.engine, parsed(load_engine("cpp"), {"cpp": options}), folder, arch)
-
-
-def opened_on_core(engine: str, folder: Path, arch: Architecture | None = None) -> OpenEngine:
-    """One of `CORE_ENGINES` on one core, with kernels for the core or for ``arch``. Skips the test
-    if the engine does not work."""
-    if engine == "cpp":
-        return opened_cpp(folder, arch)
-    pytest.importorskip("pyopencl")
-    from tests.helpers.opencl_programs import opened
-
-    return opened(folder, arch)
+    given = cpp_options(**options)
+    spec = describe(cpp_name(cores), given)
+    return CppCores(spec, spec.engine, parsed(load_engine("cpp"), given), folder, arch)
 
 
 def compute(engine: OpenEngine, model: Model, feeds: Mapping[str, Array]) -> list[Array]:

@@ -32,10 +32,8 @@ from coexec.engines.cuda.options import CudaOptions
 from coexec.engines.kernels.base import OPENCL_PRELUDE
 from coexec.engines.opencl.engine import OpenCl
 from coexec.engines.reference import ReferenceEngine
-from coexec.errors import CoexecError
 from coexec.hardware.hardware import Device, EngineInfo
-from coexec.selection import background, prepare
-from tests.helpers.needs_opencl import opencl_found
+from tests.helpers.opencl_gpu import plan_in_this_process, stand_in_gpu
 
 
 def _matrix_unit(unit: str, ctype: str, depth: int, get: str) -> str:
@@ -190,7 +188,7 @@ class FakeContext:
         self.is_forked = False
         self.random = random.Random(seed)
         self.memories: dict[int, _Memory] = {}
-        self.opencl = opencl_found().context()
+        self.opencl = stand_in_gpu().context()
         self.queue = cl.CommandQueue(self.opencl)
         self.clock_s = 0.0
         self.has_real_clock = False
@@ -403,13 +401,6 @@ def machine_with_gpu(has_opencl: bool = True, count: int = 1) -> Iterator[Faults
     )
     opencl = [Processor("gpu", gpu.name, gpu.identity) for gpu in gpus] if has_opencl else []
 
-    def planned(job: Any, source: Any, settings: Any, again: bool) -> Exception | None:
-        try:
-            prepare.prepare(source, settings, again)
-        except CoexecError as error:
-            return error
-        return None
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_working", lambda: tuple(engines))
         patch.setattr(engine, "find_spec", lambda name: True)
@@ -417,12 +408,13 @@ def machine_with_gpu(has_opencl: bool = True, count: int = 1) -> Iterator[Faults
         patch.setattr(engine, "gpus", lambda: gpus)
         patch.setattr(driver, "_lost", {})
         patch.setattr(Cuda, "needs_trial", False)
+        patch.setattr(OpenCl, "needs_trial", False)
         patch.setattr(device, "CudaContext", opened)
         patch.setattr(compilers, "_chosen", lambda *_: (str.encode, "fake"))
         patch.setattr(OpenCl, "processors", lambda self, kind: opencl if kind == "gpu" else [])
         patch.setattr(OpenCl, "describe", lambda *_: EngineInfo("opencl", "1"))
         patch.setattr(OpenCl, "open", lambda self, device, info, *_: ReferenceEngine(device, info))
-        patch.setattr(background, "error_of_planning", planned)
+        plan_in_this_process(patch)
         yield faults
     for context in contexts:
         context.close()

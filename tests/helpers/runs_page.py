@@ -26,7 +26,7 @@ from coexec.model.load import load
 from tests.helpers.suite import node_cases
 
 PAGE = Path(__file__).parents[2] / "docs" / "what_runs_where.md"
-ENGINES = ("onnxruntime", "opencl", "openvino")
+ENGINES = ("onnxruntime", "cpp", "openvino")
 
 _NOT_RUN = "ONNX Runtime does not run the model"
 _HEAD = """# What runs where
@@ -42,7 +42,6 @@ code.
   have a device with ONNX Runtime. A model that ONNX Runtime itself refuses is not loaded; its
   reason is then in every column.
 * Tests of a single operator count. An operator without such a test has no row.
-* The engine opencl is PoCL's here. GPUs with arithmetic of 16 bits may take more.
 
 """
 

@@ -131,9 +131,9 @@ def test_the_gain_is_one_figure_of_the_race_of_auto(prepared: Prepared) -> None:
 
 
 def test_the_answer_to_keep_onnx_runtime_says_what_would_help(prepared: Prepared) -> None:
-    slower = candidate("cpu:0-1/opencl", 1.25)
+    slower = candidate("cpu:0-1/cpp", 1.25)
     text = answer(prepared, SESSION, slower, UNTRIED)
-    assert "cpu:0-1/opencl (single) takes 1.25 times ONNX Runtime's time" in text
+    assert "cpu:0-1/cpp (single) takes 1.25 times ONNX Runtime's time" in text
     assert "More time would try cpu:0+cpu:1/openvino: coexec optimize m.onnx --time 120" in text
 
 

@@ -1,4 +1,4 @@
-"""Forked children of processes that have used OpenCL, and of those that have not.
+"""Forked children of processes that have used the engine `cpp`, and of those that have not.
 
 Each test is a process of its own, because a fork copies whatever this one has loaded.
 """
@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyopencl")
-
-from tests.helpers.needs_opencl import RUNTIME, opencl_name
+from tests.helpers.core_programs import cpp_name
 
 if not hasattr(os, "fork"):
     pytest.skip("this system does not fork", allow_module_level=True)
@@ -35,9 +33,8 @@ model = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeT
 x = np.ones(shape, np.float32)
 
 def opened():
-    options = {"opencl": {"runtime": sys.argv[3]}}
     return coexec.InferenceSession(
-        model, devices=[sys.argv[1]], planner="single", cache=sys.argv[2], engine_options=options)
+        model, devices=[sys.argv[1]], planner="single", cache=sys.argv[2])
 
 def told(session):
     right = session.run(None, {"x": x})[0][0, 0, 1, 1] == 288
@@ -60,41 +57,31 @@ if __name__ == "__main__":
 """
 
 
-def _lines(body: str, folder: Path) -> list[str]:
+def _lines(body: str, folder: Path, cores: int = 1) -> list[str]:
     """What the program prints whose main part is ``body``."""
     program = folder / "program.py"
     program.write_text(_PROGRAM + body)
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [sys.executable, program, opencl_name(), folder / "cache", RUNTIME[0]]
+    words = [sys.executable, program, cpp_name(cores), folder / "cache"]
     done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=90, check=True)
     return done.stdout.splitlines()
 
 
-def test_a_child_of_a_process_that_uses_opencl_answers(tmp_path: Path) -> None:
-    """Both sessions with ONNX Runtime, and each says what to do."""
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_child_of_a_process_that_uses_the_engine_answers(cores: int, tmp_path: Path) -> None:
+    """Both with the session that it inherits, and with one of its own."""
     body = "    session = opened(); told(session)\n    run_child('fork', session)\n"
-    own, inherited, new, ended = _lines(body, tmp_path)
-    assert own == "True None"
-    for line in (inherited, new):
-        assert line.startswith("True ") and "start the child with multiprocessing" in line
-    assert ended == "exit 0"
+    assert _lines(body, tmp_path, cores) == [*["True None"] * 3, "exit 0"]
 
 
-@pytest.mark.long
-def test_the_advice_works(tmp_path: Path) -> None:
-    """OpenCL computes in a spawned child."""
-    body = "    session = opened(); told(session)\n    run_child('spawn')\n"
-    assert _lines(body, tmp_path) == ["True None", "True None", "exit 0"]
-
-
-def test_a_child_of_a_process_without_opencl_uses_it(tmp_path: Path) -> None:
+def test_a_child_of_a_process_without_the_engine_uses_it(tmp_path: Path) -> None:
     assert _lines("    run_child('fork')\n", tmp_path) == ["True None", "exit 0"]
 
 
 @pytest.mark.long
-def test_inherited_objects_are_not_destroyed(tmp_path: Path) -> None:
-    """Their destructors would call the runtime. The child ends as those of multiprocessing do: at
-    the usual end of a program, ONNX Runtime waits for its own threads of the parent."""
+def test_inherited_objects_may_be_destroyed(tmp_path: Path) -> None:
+    """The child ends as those of multiprocessing do: at the usual end of a program, ONNX Runtime
+    waits for its own threads of the parent."""
     body = """\
     import gc, os
     session = opened(); told(session)
@@ -107,5 +94,4 @@ def test_inherited_objects_are_not_destroyed(tmp_path: Path) -> None:
         os._exit(0)
     print("exit", os.waitpid(process, 0)[1])
 """
-    own, inherited, ended = _lines(body, tmp_path)
-    assert (own, ended) == ("True None", "exit 0") and inherited.startswith("True ")
+    assert _lines(body, tmp_path) == ["True None", "True None", "exit 0"]

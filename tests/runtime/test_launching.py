@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from coexec.engines.registry import open_devices
 from coexec.errors import ExecutionError, TerminatedError
 from coexec.graph.graph import Piece
 from coexec.hardware.hardware import Device, EngineInfo
-from coexec.lowering.synthetic import products
 from coexec.model.difference import worst_difference
 from coexec.model.inputs import random_inputs
 from coexec.model.load import load
@@ -30,10 +28,10 @@ from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
 from tests.helpers.ahead import AheadEngine
+from tests.helpers.core_programs import cpp_name, cpp_options
 from tests.helpers.graphs import hand_made
-from tests.helpers.needs_opencl import opencl_name, opencl_options
 from tests.helpers.onnx_models import direct, tensor
-from tests.helpers.patience import ENOUGH_S, until
+from tests.helpers.patience import until
 from tests.helpers.small_models import branches
 from tests.runtime.test_executor import Elsewhere, reference
 from tests.runtime.test_traces import check_rows
@@ -232,9 +230,11 @@ def test_spans_of_devices_that_share_a_processor_do_not_overlap(cache: Cache) ->
         check_rows(recorder.trace())
 
 
-def test_executors_of_one_opencl_device_keep_their_order_while_one_is_traced(cache: Cache) -> None:
+def test_executors_of_one_opencl_device_keep_their_order_while_one_is_traced(
+    cache: Cache, gpu: str
+) -> None:
     """Traced kernels have a queue of their own."""
-    (device,) = open_devices([opencl_name()], opencl_options(), cache.root)
+    (device,) = open_devices([gpu], folder=cache.root)
     plan, place = compiled_on(cache, device), device.engine.place
     answers: dict[bool, list[bool]] = {True: [], False: []}
 
@@ -260,22 +260,9 @@ def test_executors_of_one_opencl_device_keep_their_order_while_one_is_traced(cac
     assert all(map(all, answers.values()))
 
 
-def test_an_opencl_device_rests_when_it_has_ended_all(cache: Cache) -> None:
-    (device,) = open_devices([opencl_name()], opencl_options(), cache.root)
-    engine, module = device.engine, products(range(3), 1024)
-    inputs = {t.name: engine.allocate(t) for t in module.inputs}
-    outputs = {t.name: engine.allocate(t) for t in module.outputs}
-    bound: Any = engine.compile(module).bind(inputs, outputs)
-    work = bound.launch()
-    assert not engine.rests(time.monotonic())
-    assert engine.rests(time.monotonic() + ENOUGH_S) and work.ended
-    work.wait()
-    device.close()
-
-
 def test_arrays_of_the_caller_are_only_read(cache: Cache) -> None:
     """Also where an aligned one, computed on as it lies, is followed by one that is not aligned."""
-    (device,) = open_devices([opencl_name()], opencl_options(), cache.root)
+    (device,) = open_devices([cpp_name()], cpp_options(), cache.root)
     plan = compiled_on(cache, device)
     (name,) = MODEL.graph.inputs
     feeds = []

@@ -35,9 +35,9 @@ from coexec.runtime.compiler import Compiler
 from coexec.runtime.executor import Executor
 from coexec.runtime.recorder import RealRecorder
 from tests.helpers.ahead import AheadEngine
+from tests.helpers.core_programs import cpp_name, cpp_options
 from tests.helpers.examples import scaled
 from tests.helpers.graphs import halves, halves_by_rows, hand_made
-from tests.helpers.needs_opencl import opencl_name, opencl_options
 from tests.helpers.network_cases import BLOCKS, FEW, networks
 from tests.helpers.onnx_models import direct, random_feeds, run, tensor
 from tests.helpers.small_models import branches
@@ -192,26 +192,24 @@ def test_a_gpu_that_meets_the_host_at_words() -> None:
         drawn([OpenDevice.of(ReferenceEngine(*reference(0))), OpenDevice.of(gpu)], 1e-4, 6)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @needs_two_cores
-@pytest.mark.parametrize("memory", ["auto", "own"])
 @pytest.mark.parametrize("filters", [FEW, BLOCKS], ids=["few", "blocks"])
-def test_opencl_beside_onnx_runtime(
-    filters: st.SearchStrategy[int], memory: str, cache: Cache
-) -> None:
-    names = [f"cpu:{CORES[0]}", opencl_name()]
-    from tests.helpers.opencl_programs import (
-        unoptimised,  # needs pyopencl, which `opencl_name` looks for
-    )
+def test_cpp_beside_onnx_runtime(filters: st.SearchStrategy[int], cache: Cache) -> None:
+    names = [f"cpu:{CORES[0]}", cpp_name()]
+    drawn(open_devices(names, cpp_options(), cache.root), 1e-4, 4, filters)
 
-    with unoptimised():
-        drawn(open_devices(names, opencl_options(memory=memory), cache.root), 1e-4, 4, filters)
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("filters", [FEW, BLOCKS], ids=["few", "blocks"])
+def test_a_gpu_beside_onnx_runtime(filters: st.SearchStrategy[int], gpu: str, cache: Cache) -> None:
+    drawn(open_devices([f"cpu:{CORES[0]}", gpu], folder=cache.root), 1e-4, 4, filters)
 
 
 @needs_two_cores
 def test_feature_maps_cross_between_engines_as_they_lie(cache: Cache) -> None:
-    """Split by channels, ONNX Runtime and OpenCL on cores write one buffer in common blocks."""
-    devices = open_devices([f"cpu:{CORES[0]}", opencl_name()], opencl_options(), cache.root)
+    """Split by channels, ONNX Runtime and cpp write one buffer in common blocks."""
+    devices = open_devices([f"cpu:{CORES[0]}", cpp_name()], cpp_options(), cache.root)
     ours, theirs = (device.engine.dialect.block for device in devices)
     if ours != theirs:
         pytest.skip(f"blocks of {ours} and {theirs} channels: nothing is in common")
@@ -271,7 +269,7 @@ def joined_with_gaps(block: int) -> Model:
 @needs_two_cores
 @pytest.mark.parametrize("first", [0, 1])
 def test_gaps_between_channels_do_not_cross_to_another_engine(first: int, cache: Cache) -> None:
-    devices = open_devices([f"cpu:{CORES[0]}", opencl_name()], opencl_options(), cache.root)
+    devices = open_devices([f"cpu:{CORES[0]}", cpp_name()], cpp_options(), cache.root)
     model = joined_with_gaps(max(devices[0].engine.dialect.block, 8))
     graph = model.graph
     order: dict[int, list[Piece]] = {0: [], 1: []}

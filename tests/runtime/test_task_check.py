@@ -26,9 +26,9 @@ from coexec.plan.schedule import Segment
 from coexec.runtime import task_check
 from coexec.runtime.compiler import Compiler
 from coexec.runtime.task_check import TaskCheck, TaskComparison, pieces_of_plan, whole_tasks
+from tests.helpers.core_programs import cpp_name, cpp_options
 from tests.helpers.fused_blocks import quantised_network
 from tests.helpers.graphs import halves
-from tests.helpers.needs_opencl import opencl_name, opencl_options
 from tests.helpers.small_models import branches, from_nodes, tensor_info
 from tests.model import test_opaque as opaque
 
@@ -44,8 +44,7 @@ def compared(
     feeds: dict[str, Any] | None = None,
 ) -> list[TaskComparison]:
     model = load(proto)
-    options = opencl_options() if "opencl" in device else {}
-    devices: tuple[OpenDevice, ...] = open_devices([device], options)
+    devices: tuple[OpenDevice, ...] = open_devices([device], cpp_options())
     segments = pieces(model.graph, [devices[0].engine.place])
     check = TaskCheck(Compiler(model, Cache(cache)), devices, segments)
     found = list(check.compare(random_inputs(model.graph) | (feeds or {})))
@@ -84,17 +83,17 @@ def test_opaque_tasks_are_skipped_and_all_others_compared(make: Any, tmp_path: P
         assert bool(found.difference) == (not task.opaque)
 
 
-@pytest.mark.parametrize("engine", ["onnxruntime", "opencl"])
+@pytest.mark.parametrize("engine", ["onnxruntime", "cpp"])
 def test_pieces_are_compared_with_their_region_of_the_whole(engine: str, tmp_path: Path) -> None:
-    device = opencl_name(usable_cores()[0]) if engine == "opencl" else CPU
+    device = cpp_name() if engine == "cpp" else CPU
     found = compared(branches(width=2), tmp_path, device, in_halves)
     assert Counter(each.verdict for each in found) == {"equal": len(found)}
     assert sum(each.region is not None for each in found) > len(found) // 2
 
 
-@pytest.mark.parametrize("engine", ["onnxruntime", "opencl"])
+@pytest.mark.parametrize("engine", ["onnxruntime", "cpp"])
 def test_a_segment_is_compared_with_its_tasks_one_by_one(engine: str, tmp_path: Path) -> None:
-    device = opencl_name(usable_cores()[0]) if engine == "opencl" else CPU
+    device = cpp_name() if engine == "cpp" else CPU
     (found,) = compared(branches(width=2), tmp_path, device, in_segments)
     assert found.verdict == "equal" and len(found.tasks) == len(load(branches(width=2)).graph.tasks)
     assert found.difference is not None and found.name.startswith("stem … ")

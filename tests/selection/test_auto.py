@@ -46,7 +46,7 @@ cores; the tests beside may keep the processors busy."""
 
 @two_cores
 def test_configurations_of_named_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    engines = ("onnxruntime", "opencl")
+    engines = ("onnxruntime", "cpp")
     cpu = Driven("cpu", "a CPU", {name: Processor("cpu", "a CPU") for name in engines})
     monkeypatch.setattr(
         "coexec.selection.configurations.processors", lambda kind: [cpu] if kind == "cpu" else []
@@ -56,9 +56,9 @@ def test_configurations_of_named_devices(monkeypatch: pytest.MonkeyPatch) -> Non
         f"cpu:{CORES[0]}-{CORES[1]}" if CORES[1] == CORES[0] + 1 else (f"cpu:{CORES[0]},{CORES[1]}")
     )
     with_first = [(first, second), (joined,), (first,), (second,)]
-    with_other = [tuple(f"{name}/opencl" for name in names) for names in with_first]
+    with_other = [tuple(f"{name}/cpp" for name in names) for names in with_first]
     assert configurations(CPUS) == with_first + with_other
-    assert configurations([first]) == [(first,), (f"{first}/opencl",)]
+    assert configurations([first]) == [(first,), (f"{first}/cpp",)]
     # Who names an engine, gets this one; the others keep their choice.
     named = f"{second}/onnxruntime"
     assert configurations([named]) == [(named,)]
@@ -66,15 +66,15 @@ def test_configurations_of_named_devices(monkeypatch: pytest.MonkeyPatch) -> Non
         (first, named),
         (first,),
         (named,),
-        (f"{first}/opencl", named),
-        (f"{first}/opencl",),
+        (f"{first}/cpp", named),
+        (f"{first}/cpp",),
     ]
     assert configurations([first, "null:0"]) == [
         (first, "null:0"),
         (first,),
         ("null:0",),
-        (f"{first}/opencl", "null:0"),
-        (f"{first}/opencl",),
+        (f"{first}/cpp", "null:0"),
+        (f"{first}/cpp",),
     ]
     with pytest.raises(DeviceError, match="unknown device 'tpu:0'"):
         configurations(["tpu:0"])
@@ -97,17 +97,17 @@ def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     listed[:] = [driven("cpu", "onnxruntime")]
     assert configurations() == on_cpu
     broken = driven("gpu:1", "opencl", unusable="it computes wrong numbers")
-    listed[:] = [driven("cpu", "onnxruntime", "opencl"), driven("gpu:0", "opencl"), broken]
-    with_opencl = [
-        *(tuple(f"{name}/opencl" for name in names) for names in on_cpu),
-        ("cpu:0-2", "cpu:3/opencl"),
-        ("cpu:0-1", "cpu:2-3/opencl"),
+    listed[:] = [driven("cpu", "onnxruntime", "cpp"), driven("gpu:0", "opencl"), broken]
+    with_cpp = [
+        *(tuple(f"{name}/cpp" for name in names) for names in on_cpu),
+        ("cpu:0-2", "cpu:3/cpp"),
+        ("cpu:0-1", "cpu:2-3/cpp"),
     ]
     assert configurations() == [
         *on_cpu,
         ("gpu:0",),
         *((*names, "gpu:0") for names in all_cores),
-        *with_opencl,
+        *with_cpp,
     ]
     # Every engine of a GPU is considered, and an NPU.
     listed[1:] = [driven("gpu:0", "opencl", "openvino"), driven("npu:0", "openvino")]
@@ -120,7 +120,7 @@ def test_configurations_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gpu:0/openvino",),
         ("gpu:0/openvino", "npu:0"),
         *((*names, "gpu:0/openvino", "npu:0") for names in all_cores),
-        *with_opencl,
+        *with_cpp,
     ]
     few = configurations(rules=Rules(further_engines=False))
     assert not any("/" in name for names in few for name in names)
@@ -421,8 +421,8 @@ def test_where_the_host_takes_time_a_plan_has_to_gain_more() -> None:
     assert order(shortlist, [[1.0] * 5, [0.8] * 5], stolen=0.01) == [1, 0]
 
 
-def with_opencl(plan: Candidate) -> Candidate:
-    return replace(plan, devices=("cpu:0/opencl",))
+def with_cpp(plan: Candidate) -> Candidate:
+    return replace(plan, devices=("cpu:0/cpp",))
 
 
 def test_one_race_is_no_proof() -> None:
@@ -435,7 +435,7 @@ def test_one_race_is_no_proof() -> None:
 
 def test_another_engine_has_to_gain_more() -> None:
     plain = entry(1, "single")
-    other = with_opencl(plain)
+    other = with_cpp(plain)
     assert order([other, plain], [[0.96] * 5, [1.0] * 5]) == [1, 0]
     assert order([other, plain], [[0.94] * 5, [1.0] * 5]) == [0, 1]
     # The first engine is what is compared with, whichever was predicted to be faster.
@@ -444,7 +444,7 @@ def test_another_engine_has_to_gain_more() -> None:
 
 
 OWN = Candidate(("cpu:0-1",), "single", engines=("onnxruntime",), own_session=True)
-OTHER = with_opencl(entry(1, "single"))
+OTHER = with_cpp(entry(1, "single"))
 PAIR = entry(2)
 UNSTEADY = [0.8, 1.2, 0.8, 1.1, 0.9, 1.1, 0.8]
 

@@ -78,20 +78,20 @@ def test_whole_tasks_on_equal_devices_are_never_faster_than_expected(case: Case)
     assert makespan_s(case.graph, rows, 0.0) <= simulated_s * (1 + 1e-9)
 
 
-ORT, OPENCL = EngineInfo("onnxruntime", "1"), EngineInfo("opencl", "1")
+ORT, CPP = EngineInfo("onnxruntime", "1"), EngineInfo("cpp", "1")
 SPEED_S = {1: 8e-3, 2: 5e-3, 4: 3e-3, 8: 2e-3}
 """Seconds of a task, by number of cores."""
 
 
 def device(name: str) -> Device:
-    """ "cpu:0-3/opencl" on a machine of eight cores; there is no core 9."""
+    """ "cpu:0-3/cpp" on a machine of eight cores; there is no core 9."""
     cores, _, engine = name.partition(":")[2].partition("/")
     first, _, last = cores.partition("-")
     if name.startswith("gpu"):
-        return Device("gpu:0", "gpu", OPENCL)
+        return Device("gpu:0", "gpu", EngineInfo("opencl", "1"))
     if first == "9":
         raise DeviceError("there is no core 9")
-    info = OPENCL if engine == "opencl" else ORT
+    info = CPP if engine == "cpp" else ORT
     numbers = tuple(range(int(first), int(last or first) + 1))
     return Device(name.partition("/")[0], "cpu", info, numbers)
 
@@ -161,9 +161,9 @@ def test_two_profiles_give_the_other_sizes(tmp_path: Path) -> None:
 def test_an_unknown_engine_is_expected_to_be_as_fast_as_the_first(tmp_path: Path) -> None:
     machine = Machine(tmp_path, GRAPH)
     machine.profile("cpu:0-3", SPEED_S[4])
-    assert machine.of("cpu:0-3/opencl") == machine.of("cpu:0-3")
-    machine.profile("cpu:0-1/opencl", SPEED_S[2] / 2)
-    assert machine.of("cpu:0-3/opencl") < machine.of("cpu:0-3")
+    assert machine.of("cpu:0-3/cpp") == machine.of("cpu:0-3")
+    machine.profile("cpu:0-1/cpp", SPEED_S[2] / 2)
+    assert machine.of("cpu:0-3/cpp") < machine.of("cpu:0-3")
 
 
 def test_nothing_is_expected_of_what_cannot_be_known(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_configurations_of_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "clusters", lambda: (((0, 1), None),))
     monkeypatch.setattr(detect, "partitions", lambda: ())
     listed = [
-        Driven("cpu", "a CPU", dict.fromkeys(("onnxruntime", "opencl"), Processor("cpu", "a CPU"))),
+        Driven("cpu", "a CPU", dict.fromkeys(("onnxruntime", "cpp"), Processor("cpu", "a CPU"))),
         Driven("gpu:0", "a GPU", {"opencl": Processor("gpu", "a GPU")}),
     ]
     monkeypatch.setattr("coexec.selection.configurations.processors", lambda kind=None: listed)
@@ -144,9 +144,9 @@ def test_configurations_of_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gpu:0",),
         ("cpu:0-1", "gpu:0"),
         ("cpu:0", "cpu:1", "gpu:0"),
-        ("cpu:0-1/opencl",),
-        ("cpu:0/opencl", "cpu:1/opencl"),
-        ("cpu:0", "cpu:1/opencl"),
+        ("cpu:0-1/cpp",),
+        ("cpu:0/cpp", "cpu:1/cpp"),
+        ("cpu:0", "cpu:1/cpp"),
     ]
 
 

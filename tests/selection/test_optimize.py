@@ -33,7 +33,7 @@ QUICK = Effort(warm_up=1, least=2, most=2)
 ONE_ENGINE = Rules(further_engines=False)
 ORT = Candidate(("cpu:0-1",), "single", engines=("onnxruntime",), own_session=True, paced_s=0.0331)
 BEST = Candidate(
-    ("cpu:0-1/opencl",), "single", paced_s=0.0224, rounds_s=((0.0224, 0.0331),) * 6, reason="why"
+    ("cpu:0-1/cpp",), "single", paced_s=0.0224, rounds_s=((0.0224, 0.0331),) * 6, reason="why"
 )
 UNTRIED = Candidate(("cpu:0", "cpu:1"), "", None, status="untried", reason="no time")
 DOUBTFUL = replace(BEST, status="in doubt", reason="it takes 0.68 in 2 rounds; 5 are needed")
@@ -53,7 +53,7 @@ def model(tmp_path: Path) -> str:
 def test_a_verdict_is_a_sentence() -> None:
     assert FASTER.is_faster and FASTER.ratio == pytest.approx(0.0331 / 0.0224)
     assert str(FASTER) == (
-        "use the plan: cpu:0-1/opencl (single) took 22.4 ms and ONNX Runtime's own session 33.1 ms "
+        "use the plan: cpu:0-1/cpp (single) took 22.4 ms and ONNX Runtime's own session 33.1 ms "
         "at up to 30 requests a second: 1.48 times as fast, in 6 of 6 rounds, for "
         "images=1,3,224,224; more time would try cpu:0+cpu:1"
     )

@@ -364,7 +364,7 @@ def test_before_a_compiler_starts_a_plan_in_doubt_races_again(
         return whole_race(turns, *args, **words)
 
     monkeypatch.setattr(sys.modules[__name__], "compete", noted)
-    engines = ["onnxruntime", "opencl", "onnxruntime", "opencl"]
+    engines = ["onnxruntime", "cpp", "onnxruntime", "cpp"]
     raced_plans([0.010, 0.004, 0.005, 0.020], monkeypatch, engines=engines)
     assert calls == [2, 2, 1, 1, 3]
 

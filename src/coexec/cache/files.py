@@ -39,8 +39,6 @@ _WEEK_S = 7 * 86400.0
 _LOCK = ".lock"
 _DRAFT = re.compile(rf"({DRAFTS}/|.*/coexec-)[0-9a-f]{{8}}-[0-9a-f]{{32}}({_LOCK})?")
 """Folder and name of a draft; those of earlier versions have no "coexec-"."""
-_PROBE_BYTES = 1 << 20
-"""Some compiled kernels."""
 _SUBSTITUTE_BYTES = 2 << 30
 """Limit of the folder that replaces a cache that cannot be written; it may lie in memory."""
 _lock = threading.Lock()
@@ -295,20 +293,6 @@ class Disk:
                 _write(other, files)
                 return other
         return None
-
-    @property
-    def written_root(self) -> Path:
-        """The folder that this process and its helpers write."""
-        if has_substitute(self.root) is None:
-            try:
-                self.drafts.mkdir(parents=True, exist_ok=True)
-                with _draft(self.drafts) as (_, handle):  # a full disk may still make empty files
-                    _write_parts(handle, [bytes(_PROBE_BYTES)])
-                    os.close(os.dup(handle))
-            except OSError as error:
-                self.refused(error)
-                substitute(self.root)
-        return self.roots[-1]
 
     def refused(self, error: OSError) -> None:
         """Warn once that the folder cannot be written."""

@@ -163,12 +163,6 @@ class Cache:
             self._disk.refused(error)
             raise
 
-    @property
-    def written_root(self) -> Path:
-        """The folder in which other processes store entries for this one: the cache's own folder,
-        or the folder with which this process replaces it because it cannot be written."""
-        return self._disk.written_root
-
     def _note(self, path: Path) -> None:
         self._used.add(path)
         for notes in _notes:

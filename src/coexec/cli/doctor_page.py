@@ -35,7 +35,7 @@ _WINDOW_S = 1.0
 """Seconds in which the load is observed: a tick of /proc/stat is a hundredth of it."""
 _FALLBACK = "onnxruntime"
 """The engine that every model needs."""
-_FAMILIES = ("onnxruntime", "openvino", "pyopencl", "intel-opencl", "pocl")
+_FAMILIES = ("onnxruntime", "openvino", "pyopencl")
 """Beginnings of names of packages that replace each other or disturb each other."""
 _HOMES = re.compile(r"/(?:home|Users)/[^/\s'\":,;)]+")
 

@@ -43,7 +43,7 @@ def resolve(
     """Allowed places by task name, for the tasks that a pattern matches. A later pattern replaces
     an earlier one.
 
-    A pin names a device, "cpu:1", or one of its engines, "cpu:1/opencl".
+    A pin names a device, "cpu:1", or one of its engines, "cpu:1/cpp".
 
     Raises:
         UsageError: a pattern matches no task, or a device is not in ``system``.

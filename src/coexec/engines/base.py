@@ -461,7 +461,7 @@ class OpenEngine(ABC):
 
 
 class Engine(ABC):
-    """A library that computes: ONNX Runtime, OpenCL, OpenVINO. A process has one object of each.
+    """A library that computes: ONNX Runtime, OpenVINO, OpenCL. A process has one object of each.
 
     It must
 
@@ -498,6 +498,8 @@ class Engine(ABC):
     replaces: ClassVar[Collection[str]] = ()
     """Engines that run the same kernels more slowly: where both drive a processor, planner "auto"
     does not try them."""
+    advice: ClassVar[str] = "leave the engine away"
+    """What users may do who name it for a processor of another kind."""
     pretends: ClassVar[bool] = False
     """Whether it is only for tests: it is not listed, and never chosen automatically."""
 

@@ -3,7 +3,7 @@
 cpu:0-3           cores 0, 1, 2 and 3 as one device
 cpu:0,2           cores 0 and 2
 gpu:0             the first GPU
-cpu:1/opencl      core 1, with this engine
+cpu:1/cpp      core 1, with this engine
 gpu:0/ort-cuda    the first GPU, with an execution provider of ONNX Runtime
 cpu:1/openvino:bf16   the same, and the engine computes in this precision
 null:0            computes nothing; for tests
@@ -47,7 +47,7 @@ def parse(text: str) -> Request:
     if not colon or not kind:
         raise DeviceNameError(
             f"{text!r} is no device; write for example cpu:0-3, gpu:0 or "
-            f"cpu:0/opencl; coexec devices lists this machine's"
+            f"cpu:0/cpp; coexec devices lists this machine's"
         )
     if "+" in engine:
         each = ",".join(f"{device}/{name.strip()}" for name in engine.split("+"))
@@ -58,7 +58,7 @@ def parse(text: str) -> Request:
     engine, colon, precision = engine.partition(":")
     if stroke and not engine:
         raise DeviceNameError(
-            f"device {text!r} does not name its engine; write for example {device}/opencl"
+            f"device {text!r} does not name its engine; write for example cpu:0/cpp"
         )
     if colon and precision not in PRECISIONS:
         raise DeviceNameError(
@@ -74,7 +74,7 @@ def engine_of_provider(provider: str) -> str:
 
 
 def without_engine(text: str) -> str:
-    """The processor's part of a name: "cpu:1" of "cpu:1/opencl"."""
+    """The processor's part of a name: "cpu:1" of "cpu:1/cpp"."""
     return text.partition("/")[0]
 
 

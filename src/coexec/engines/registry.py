@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from coexec.engines.names import Request, cores_of, cpu_name, number_of, parse
 from coexec.engines.opened import OpenDevice
 from coexec.engines.options import EngineOptions, parsed
 from coexec.errors import CoexecError, DeviceError, UsageError, first_line, nearest
+from coexec.extras import BRINGS, install
 from coexec.hardware.hardware import Device, EngineInfo, System
 
 if TYPE_CHECKING:
@@ -289,8 +291,8 @@ def _failure(engine: Engine, device: Device, options: EngineOptions | None) -> s
         return None
     return (
         f"engine {engine.name} is unusable on {device.name}: a small model {failure} "
-        f"[{version}]; update or reinstall its package, after which coexec devices --fresh "
-        f"tries it again, or leave the engine out"
+        f"[{version}]; update or reinstall its package or driver, after which coexec devices "
+        f"--fresh tries it again, or leave the engine out"
     )
 
 
@@ -366,7 +368,7 @@ def _described(
     if device.kind not in engine.kinds:
         raise DeviceError(
             f"engine {engine.name!r} does not drive {device.name!r}, but "
-            f"{', '.join(engine.kinds)}; leave the engine away"
+            f"{', '.join(engine.kinds)}; {engine.advice}"
         )
     with _contract(engine.name, f"describe {device.name}"):
         info = engine.describe(device, parsed(engine, options, precision))
@@ -421,17 +423,18 @@ def _numbered(request: Request, options: EngineOptions | None) -> Device:
     missing = "" if candidates else "".join(f". {reason}" for reason in _missing(request.kind))
     raise DeviceError(
         f"device {request.device!r} does not exist; this machine's devices of that kind: "
-        f"{titles}{missing}. CPU cores are called cpu:0, cpu:0-3 or, with an engine, cpu:0/opencl; "
+        f"{titles}{missing}. CPU cores are called cpu:0, cpu:0-3 or, with an engine, cpu:0/cpp; "
         f"coexec devices lists all, with what is missing"
     )
 
 
 def _missing(kind: str) -> list[str]:
-    """The reasons why engines that may drive this kind of processor do not work.
-
-    Such engines list no processor of the kind, so the reasons are those for CPU cores.
-    """
-    return [
+    """What may be missing, where no engine lists a processor of this kind: packages, and the
+    reasons why engines that may drive it do not work on CPU cores either."""
+    reasons = []
+    if kind == "gpu" and find_spec("pyopencl") is None:
+        reasons.append(f"{install('gpu')} brings {BRINGS['gpu']}")
+    return reasons + [
         processor.unusable
         for engine in _working()
         if {kind, "cpu"} <= set(engine.kinds)

@@ -48,16 +48,15 @@ _verdicts: dict[Path, str] = {}
 """Failures by path of the verdict's file; "" if the trial passed."""
 
 
-def failure(attempt: str, *arguments: object, facts: Mapping[str, object], **env: str) -> str:
+def failure(attempt: str, *arguments: object, facts: Mapping[str, object]) -> str:
     """The failure of the latest trial, as "failed ...", "crashed ..."; "" if it passed.
 
     Args:
         attempt: the function that computes, as "module:function"; it returns the failure or "".
         arguments: its arguments.
         facts: the facts on which the verdict depends, in types that JSON has.
-        env: further environment variables of the trial.
     """
-    return answer(attempt, arguments, facts, lambda _: FAILURE_LASTS_S, env)
+    return answer(attempt, arguments, facts, lambda _: FAILURE_LASTS_S)
 
 
 def answer(
@@ -65,7 +64,6 @@ def answer(
     arguments: tuple[object, ...],
     facts: Mapping[str, object],
     lasts_s: Callable[[str], float],
-    env: dict[str, str],
 ) -> str:
     """The text that a function has returned in a process of its own; or how the process has ended,
     as `failure` does.
@@ -74,7 +72,7 @@ def answer(
 
     Args:
         lasts_s: how long a text is kept.
-        attempt, arguments, facts, env: as for `failure`.
+        attempt, arguments, facts: as for `failure`.
     """
     facts = {"form": _FORM, "features": list(detect.features()), **facts}
     path = _folder() / f"{digest(sorted(facts.items()))}.json"
@@ -82,7 +80,7 @@ def answer(
         if path not in _verdicts:
             result = _read(path, facts, lasts_s)
             if result is None:
-                result = _tried(attempt, arguments, env)
+                result = _tried(attempt, arguments)
                 _write(path, facts, result)
             _verdicts[path] = result
         return _verdicts[path]
@@ -121,7 +119,7 @@ def _write(path: Path, facts: Mapping[str, object], result: str) -> None:
         write_whole(path, [text.encode()])
 
 
-def _tried(attempt: str, arguments: tuple[object, ...], env: dict[str, str]) -> str:
+def _tried(attempt: str, arguments: tuple[object, ...]) -> str:
     """Run the trial. Returns the failure as the end of a sentence; "" if the trial passed."""
     if not processes.can_start():
         return _attempted(attempt, arguments)
@@ -129,7 +127,7 @@ def _tried(attempt: str, arguments: tuple[object, ...], env: dict[str, str]) -> 
     with open(os.memfd_create("output"), "w+b") as output:
         target = "coexec.engines.trial:serve"
         try:
-            child = processes.Child(target, "runs the trial", errors=output, env=env)
+            child = processes.Child(target, "runs the trial", errors=output)
         except ExecutionError as error:
             return f"was not run ({error})"
         with child:

@@ -121,7 +121,7 @@ class Device:
 
     @property
     def place(self) -> Place:
-        """Its identity. As text, "cpu:1/opencl", a user requests it."""
+        """Its identity. As text, "cpu:1/cpp", a user requests it."""
         return Place(self.name, self.engine.label)
 
     @property

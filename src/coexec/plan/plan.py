@@ -103,7 +103,7 @@ class Plan:
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """Devices that compute something, in the form of a user's request: "cpu:1/opencl"."""
+        """Devices that compute something, in the form of a user's request: "cpu:1/cpp"."""
         return tuple(map(str, self.places))
 
     @property

@@ -1,7 +1,6 @@
 """The answer of a report, a sentence each: the choice, its gain, the reason, what bounds a request,
 and what would help."""
 
-import platform
 import shlex
 from collections import Counter
 from collections.abc import Iterator
@@ -14,11 +13,6 @@ from coexec.rules import RULES
 from coexec.selection.decision import FIGURES
 from coexec.selection.prepared import Prepared
 from coexec.units import format_seconds
-
-_ENGINES_OF_CORES = {"openvino": "openvino"} | (
-    {"opencl": "pocl"} if platform.machine() == "x86_64" else {}
-)
-"""The extra that brings each; PoCL has packages for x86-64 only."""
 
 
 def answer_of(contents: Contents, prepared: Prepared) -> tuple[str, ...]:
@@ -151,9 +145,8 @@ def _missing_engines(prepared: Prepared) -> Iterator[str]:
     if prepared.decision is None or prepared.work.settings.devices is not None:
         return
     tried = {engine for candidate in prepared.candidates for engine in candidate.engines}
-    for engine, extra in _ENGINES_OF_CORES.items():
-        if engine not in tried and not is_installed(extra):
-            yield f"engine {engine} may help and is not installed: {install(extra)}"
+    if "openvino" not in tried and not is_installed("openvino"):
+        yield f"engine openvino may help and is not installed: {install('openvino')}"
 
 
 def _better_planner(contents: Contents) -> Iterator[str]:

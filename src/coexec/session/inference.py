@@ -116,7 +116,7 @@ class InferenceSession(OrtSession):  # type: ignore[misc]
                 compares plans with ONNX Runtime's own session of these providers. With several of
                 them, or another planner, nothing is planned unless ``devices`` are named.
             provider_options: of the providers.
-            devices: such as ``["cpu:0-3", "cpu:4-7"]`` or ``["cpu:0", "cpu:1/opencl"]``; by default
+            devices: such as ``["cpu:0-3", "cpu:4-7"]`` or ``["cpu:0", "cpu:1/cpp"]``; by default
                 what this machine has.
             planner: a name in `coexec.PLANNERS`, or "auto": several configurations of the devices
                 and several planners are tried, the fastest is kept and remembered. "none" plans,

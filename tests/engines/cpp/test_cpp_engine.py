@@ -9,17 +9,22 @@ import numpy as np
 import pytest
 
 from coexec.engines.cpp import libraries
-from coexec.engines.names import whole_cpu
+from coexec.engines.detect import usable_cores
+from coexec.engines.names import whole_cpu, without_engine
 from coexec.engines.registry import describe, open_devices
-from coexec.errors import CacheWarning
+from coexec.errors import CacheWarning, DeviceError
+from coexec.hardware import hardware
 from coexec.model.difference import worst_difference
 from coexec.model.inputs import random_inputs
 from coexec.model.load import load
 from coexec.model.reference_session import plain_session
+from coexec.plan.plan import Plan, Provenance
 from coexec.research import zoo
+from coexec.selection.planning_context import PlanningContext
 from coexec.session import InferenceSession
+from coexec.settings import Settings
 from tests.helpers.core_programs import cpp_name, opened_cpp
-from tests.helpers.gpu_networks import mixed_network, module_of, run_on, small_network
+from tests.helpers.gpu_networks import in_float16, mixed_network, module_of, run_on, small_network
 from tests.helpers.small_models import branches
 
 WIDTHS = ("4", "8", "16")
@@ -66,6 +71,12 @@ def test_profiles_are_of_one_width() -> None:
     versions = {w: describe(cpp_name(), {"cpp": {"block": w}}).engine.version for w in WIDTHS}
     assert len(set(versions.values())) == len(WIDTHS)
     assert describe(cpp_name()).engine.version in versions.values()
+
+
+def test_arrays_are_read_as_they_are_and_float16_is_refused() -> None:
+    graph = load(in_float16(mixed_network())).graph
+    reason = opened_cpp(None).refusal(graph.tasks[0], graph.tensors)
+    assert reason is not None and "Conv of float16: there are no kernels for this type" in reason
 
 
 def test_an_array_at_any_address_is_read_and_written() -> None:
@@ -152,3 +163,33 @@ def test_a_forked_child_computes(tmp_path: Path) -> None:
             os._exit(0 if session.degraded is None else 2)
         assert os.waitpid(child, 0)[1] == 0
         right(session, proto)
+
+
+def test_two_devices_share_all_cores_or_none() -> None:
+    core, ours = usable_cores()[-1], cpp_name()
+    assert hardware.System((describe(f"cpu:{core}"), describe(ours))).names == (f"cpu:{core}",)
+    if len(usable_cores()) > 1:
+        with pytest.raises(DeviceError, match=f"share core {core}"):
+            hardware.System((describe(whole_cpu()), describe("reference:0"), describe(ours)))
+
+
+def test_two_devices_on_one_core(tmp_path: Path) -> None:
+    """They are one after the other on the core, and tensors get from one to the other."""
+    proto = small_network("concat", as_model=True)
+    ours, core = cpp_name(), without_engine(cpp_name())
+    for names in ([ours, core], [f"{core}/onnxruntime", ours]):
+        work = PlanningContext(proto, Settings(devices=names, cache=tmp_path))
+        tasks = [work.model.graph.whole_piece(task) for task in work.model.graph.tasks]
+        engines = [("cpp", "onnxruntime")[n % 2] for n in range(len(tasks))]
+        plan = Plan(
+            work.model.graph.fingerprint,
+            {core: tuple(tasks)},
+            dict(zip(tasks, engines, strict=True)),
+            Provenance("by hand"),
+        )
+        feeds = random_inputs(work.model.graph)
+        with work.start(work.prepared(plan)) as executor:
+            found = executor.run(feeds)
+        for output, expected in work.user_model.reference(feeds).items():
+            assert worst_difference(found[output], expected) < 1e-5
+        work.release()

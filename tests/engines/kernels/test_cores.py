@@ -18,7 +18,7 @@ from onnx import helper
 from coexec.engines.kernels import conv_winograd
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.operators import why_not
-from tests.helpers.core_programs import CORE_ENGINES, compute, opened_on_core
+from tests.helpers.core_programs import compute, opened_cpp
 from tests.helpers.onnx_models import direct, run, tensor
 
 Array = np.ndarray[Any, Any]
@@ -65,10 +65,10 @@ class Layers:
         self.outputs += names
         return names[0]
 
-    def compare(self, engine: str, arch: Architecture, folder: Path) -> None:
+    def compare(self, arch: Architecture, folder: Path) -> None:
         inputs = [tensor(n, a.shape, a.dtype.name) for n, a in self.feeds.items()]
         model = direct(self.nodes, inputs, self.outputs, self.weights, self.opset)
-        device = opened_on_core(engine, folder, arch)
+        device = opened_cpp(folder, arch)
         try:
             found = compute(device, model, self.feeds)
         finally:
@@ -218,19 +218,17 @@ FAMILIES: list[Family] = [
     ["block 8", *(pytest.param(n, marks=pytest.mark.conformance) for n in ("block 4", "block 16"))],
 )
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
-@pytest.mark.parametrize("engine", CORE_ENGINES)
 def test_layers_are_right_with_blocks_of_any_width(
-    engine: str, family: Family, cores: str, tmp_path: Path
+    family: Family, cores: str, tmp_path: Path
 ) -> None:
     layers = Layers()
     family(layers)
-    layers.compare(engine, CORES[cores], tmp_path)
+    layers.compare(CORES[cores], tmp_path)
 
 
-@pytest.mark.parametrize("engine", CORE_ENGINES)
 @pytest.mark.parametrize("lost_s", [-1.0, 1.0], ids=["steps apart", "bands"])
 def test_convolutions_for_many_cores_are_right(
-    engine: str, lost_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lost_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small images and few rows; the least and the most tiles of Winograd's method."""
     monkeypatch.setattr(conv_winograd, "_BARRIER_S", lost_s)
@@ -247,8 +245,8 @@ def test_convolutions_for_many_cores_are_right(
         made = layers.add("Conv", given, weights, layers.constant(36), pads=[pads] * 4)
         layers.add("Conv", layers.add("Relu", made), layers.constant(80, 36, 1, 1))
         layers.add("Conv", given, weights, strides=[2, 2], pads=[0, 1, 2, 1])
-    arch = replace(CORES["block 8"], compute_units=16, allocates=engine == "cpp")
-    layers.compare(engine, arch, tmp_path)
+    arch = replace(CORES["block 8"], compute_units=16, allocates=True)
+    layers.compare(arch, tmp_path)
 
 
 def test_what_is_slow_on_cores_is_refused_there_alone() -> None:
@@ -265,8 +263,7 @@ def test_what_is_slow_on_cores_is_refused_there_alone() -> None:
         assert why_not(op, graph.tensors, Architecture("nvidia", 4)) is None
 
 
-@pytest.mark.parametrize("engine", CORE_ENGINES)
-def test_what_is_slow_but_small_stays(engine: str, tmp_path: Path) -> None:
+def test_what_is_slow_but_small_stays(tmp_path: Path) -> None:
     layers = Layers()
     layers.add("ConvTranspose", layers.given(1, 2, 3, 4, 5), layers.constant(2, 3, 2, 2, 2))
-    layers.compare(engine, CORES["block 8"], tmp_path)
+    layers.compare(CORES["block 8"], tmp_path)

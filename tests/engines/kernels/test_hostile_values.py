@@ -17,8 +17,9 @@ from onnx import helper
 
 from coexec.engines.base import OpenEngine
 from coexec.model.model import Model
-from tests.helpers.core_programs import CORE_ENGINES, compute, opened_on_core
+from tests.helpers.core_programs import compute, opened_cpp
 from tests.helpers.onnx_models import direct, tensor
+from tests.helpers.opencl_gpu import opened
 
 Array = np.ndarray[Any, Any]
 OPSET = 21
@@ -40,13 +41,11 @@ class Hostile:
     """Numbers of the inputs that are constants of the model."""
 
 
-@pytest.fixture(scope="module", params=CORE_ENGINES)
-def cores(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OpenEngine]:
-    opened = opened_on_core(request.param, tmp_path_factory.mktemp("binaries"))
-    yield opened
-    opened.close()
+@pytest.fixture(scope="module")
+def cores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenEngine]:
+    made = opened_cpp(tmp_path_factory.mktemp("kernels"))
+    yield made
+    made.close()
 
 
 def ints(*values: int) -> Array:
@@ -178,10 +177,7 @@ def test_as_onnxruntime(cores: OpenEngine, family: str) -> None:
 @pytest.mark.conformance
 @pytest.mark.parametrize("family", FAMILIES)
 def test_as_onnxruntime_on_a_gpu(family: str, tmp_path: Path) -> None:
-    pytest.importorskip("pyopencl")
-    from tests.helpers.opencl_programs import on_cpu
-
-    assert wrong(on_cpu(tmp_path, as_gpu=True), FAMILIES[family]) == []
+    assert wrong(opened(tmp_path), FAMILIES[family]) == []
 
 
 def test_zeros_keep_their_sign(cores: OpenEngine) -> None:

@@ -17,9 +17,10 @@ from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.building import build
 from coexec.lowering.module import Module
 from coexec.model.model import Model
-from tests.helpers.core_programs import CORE_ENGINES, compute, opened_on_core
+from tests.helpers.core_programs import compute, opened_cpp
 from tests.helpers.examples import scaled
 from tests.helpers.onnx_models import direct, random_feeds, run, tensor
+from tests.helpers.opencl_gpu import opened
 from tests.helpers.operator_cases import Draw, ints
 
 Array = np.ndarray[Any, Any]
@@ -36,16 +37,12 @@ def few(device: Any) -> settings:
     )
 
 
-@pytest.fixture(scope="module", params=[*CORE_ENGINES, "gpu"])
+@pytest.fixture(scope="module", params=["cpp", "gpu"])
 def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenEngine:
     """Kernels for cores, and PoCL as if it were a GPU."""
     folder = tmp_path_factory.mktemp("binaries")
-    if request.param != "gpu":
-        return opened_on_core(request.param, folder)
-    pytest.importorskip("pyopencl")
-    from tests.helpers.opencl_programs import on_cpu
-
-    return on_cpu(folder, as_gpu=True)
+    made: OpenEngine = opened_cpp(folder) if request.param == "cpp" else opened(folder)
+    return made
 
 
 def same(device: OpenEngine, model: Model) -> None:

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterator, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
+from coexec.engines.cpp.device import CppCores
+from coexec.engines.cpp.program import CppProgram
 from coexec.engines.kernels import tiling
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.building import Build, build
 from coexec.engines.kernels.dependencies import uses_of
 from coexec.engines.kernels.tiling import Place, tiles_of
-from coexec.engines.tiles import Tile
+from coexec.engines.tiles import Tile, calls_of
 from coexec.lowering.module import Module
 from coexec.model.load import load
 from coexec.plan.memory import Record, offsets_by_size
+from tests.helpers.core_programs import opened_cpp
 from tests.helpers.examples import scaled
 from tests.helpers.gpu_networks import mixed_network, module_of
 from tests.helpers.network_cases import networks
-from tests.helpers.opencl_programs import opened
 from tests.helpers.small_models import from_nodes, tensor_info
 
 CORES = Architecture("cpu", 4, compute_units=4)
@@ -200,38 +201,30 @@ def test_the_first_rows_do_not_wait_for_the_last_rows_of_the_layer_before(kind: 
 
 
 class _Program:
-    """A program on OpenCL, whose tiles are enqueued one by one."""
+    """A program of the engine `cpp`, whose tiles are computed one by one."""
 
-    def __init__(self, engine: Any, module: Module) -> None:
-        self._engine = engine
-        self.program = engine.compile(module)
+    def __init__(self, engine: CppCores, module: Module) -> None:
+        found = build(module, CORES, on_arrays=True)
+        functions = engine.libraries.functions(found.launches, found.tasks)
+        ends = {tensor.name for tensor in (*module.inputs, *module.outputs)}
+        self._program = CppProgram(found, functions, ends, THREADS)
         rng = np.random.default_rng(0)
         feeds = {t.name: rng.standard_normal(t.shape).astype(t.dtype) for t in module.inputs}
         self._outputs = {t.name: engine.allocate(t) for t in module.outputs}
-        inputs = {name: engine.upload(value) for name, value in feeds.items()}
-        self._bound = self.program.bind(inputs, self._outputs)
-        scratch = self.program._scratch
-        self.places = {name: ("arena", at) for name, at in scratch._offsets.items()}
-        self.tiles = tiles_of(self.program._build, THREADS, self.places)
+        self._bound = self._program.bind(feeds, self._outputs)
+        self._tiles = [launch.tiles for launch in self._program.launches]
 
     def in_order(self) -> list[Any]:
         self._bound.run()
-        return [np.array(self._engine.download(t)) for t in self._outputs.values()]
+        return [np.array(array) for array in self._outputs.values()]
 
     def in_some_order(self, rng: random.Random) -> list[Any]:
-        import pyopencl as cl
-
-        commands, arena = self.program.queue.commands, self.program._scratch._arena
-        if arena is not None:
-            cl.enqueue_fill_buffer(commands, arena, np.uint8(255), 0, arena.size)
-        for number, index in orders(self.tiles, rng):
-            kernel, group = self._bound.calls[number][0], self.program.launches[number].group
-            box = self.tiles[number][index].box
-            sizes = tuple(end - begin for begin, end in box)
-            begins = tuple(begin for begin, _ in box)
-            cl.enqueue_nd_range_kernel(commands, kernel, sizes, group, begins)
-        commands.finish()
-        return [np.array(self._engine.download(t)) for t in self._outputs.values()]
+        self._program._arena[...] = 255
+        slots = self._bound.pointers.tolist()
+        calls = [[*calls_of(launch, slots)] for launch in self._program.launches]
+        for number, index in orders(self._tiles, rng):
+            calls[number][index]()
+        return [np.array(array) for array in self._outputs.values()]
 
 
 def orders(tiles: Sequence[Sequence[Tile]], rng: random.Random) -> Iterator[Name]:
@@ -248,7 +241,7 @@ def orders(tiles: Sequence[Sequence[Tile]], rng: random.Random) -> Iterator[Name
                 yield needed
 
 
-def check_orders(engine: Any, module: Module, seed: int, runs: int) -> None:
+def check_orders(engine: CppCores, module: Module, seed: int, runs: int) -> None:
     made = _Program(engine, module)
     expected = made.in_order()
     rng = random.Random(seed)
@@ -258,13 +251,13 @@ def check_orders(engine: Any, module: Module, seed: int, runs: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    made = opened(tmp_path_factory.mktemp("binaries"), CORES)
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CppCores]:
+    made = opened_cpp(tmp_path_factory.mktemp("kernels"), CORES)
     yield made
     made.close()
 
 
-def test_any_order_of_tiles_that_waits_allow_gives_the_same_answers(engine: Any) -> None:
+def test_any_order_of_tiles_that_waits_allow_gives_the_same_answers(engine: CppCores) -> None:
     modules = (
         module_of(load(mixed_network())),
         chain("depthwise", "3", "depthwise"),
@@ -277,7 +270,7 @@ def test_any_order_of_tiles_that_waits_allow_gives_the_same_answers(engine: Any)
         check_orders(engine, module, seed, scaled(15))
 
 
-def test_any_order_on_random_networks(engine: Any, tmp_path: Path) -> None:
+def test_any_order_on_random_networks(engine: CppCores) -> None:
     @settings(max_examples=scaled(8), deadline=None, suppress_health_check=list(HealthCheck))
     @given(networks(), st.integers(0, 99))
     def check(model: Any, seed: int) -> None:

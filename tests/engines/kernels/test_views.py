@@ -20,7 +20,7 @@ from coexec.model.load import load
 from coexec.model.reference_session import plain_session
 from tests.helpers.fake_cuda import fake_cuda
 from tests.helpers.gpu_networks import in_float16, module_of, run_on
-from tests.helpers.opencl_programs import opened, unoptimised
+from tests.helpers.opencl_gpu import opened
 from tests.helpers.product_networks import (
     TOLERANCES,
     assert_close,
@@ -120,8 +120,7 @@ def test_so_are_they_in_opencl(group: int, seed: int) -> None:
     proto = random_network(seed)
     feeds, wanted = feeds_and_outputs(proto)
     device = opened(None, Architecture("mobile", 4, compute_units=4, max_group=group))
-    with unoptimised():
-        assert_close(run_on(device, load(proto), feeds), wanted, TOLERANCES["float32"])
+    assert_close(run_on(device, load(proto), feeds), wanted, TOLERANCES["float32"])
 
 
 @pytest.mark.parametrize("precision", TOLERANCES)

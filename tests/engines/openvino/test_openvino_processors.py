@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coexec.engines.openvino import device, engine, library
+from coexec.engines.openvino import device, engine
 from coexec.engines.openvino import processors as module
 from coexec.engines.openvino.failures import cause, translated
 from coexec.engines.openvino.library import core, installed_version
@@ -115,18 +115,6 @@ def test_without_openvino_the_message_says_how_to_install_it(
             processors()
     finally:
         core.cache_clear()
-
-
-def test_the_newer_tbb_of_intels_opencl_runtime_is_preferred(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    newer = tmp_path / "libtbb.so.12"
-    newer.touch()
-    file = SimpleNamespace(name=newer.name, locate=lambda: newer)
-    monkeypatch.setattr(library, "distribution", lambda name: SimpleNamespace(files=[file]))
-    assert library._tbb() == newer
-    newer.unlink()
-    assert library._tbb() != newer
 
 
 MESSAGE = """Exception from src/inference/src/cpp/core.cpp:117:

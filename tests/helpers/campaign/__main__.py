@@ -29,7 +29,7 @@ _GOOD = ("right", "refused")
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="campaign", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--engine", choices=SETTINGS, default="opencl")
+    parser.add_argument("--engine", choices=SETTINGS, default="cpp")
     parser.add_argument("--count", type=int, default=5000, help="of random operators")
     parser.add_argument(
         "--graphs",

@@ -29,7 +29,7 @@ def _words(engine: str, cores: Sequence[int]) -> dict[str, Any]:
     return {"devices": [f"cpu:{together}/{engine}"], "planner": "single"}
 
 
-SETTINGS = ("onnxruntime", "cpp", "opencl", "openvino")
+SETTINGS = ("onnxruntime", "cpp", "openvino")
 """Engines that a campaign can test."""
 
 

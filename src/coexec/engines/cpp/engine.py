@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from coexec.cache.source import source_digest
@@ -35,7 +36,7 @@ class Cpp(Engine):
     def processors(self, kind: str) -> Sequence[Processor]:
         name = detect.processor_name()
         try:
-            return [Processor(kind, name, driver=compiler().title)]
+            return [Processor(kind, name, driver=compiler().title, notes=_notes())]
         except DeviceError as error:
             return [Processor(kind, name, unusable=str(error))]
 
@@ -53,3 +54,12 @@ class Cpp(Engine):
         from coexec.engines.cpp.device import CppCores
 
         return CppCores(device, info, options, folder)
+
+
+def _notes() -> tuple[str, ...]:
+    if find_spec("pocl_binary_distribution") is None:
+        return ()
+    return (
+        "PoCL is installed and no longer used, as this engine has taken its place: pip uninstall "
+        "pocl-binary-distribution",
+    )

@@ -56,7 +56,7 @@ class Listing:
 def listing(bindings: str) -> Listing:
     """The GPUs. ``bindings``: the version of NVIDIA's bindings."""
     facts = {"list": "cuda", "bindings": bindings, "machine": dict(_machine())}
-    return _read(trial.answer("coexec.engines.cuda.listing:listed", (), facts, _lasts_s, {}))
+    return _read(trial.answer("coexec.engines.cuda.listing:listed", (), facts, _lasts_s))
 
 
 def _lasts_s(text: str) -> float:

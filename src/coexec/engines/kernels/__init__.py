@@ -14,5 +14,5 @@ An element-wise operator is an expression in `expressions`, and has no file of i
 operator has a kernel file, which `operators` lists, its rule in `coexec.graph.rules`, and random
 cases (docs/guides/kernel.md). A test fails where one of them is missing.
 `building.build` makes the launches of a module from a table of kernels; a driver, such as
-`coexec.engines.opencl`, compiles and runs them.
+`coexec.engines.cpp`, `cuda` or `opencl`, compiles and runs them.
 """

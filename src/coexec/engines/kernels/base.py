@@ -410,7 +410,7 @@ class Source:
 
     def _numbers(self) -> tuple[int | Array, ...]:
         """The sizes as arguments. If each work item is a group, they are one array: drivers need
-        0.1 us for each argument of a launch, and PoCL some cycles in each group."""
+        0.1 us for each argument of a launch."""
         numbers = tuple(self._sizes.values())
         return (np.array(numbers, np.int32),) if self._alone and numbers else numbers
 
@@ -449,8 +449,8 @@ def _outlined(
 ) -> str:
     """A kernel for groups of one work item, and the function that it calls to do all its work.
 
-    PoCL compiles the code of a kernel three times, of which one copy runs, but the function once.
-    The function takes a vector, ``zero``: LLVM would otherwise split vectors of 512 bits in it.
+    A compiler for cores may compile the code of a kernel several times, but the function once. The
+    function takes a vector, ``zero``: LLVM would otherwise split vectors of 512 bits in it.
 
     Args:
         declared: parameters, one or more in each text.

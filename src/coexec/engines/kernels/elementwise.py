@@ -42,8 +42,8 @@ def _training(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
 def launches(node: Node, context: Context) -> list[KernelLaunch]:
     """One work item for each vector of a blocked result, or for each scalar of another.
 
-    On CPU cores vectors are made of rows, too: PoCL's functions of vectors take a hundredth of the
-    time of its functions of scalars.
+    On CPU cores vectors are made of rows, too: functions of vectors take a fraction of the time of
+    functions of scalars.
     """
     source = Source("elementwise", context.arch)
     runs = context.arch.family == "cpu"

@@ -2,7 +2,7 @@
 
 The same text works on scalars and on vectors of floats: comparisons of vectors give masks, and
 ``SELECT(mask, a, b)`` selects lane by lane. Limits are comparisons and not fmin and fmax: NaN stays
-NaN, as in ONNX, and PoCL needs fewer instructions for them.
+NaN, as in ONNX, and compilers need fewer instructions for them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +103,7 @@ def _clip(call: Call) -> str:
 def _gelu(call: Call) -> str:
     x = call.arguments[0]
     if call.op.text("approximate", "none") == "tanh":
-        # (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)), which is 0 for -infinity; PoCL's tanh is not -1.
+        # (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)), which is 0 for -infinity; tanh may not be -1.
         inner = f"{call.number(1.5957691216057308)} * ({x} + {call.number(0.044715)} * {x}*{x}*{x})"
         return f"({x} / (1.0f + exp(-({inner}))))"
     return f"(0.5f * {x} * (1.0f + erf({x} * {call.number(0.7071067811865476)})))"
@@ -117,8 +117,8 @@ def _between(pattern: str) -> str:
 def _unless_tiny(function: str, series: str) -> str:
     """The function, or for small angles a series, which has all digits there.
 
-    PoCL's functions of vectors return the value for 0.0078 for smaller angles, if these are
-    denormal or in a vector with an infinity or a very large number.
+    Some functions of vectors return the value for 0.0078 for smaller angles, if these are denormal
+    or in a vector with an infinity or a very large number.
     """
     return f"SELECT(fabs({{a}}) < 0.015625f, {series}, {function}({{a}}))"
 

@@ -116,7 +116,7 @@ class Parameter:
                 f"#define LOAD_{name}(i) vload_half{width}(i, {name})\n"
                 f"#define STORE_{name}(i, v) vstore_half{width}(v, i, {name})"
             )
-        # A cast, as PoCL 3.0 calls a function for vload and spills all registers.
+        # A cast, as some compilers call a function for vload and spill all registers.
         return (
             f"#define GET_{name}(i) {name}[i]\n"
             f"#define PUT_{name}(i, v) {name}[i] = (v)\n"

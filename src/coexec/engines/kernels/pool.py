@@ -62,7 +62,7 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
         kind, load = context.arch.vector, f"LOAD_x(VEC_x({', '.join([n, c, *spatial])}))"
     else:
         kind, load = CTYPES[x.dtype], f"GET_x({at('x', [n, c, *spatial])})"
-    # PoCL calls a function for max and for fmax.
+    # Some compilers call a function for max and for fmax.
     start, step, result = "-INFINITY", "acc = SELECT(acc > v, acc, v);", "acc"
     if op.op_type == "AveragePool":
         count = _count(op, slides, dilations, source.size)

@@ -35,16 +35,11 @@ _MOST = 256
 
 
 def rule(launch: KernelLaunch, arch: Architecture) -> Grid:
-    """The group of a launch: the one that the launch fixes, else one by rule.
-
-    On a CPU one thread runs a whole group, so groups are long in x there.
-    """
+    """The group of a launch on a GPU: the one that the launch fixes, else one by rule."""
     if launch.group:
         return launch.group
     x, y, z = launch.grid
     most = min(arch.max_group, _MOST)
-    if arch.family == "cpu":
-        return min(x, most), 1, 1
     table_group = _adreno(launch, arch)
     if table_group is not None:
         return table_group

@@ -184,8 +184,8 @@ def neighbours(name: str, half: bool, width: int, aligned: bool = False) -> str:
     """Macros for ``width`` neighbouring scalars from any position on: NEAR_x(i), PUTS_x(i, v).
 
     ``aligned``: positions are multiples of ``width``. Else the macros call functions that take a
-    pointer, because the compiler combines scalars behind a pointer into one unaligned access. PoCL
-    3.0 does not combine scalars behind a position, and it calls functions for vload and vstore.
+    pointer, because the compiler combines scalars behind a pointer into one unaligned access. Some
+    do not combine scalars behind a position, and call functions for vload and vstore.
     """
     if aligned and half:
         return (

@@ -35,7 +35,7 @@ def over_taps(
 
     Args:
         unrolled: the compiler unrolls rows of whole windows. Loops over them take three times as
-            long with PoCL.
+            long on CPU cores.
     """
     bounds: list[str] = []
     lines = list(body)

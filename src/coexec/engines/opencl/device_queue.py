@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,12 +48,6 @@ class DeviceQueue:
         self._lock = threading.RLock()
         """Locked while a command is enqueued, so that the command goes to the current queue."""
 
-    @property
-    def untimed(self) -> int:
-        """The handle of the OpenCL queue whose commands are not timed."""
-        handle: int = self._plain.int_ptr
-        return handle
-
     def constant(self, array: Array, writable: bool = False) -> Any:
         """A buffer with the values of ``array``."""
         access = cl.mem_flags.READ_WRITE if writable else cl.mem_flags.READ_ONLY
@@ -81,15 +75,6 @@ class DeviceQueue:
             if self.timer is not None:
                 self.timer.keep(event, "copy", "copy", result)
         return event
-
-    def copy_box(self, target: Any, source: Any, where: Mapping[str, Any]) -> Any:
-        """Enqueue a copy between boxes of two buffers; return its event.
-
-        Args:
-            where: keyword arguments of `pyopencl.enqueue_copy` that define the boxes.
-        """
-        with self._lock:
-            return cl.enqueue_copy(self.commands, target, source, **where)
 
     def finish(self) -> None:
         """Wait until all enqueued commands have ended. Raises an error if one failed."""

@@ -1,98 +1,91 @@
-"""The OpenCL engine: for GPUs with a driver, and for CPU cores with an OpenCL runtime."""
+"""The OpenCL engine: for GPUs with a driver."""
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from coexec.cache.source import source_digest
 from coexec.engines.base import Engine, OpenEngine, Processor
 from coexec.engines.opencl.options import Options
+from coexec.engines.opencl.platforms import DeviceHandle, devices
 from coexec.errors import DeviceError
-from coexec.hardware.hardware import MAIN, Device, EngineInfo
+from coexec.extras import install
+from coexec.hardware.hardware import Device, EngineInfo
+from coexec.keys import digest
 from coexec.precision import FLOAT32
 
-if TYPE_CHECKING:
-    from coexec.engines.opencl.platforms import DeviceHandle
+_VARIABLES = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH")
+"""Environment variables with which users select drivers."""
 
 
 class OpenCl(Engine):
     """The engine that runs kernels generated for the processor."""
 
     name = "opencl"
-    kinds = ("cpu", "gpu")
+    kinds = ("gpu",)
     rank = 10
-    needs_trial = False
     builds_kernels = True
     options = Options
-    distributions = ("coexec",)
+    distributions = ("coexec", "pyopencl")
+    advice = (
+        f"on CPU cores the engine cpp runs the same kernels (cpu:0/cpp), with the C++ compiler of "
+        f"the machine or of {install('cpp')}"
+    )
 
     @property
     def installed(self) -> str:
-        from coexec.engines.opencl.vendors import installed_runtimes
-
-        return f"{super().installed}, {installed_runtimes()}"
+        return f"{super().installed}, {_drivers()}"
 
     def processors(self, kind: str) -> Sequence[Processor]:
-        from coexec.engines.opencl.platforms import devices
-        from coexec.engines.opencl.tried import unusable
-
         try:
-            handles = devices()
-        except DeviceError as error:
-            return [Processor("cpu", "", unusable=str(error))] if kind == "cpu" else []
-        if kind == "cpu":
-            return [_cores([cpu for cpu in handles if cpu.on_cpu])]
+            gpus = devices()
+        except DeviceError:  # coexec doctor lists what is not installed
+            return []
         return [
             Processor(
                 "gpu",
                 gpu.name,
                 gpu.identity,
                 gpu.driver,
-                unusable(gpu),
-                gpu.facts(),
-                precisions=(FLOAT32, "fp16"),  # on CPU cores, stored halves gain nothing
+                facts=gpu.facts(),
+                precisions=(FLOAT32, "fp16"),
             )
-            for gpu in handles
-            if not gpu.on_cpu
+            for gpu in gpus
         ]
 
     def describe(self, device: Device, options: Options) -> EngineInfo:
-        from coexec.engines.opencl.tried import find
-
-        handle = find(device, options.runtime)
-        on_arrays = handle.on_cpu and options.memory == "auto" and options.precision == FLOAT32
-        label = EngineInfo(self.name, precision=options.precision).label
-        memory = MAIN if on_arrays else f"{label} on {device.name}"
-        driver = Path(__file__).parent
-        digests = source_digest(driver.parent / "kernels"), source_digest(driver)
+        gpu = _gpu_of(device)
+        folder = Path(__file__).parent
         # Profiles depend on the text of the kernels and on how they are launched.
-        version, pool = f"{super().installed}-{'-'.join(digests)}, {handle.driver}", ""
-        if handle.runtime is not None:
-            version += f", blocks of {handle.architecture(block=options.block).block}"
-            pool = handle.runtime.pool(device.cores)
-        return EngineInfo(self.name, version, memory, handle.memory_bytes, options.precision, pool)
+        digests = source_digest(folder.parent / "kernels"), source_digest(folder)
+        version = f"{super().installed}-{'-'.join(digests)}, {gpu.driver}"
+        info = EngineInfo(self.name, version, "", gpu.memory_bytes, options.precision)
+        return replace(info, memory=f"{info.label} on {device.name}")
 
     def open(
         self, device: Device, info: EngineInfo, options: Options, folder: Path | None
     ) -> OpenEngine:
-        from coexec.engines.opencl.device import OpenClCores, OpenClDevice
-        from coexec.engines.opencl.tried import find
+        from coexec.engines.opencl.device import OpenClDevice
 
-        kind = OpenClCores if info.memory == MAIN else OpenClDevice
-        return kind(device, info, find(device, options.runtime), options, folder)
+        return OpenClDevice(device, info, _gpu_of(device), options, folder)
 
 
-def _cores(runtimes: "Sequence[DeviceHandle]") -> Processor:
-    """The CPU cores with the first runtime that works, and the reasons why others do not."""
-    from coexec.engines.opencl.platforms import INSTALL, absent
-    from coexec.engines.opencl.tried import unusable
+def _gpu_of(device: Device) -> DeviceHandle:
+    for gpu in devices():
+        if gpu.identity == device.identity:
+            return gpu
+    raise DeviceError(
+        f"device {device.name!r} cannot be used through OpenCL: there is no OpenCL driver for it"
+    )
 
-    trials = [(handle, unusable(handle)) for handle in runtimes]
-    reasons = (*absent(), *(reason for _, reason in trials if reason is not None))
-    working = [handle for handle, reason in trials if reason is None]
-    if not working:
-        why = "; ".join(reasons) or f"there is no OpenCL runtime for CPU cores; {INSTALL}"
-        return Processor("cpu", "", unusable=why)
-    first, *spares = working
-    further = {"further runtimes": ", ".join(spare.platform for spare in spares)} if spares else {}
-    return Processor("cpu", first.name, "", first.driver, None, first.facts() | further, reasons)
+
+def _drivers() -> str:
+    """Digest of what decides which drivers exist, computed without loading them."""
+    facts: list[object] = [os.environ.get(name) for name in _VARIABLES]
+    folder = Path(os.environ.get("OPENCL_VENDOR_PATH") or "/etc/OpenCL/vendors")
+    for file in sorted(folder.glob("*.icd")):
+        with suppress(OSError):
+            facts.append((str(file), file.stat().st_mtime_ns))
+    return digest(*facts)

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pyopencl as cl
 
-from coexec.errors import CoexecError, DeviceError, ExecutionError, first_line
+from coexec.errors import CoexecError, DeviceError, first_line
 
 
 @contextmanager
@@ -30,30 +29,15 @@ def _words(doing: str, error: Exception) -> str:
     if isinstance(error, cl.MemoryError | MemoryError):
         return (
             f"ran out of memory while {doing} ({first_line(error)}); use smaller shapes, "
-            f"--gpu precision=fp16, or let another device do a part"
+            f"--engine opencl.precision=fp16, or let another device do a part"
         )
     return (
-        f"failed while {doing} ({cause(error)}); if it fails again, leave the device out or "
+        f"failed while {doing} ({_cause(error)}); if it fails again, leave the device out or "
         f"update its driver: coexec devices shows which it is"
     )
 
 
-def refusal(device: str, doing: str, status: int) -> CoexecError:
-    """The ExecutionError for what a C function of OpenCL has returned.
-
-    Args:
-        device, doing: as for `translated`.
-    """
-    codes: Any = cl.status_code
-    name = codes.to_string(status, "unknown error %d")
-    try:
-        with translated(device, doing, ExecutionError):
-            raise cl.Error(name)
-    except ExecutionError as error:
-        return error
-
-
-def cause(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     """First error message of the compiler, if there is one; else the first line of the error."""
     complaints = (line for line in str(error).splitlines() if "error:" in line)
     return next(complaints, first_line(error)).strip()

@@ -1,27 +1,19 @@
 """A compiled module: its kernels, constants and memory, and its runs."""
 
-import ctypes
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from coexec.engines.base import NativeCall
 from coexec.engines.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.kernels.building import Build
 from coexec.engines.kernels.tuner import rounded
-from coexec.engines.opencl.binaries import Binaries, kernel_of
-from coexec.engines.opencl.c_api import addresses
-from coexec.engines.opencl.compiling import programs
-from coexec.engines.opencl.device_queue import DeviceQueue
-from coexec.engines.opencl.failures import refusal, translated
-from coexec.engines.opencl.host_arrays import HostArrays
+from coexec.engines.opencl.binaries import kernel_of
+from coexec.engines.opencl.failures import translated
 from coexec.engines.opencl.scratch import ScratchMemory
-from coexec.engines.opencl.tensors import DeviceMemory
+from coexec.engines.opencl.tensors import DeviceMemory, DeviceTensor
 from coexec.errors import ExecutionError
 
 _UPLOADED = np.zeros(0, np.float32)
@@ -33,7 +25,7 @@ class OpenClProgram:
     def __init__(
         self,
         build: Build,
-        memory: DeviceMemory | HostArrays,
+        memory: DeviceMemory,
         group_of: Callable[[KernelLaunch], Grid | None],
     ) -> None:
         """``group_of``: number of work items in a group; None leaves the choice to the driver."""
@@ -42,7 +34,7 @@ class OpenClProgram:
         self.queue = queue = memory.queue
         self.groups = [group_of(launch) for launch in build.launches]
         """For each launch, the number of work items in a group; None: the driver's choice."""
-        self._programs = self._compile(queue.binaries, queue.options)
+        self._programs = self._compile()
         with translated(queue.name, f"taking memory for {len(build.launches)} kernels"):
             self._constants = self._upload()
             self._build = replace(build, launches=tuple(map(_without_arrays, build.launches)))
@@ -57,22 +49,19 @@ class OpenClProgram:
         """Name of the operator's result, for each launch."""
         return self._build.tasks
 
-    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> "_BoundLaunches":
+    def bind(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
+    ) -> "_BoundLaunches":
         return _BoundLaunches(self, {**inputs, **outputs}, tuple(outputs))
 
-    def _compile(self, binaries: Binaries, options: str) -> list[Any]:
-        launches = self._build.launches
-        first: dict[str, tuple[str, str]] = {}
-        for launch, task in zip(launches, self._build.tasks, strict=True):
-            first.setdefault(launch.source, (launch.name, task))
-
-        def build(source: str) -> Any:
-            kernel, task = first[source]
-            with translated(self.queue.name, f"compiling the kernel {kernel} of {task!r}"):
-                return binaries.program(source, options)
-
-        programs_by_source = programs(binaries, list(first), options, build, self.queue.arch)
-        return [programs_by_source[launch.source] for launch in launches]
+    def _compile(self) -> list[Any]:
+        queue = self.queue
+        programs: dict[str, Any] = {}
+        for launch, task in zip(self._build.launches, self._build.tasks, strict=True):
+            if launch.source not in programs:
+                with translated(queue.name, f"compiling the kernel {launch.name} of {task!r}"):
+                    programs[launch.source] = queue.binaries.program(launch.source, queue.options)
+        return [programs[launch.source] for launch in self._build.launches]
 
     def _upload(self) -> list[list[Any]]:
         """Buffers of the constants of each launch. The same array has one buffer."""
@@ -122,21 +111,21 @@ def _without_arrays(launch: KernelLaunch) -> KernelLaunch:
 
 class _BoundLaunches:
     def __init__(
-        self, program: OpenClProgram, tensors: Mapping[str, Any], written: tuple[str, ...]
+        self,
+        program: OpenClProgram,
+        tensors: Mapping[str, DeviceTensor],
+        written: Collection[str],
     ) -> None:
         self._program = program
-        self._memory: Any = program.memory
-        self._queue = program.queue
-        self._tensors = {n: self._memory.bound(tensor, None) for n, tensor in tensors.items()}
-        """Tensors in the form that kernels use, by name."""
+        self._tensors = dict(tensors)
         self._written = written
-        launches = program._build.launches
-        self._sizes: list[Any] = []
+        self._last: Any = None
+        """Event of the last command of a run that has not ended."""
         self.calls: list[tuple[Any, Any, Any]] = []
         """Kernel, grid and group of each launch."""
         self._uses: dict[str, list[tuple[Any, int, Value]]] = {}
         for launch, group, compiled, constants in zip(
-            launches, program.groups, program._programs, program._constants, strict=True
+            program.launches, program.groups, program._programs, program._constants, strict=True
         ):
             kernel = kernel_of(compiled, launch.name)
             self._set_arguments(kernel, launch, constants)
@@ -168,139 +157,33 @@ class _BoundLaunches:
         kernel.set_arg(index + 1, np.int32(offset))
         return 2
 
-    def set_input(self, name: str, tensor: Any) -> None:
-        previous = self._tensors.get(name)
-        bound = self._memory.bound(tensor, previous)
-        if bound is previous:
+    def set_input(self, name: str, tensor: DeviceTensor) -> None:
+        if tensor is self._tensors.get(name):
             return
-        self._tensors[name] = bound
+        self._tensors[name] = tensor
         for kernel, index, value in self._uses.get(name, ()):
             self._set(kernel, index, value)
 
     set_output = set_input
 
-    @cached_property
-    def _native(self) -> tuple[tuple[NativeCall, ...], tuple[NativeCall, ...]]:
-        """The calls that launch the kernels, and those that wait for them."""
-        functions = addresses()
-        if functions is None or not isinstance(self._memory, HostArrays) or not self.calls:
-            return (), ()
-        queue = self._queue.untimed
-        self._event = ctypes.c_void_p()
-        event = ctypes.addressof(self._event)
-        launches = []
-        for number, (kernel, grid, group) in enumerate(self.calls, start=1):
-            ends = event if number == len(self.calls) else 0
-            sizes = [0 if size is None else self._kept(size) for size in (grid, group)]
-            arguments = (queue, kernel.int_ptr, len(grid), 0, *sizes, 0, 0, ends)
-            launches.append(NativeCall(functions["clEnqueueNDRangeKernel"], arguments))
-        launches.append(NativeCall(functions["clFlush"], (queue,)))
-        waits = (
-            NativeCall(functions["clWaitForEvents"], (1, event)),
-            NativeCall(functions["clReleaseEvent"], (event,), loaded=0),
-        )
-        return tuple(launches), waits
-
-    def _kept(self, sizes: Sequence[int]) -> int:
-        """The address of numbers of work items, which live as long as this object."""
-        array = (ctypes.c_size_t * len(sizes))(*sizes)
-        self._sizes.append(array)
-        return ctypes.addressof(array)
-
-    @property
-    def native(self) -> Sequence[NativeCall]:
-        return self._native[0]
-
-    @property
-    def native_wait(self) -> Sequence[NativeCall]:
-        return self._native[1]
-
-    def failure(self, result: int) -> Exception:
-        return refusal(self._queue.name, self._doing, result)
-
-    def __del__(self) -> None:
-        # The memory of an interrupted run must not be freed before the device has stopped using it.
-        if "_native" in self.__dict__:
-            with suppress(Exception):
-                self._queue.finish()
-
     def run(self) -> None:
-        self.launch().wait()
-
-    def launch(self) -> "_EnqueuedKernels":
-        memory, queue, program = self._memory, self._queue, self._program
-        with self.translated():
+        program = self._program
+        memory, queue, tasks = program.memory, program.queue, program.tasks
+        doing = f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
+        with translated(queue.name, doing, ExecutionError):
             written = [self._tensors[name] for name in self._written]
             memory.recycle(written)
-            events = [
-                queue.launch(*call, launch.name, result)
-                for call, launch, result in zip(
-                    self.calls, program.launches, program.tasks, strict=True
-                )
-            ]
-            sent = memory.send(written)
+            for call, launch, result in zip(self.calls, program.launches, tasks, strict=True):
+                self._last = queue.launch(*call, launch.name, result)
+            self._last = memory.send(written) or self._last
             queue.commands.flush()
-        return _EnqueuedKernels(self, memory, queue, written, events, sent)
-
-    def translated(self) -> AbstractContextManager[None]:
-        """Convert errors of OpenCL; the message names the tasks of this program."""
-        return translated(self._queue.name, self._doing, ExecutionError)
-
-    @property
-    def _doing(self) -> str:
-        tasks = self._program.tasks
-        return f"running {tasks[0]!r} to {tasks[-1]!r}" if tasks else "waiting"
-
-
-class _EnqueuedKernels:
-    """The kernels of a program in a queue, with the memory that they use."""
-
-    def __init__(
-        self,
-        bound: _BoundLaunches,
-        memory: DeviceMemory | HostArrays,
-        queue: DeviceQueue,
-        written: Sequence[Any],
-        events: Sequence[Any],
-        sent: Any,
-    ) -> None:
-        """
-        Args:
-            written: the tensors that are complete when all commands have ended.
-            events: events of the kernels, in order.
-            sent: last event of the transfer of tensors to the host behind the kernels, if any.
-        """
-        self._bound, self._memory, self._queue = bound, memory, queue
-        self._timer = queue.timer
-        self._written = written
-        self._events = events
-        self._last = events[-1] if sent is None and events else sent
-        self._launched_s = time.perf_counter()
-        self._waited = False
-
-    @property
-    def ended(self) -> bool:
-        if self._waited or self._last is None:
-            return True
-        with self._bound.translated():
-            return self._queue.ended(self._last)
-
-    def wait(self) -> None:
-        if self._waited:
-            return
-        if self._last is not None:
-            with self._bound.translated():
-                self._queue.wait(self._last)
-        self._waited = True
-        self._memory.sent(self._written)
-
-    def span_s(self) -> tuple[float, float]:
-        if self._timer is None or not self._events:
-            return self._launched_s, self._launched_s
-        return self._timer.span_s(self._events[0], self._last)
+            if self._last is not None:
+                queue.wait(self._last)
+        self._last = None
+        memory.sent(written)
 
     def __del__(self) -> None:
         # The memory of an interrupted run must not be freed before the device has stopped using it.
-        if not self._waited and self._last is not None:
+        if self._last is not None:
             with suppress(Exception):
                 self._last.wait()

@@ -110,10 +110,6 @@ class DeviceMemory:
             event = self.queue.copy(host, staging.buffer, tensor.value.name)
         return event
 
-    def bound(self, tensor: DeviceTensor, before: DeviceTensor | None) -> DeviceTensor:
-        """The tensor that kernels use for ``tensor``, which is ``tensor`` itself."""
-        return tensor
-
     def recycle(self, tensors: Sequence[DeviceTensor]) -> None:
         """Unmap ``tensors``, which will be written. The host must not read them until they are
         mapped again."""

@@ -28,13 +28,6 @@ class Timer:
         """Remember an event that was just enqueued."""
         self._events.append((event, name, kind, result))
 
-    def span_s(self, first: Any, last: Any) -> tuple[float, float]:
-        """Start of ``first`` and end of ``last``, both ended, in seconds of `time.perf_counter`."""
-        return (
-            1e-9 * first.profile.start + self._offset_s,
-            1e-9 * last.profile.end + self._offset_s,
-        )
-
     def details(self) -> list[Detail]:
         """The recorded commands; waits until they have ended."""
         return [self._detail(*entry) for entry in self._events]

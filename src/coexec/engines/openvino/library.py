@@ -1,7 +1,6 @@
 """The OpenVINO library, loaded when it is first needed.
 
-Its import takes a quarter of a second. It includes a TBB library. Intel's OpenCL runtime needs a
-newer TBB, and a process can load only one.
+Its import takes a quarter of a second.
 
 OpenVINO reports its import over the network, from a process that it forks, unless the package that
 sends is missing. For the import by coexec that package counts as missing.
@@ -19,7 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +79,8 @@ def _without_telemetry() -> Iterator[None]:
 def load_tbb() -> None:
     """Load TBB without libtbbbind, unless the process has a TBB already.
 
-    The TBB of Intel's OpenCL runtime is preferred, if that is installed: it is newer than
-    OpenVINO's, and both libraries work with it. Then the order in which they are opened does not
-    matter, as long as this function is called first. If it fails, TBB is loaded as usual, and the
-    check of a device's cores (`cores.check_cores`) reports the problem.
+    If it fails, TBB is loaded as usual, and the check of a device's cores (`cores.check_cores`)
+    reports the problem.
     """
     with suppress(OSError, ImportError, ValueError):
         library = _tbb()
@@ -96,12 +93,7 @@ def load_tbb() -> None:
 
 
 def _tbb() -> Path | None:
-    """The TBB library of the wheel that Intel's OpenCL runtime needs, or else OpenVINO's."""
-    with suppress(PackageNotFoundError):
-        for file in distribution("tbb").files or ():
-            path = Path(str(file.locate())).resolve()
-            if file.name == _TBB and path.is_file():
-                return path
+    """OpenVINO's TBB library."""
     spec = importlib.util.find_spec("openvino")
     if spec is None or spec.origin is None:
         return None

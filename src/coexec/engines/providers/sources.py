@@ -106,7 +106,7 @@ class ProviderSource:
         }
         target = "coexec.engines.providers.sources:listed"
         arguments = (self.engine, self.package, self.library)
-        text = trial.answer(target, arguments, facts, lambda _: trial.FAILURE_LASTS_S, {})
+        text = trial.answer(target, arguments, facts, lambda _: trial.FAILURE_LASTS_S)
         try:
             return decode(DeviceListing, json.loads(text))
         except ValueError:  # it has crashed, or has not ended
