@@ -40,7 +40,9 @@ class CppCores(OpenEngine):
         super().__init__(device, info)
         self.thread_cores = device.cores[:1]  # the other threads of a team have one core each
         self.arch = arch or architecture(len(device.cores), options)
-        self.libraries = Libraries(device.name, compiler(), folder)
+        self.libraries = Libraries(
+            device.name, compiler() if options.compiler == "own" else None, folder
+        )
 
     def why_not_operator(self, op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
         return why_not(op, tensors, self.arch)
