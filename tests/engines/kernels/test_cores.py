@@ -207,9 +207,24 @@ def transposes(a: Layers) -> None:
         a.add("Transpose", a.given(*shape), perm=order)
 
 
+def pads(a: Layers) -> None:
+    """Images and rows, up to the limit of what is reflected once, cropped, and behind a Conv."""
+    for mode in ("reflect", "edge", "constant"):
+        for shape, ends in (
+            ((1, 20, 6, 9), [0, 0, 5, 8, 0, 0, 5, 8]),
+            ((2, 3, 4, 30), [0, 0, 3, -2, 0, 0, 3, -5]),
+            ((1, 40, 7, 5), [0, 3, 1, 0, 0, 2, 6, 0]),
+        ):
+            given = a.given(*shape)
+            made = a.constant(values=np.array(ends))
+            a.add("Pad", given, made, mode=mode)
+            inner = a.add("Conv", given, a.constant(shape[1], shape[1], 1, 1))
+            a.add("Pad", inner, made, mode=mode)
+
+
 FAMILIES: list[Family] = [
     convolutions_of_one_axis, convolutions_of_three_axes, convolutions_in_groups,
-    transposed_convolutions, products, products_of_heads, resizes, rows, transposes,
+    transposed_convolutions, pads, products, products_of_heads, resizes, rows, transposes,
 ]  # fmt: skip
 
 
