@@ -225,6 +225,7 @@ class PyTeam {
     for (nb::handle launch : launches) {
       made.emplace_back();
       made.back().kernel = nb::cast<std::intptr_t>(launch.attr("kernel"));
+      made.back().memory_bytes = nb::cast<std::size_t>(launch.attr("memory_bytes"));
       for (nb::handle argument : nb::borrow<nb::tuple>(launch.attr("arguments"))) {
         const auto [slot, offset] = nb::cast<std::pair<std::int32_t, std::intptr_t>>(argument);
         made.back().arguments.push_back({slot, offset});

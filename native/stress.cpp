@@ -209,6 +209,7 @@ struct Graph {
                           Spot{-1, reinterpret_cast<std::intptr_t>(this)},
                           Spot{-1, static_cast<std::intptr_t>(number)}};
       launch.tiles.resize(1 + below(10));
+      launch.memory_bytes = 3 * sizeof(std::int64_t);
       for (std::size_t index = 0; index < launch.tiles.size(); ++index) {
         coexec::Tile& tile = launch.tiles[index];
         const auto begin = static_cast<std::int64_t>(3 * index);
@@ -224,15 +225,17 @@ struct Graph {
     }
   }
 
-  static void kernel(const std::intptr_t* arguments, std::int64_t begin, std::int64_t end,
-                     std::int64_t, std::int64_t, std::int64_t, std::int64_t) {
+  static void kernel(const std::intptr_t* arguments, void* memory, std::int64_t begin,
+                     std::int64_t end, std::int64_t, std::int64_t, std::int64_t, std::int64_t) {
     auto* to = reinterpret_cast<std::int64_t*>(arguments[0]);
     auto* all = reinterpret_cast<const std::int64_t*>(arguments[1]);
     const Graph& graph = *reinterpret_cast<const Graph*>(arguments[2]);
     const coexec::Launch& launch = graph.launches[static_cast<std::size_t>(arguments[3])];
     const coexec::Tile& tile = launch.tiles[static_cast<std::size_t>(begin / 3)];
     for (std::int64_t item = begin; item < end; ++item) {
-      std::int64_t number = arguments[3] + item;
+      // Plain memory, too: two threads with the same one would be reported.
+      auto& number = static_cast<std::int64_t*>(memory)[item - begin];
+      number = arguments[3] + item;
       for (const coexec::TileRange& range : tile.waits)
         for (std::size_t i = 3 * range.first; i < 3 * (range.last + 1); ++i)
           number = (number * 31 + all[graph.firsts[range.launch] + i]) & 0xffffff;
@@ -250,7 +253,8 @@ struct Graph {
                                            reinterpret_cast<std::intptr_t>(values.data()),
                                            reinterpret_cast<std::intptr_t>(this),
                                            static_cast<std::intptr_t>(number)};
-        kernel(arguments, tile.box[0], tile.box[1], 0, 1, 0, 1);
+        std::array<std::int64_t, 3> memory;
+        kernel(arguments, memory.data(), tile.box[0], tile.box[1], 0, 1, 0, 1);
       }
     return values;
   }

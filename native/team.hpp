@@ -4,10 +4,11 @@
 // ranges of tiles of earlier launches, and for nothing else: there is no barrier between launches.
 // A kernel is a C function,
 //
-//   void kernel(const intptr_t* arguments, int64_t begin0, int64_t end0, int64_t begin1,
-//               int64_t end1, int64_t begin2, int64_t end2);
+//   void kernel(const intptr_t* arguments, void* memory, int64_t begin0, int64_t end0,
+//               int64_t begin1, int64_t end1, int64_t begin2, int64_t end2);
 //
-// which computes the work items of a box. Its arguments are addresses of tensors and numbers.
+// which computes the work items of a box. Its arguments are addresses of tensors and numbers. The
+// memory belongs to the thread: it begins at a cache line and has any content.
 //
 // Each thread has a lane: the same part of the tiles of each launch, in the order of launches. So
 // rows of an image stay in the cache of one core. A thread whose next tile is not ready for some
@@ -33,14 +34,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "threads.hpp"
 
 namespace coexec {
 
-using Kernel = void (*)(const std::intptr_t*, std::int64_t, std::int64_t, std::int64_t,
+using Kernel = void (*)(const std::intptr_t*, void*, std::int64_t, std::int64_t, std::int64_t,
                         std::int64_t, std::int64_t, std::int64_t);
 
 // Tiles of an earlier launch, `last` included.
@@ -59,6 +62,7 @@ struct Launch {
   std::intptr_t kernel = 0;
   std::vector<Spot> arguments;  // an address, or a number where there is no slot
   std::vector<Tile> tiles;
+  std::size_t memory_bytes = 0;  // of the thread, that the kernel needs
 };
 
 // When a tile was computed, and by which thread.
@@ -144,10 +148,10 @@ class Launches {
            states_[tile].compare_exchange_strong(seen, request, std::memory_order_seq_cst);
   }
 
-  void compute(std::uint32_t number) const {
+  void compute(std::uint32_t number, void* memory) const {
     const Placed& tile = tiles_[number];
     const auto& b = tile.box;
-    tile.kernel(words_.data() + tile.arguments, b[0], b[1], b[2], b[3], b[4], b[5]);
+    tile.kernel(words_.data() + tile.arguments, memory, b[0], b[1], b[2], b[3], b[4], b[5]);
   }
 
   void finish(std::uint32_t tile, std::uint32_t request) {
@@ -275,10 +279,19 @@ class Launches {
 // Its thread 0 is the caller's.
 class Team : public Threads {
  public:
-  Team(std::size_t count, Duration spin) : Threads(count, 0, spin) {}
+  Team(std::size_t count, Duration spin) : Threads(count, 0, spin), memory_(count) {}
 
   // Prepares launches for `run`, which names them by the number that is returned. Not during a run.
+  // Throws std::bad_alloc if the threads get no memory.
   std::size_t add(const std::vector<Launch>& launches, std::size_t slots) {
+    std::size_t bytes = memory_bytes_;
+    for (const Launch& launch : launches) bytes = std::max(bytes, launch.memory_bytes);
+    if (bytes > memory_bytes_) {
+      std::vector<Memory> memory;
+      while (memory.size() < count()) memory.emplace_back(allocate(bytes));
+      memory_ = std::move(memory);
+      memory_bytes_ = bytes;
+    }
     added_.push_back(std::make_unique<Launches>(launches, count(), slots));
     return added_.size() - 1;
   }
@@ -298,6 +311,16 @@ class Team : public Threads {
   }
 
  private:
+  static constexpr std::align_val_t kLine{64};
+
+  struct Free {
+    void operator()(void* memory) const { ::operator delete(memory, kLine); }
+  };
+  using Memory = std::unique_ptr<void, Free>;
+
+  // Not touched: the first thread that writes a page decides where it lies.
+  static void* allocate(std::size_t bytes) { return ::operator new(bytes, kLine); }
+
   // How long a thread waits for its own next tile before it computes one of another lane.
   static constexpr Duration kHelp = std::chrono::microseconds(5);
 
@@ -335,7 +358,7 @@ class Team : public Threads {
                  std::size_t thread) {
     const bool timed = timed_;
     const double begin_s = timed ? seconds() : 0.0;
-    launches.compute(tile);
+    launches.compute(tile, memory_[thread].get());
     if (timed) launches.spans[tile] = {begin_s, seconds(), thread};
     launches.finish(tile, request);
     progress_.ring();
@@ -344,6 +367,8 @@ class Team : public Threads {
   std::vector<std::unique_ptr<Launches>> added_;
   std::atomic<Launches*> latest_{nullptr};
   Word progress_;  // rings when a tile is done
+  std::vector<Memory> memory_;  // by thread
+  std::size_t memory_bytes_ = 0;  // of each thread
   bool timed_ = false;
 };
 

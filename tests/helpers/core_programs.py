@@ -10,13 +10,12 @@ import pytest
 
 from coexec.arrays import aligned_bytes
 from coexec.engines.base import OpenEngine
-from coexec.engines.cpp.compiler import compiler
+from coexec.engines.cpp.compiler import has_compiler
 from coexec.engines.cpp.device import CppCores
 from coexec.engines.detect import usable_cores
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.options import EngineOptions, parsed
 from coexec.engines.registry import describe, load_engine
-from coexec.errors import DeviceError
 from coexec.graph.graph import Tensor
 from coexec.lowering.module import Module
 from coexec.model.model import Model
@@ -26,15 +25,6 @@ Array = np.ndarray[Any, Any]
 BLOCK = ["auto"]
 """The engine's option ``block``; set by pytest's option."""
 _GUARD = 4096
-
-
-def has_compiler() -> bool:
-    """Whether the engine `cpp` works here."""
-    try:
-        compiler()
-    except DeviceError:
-        return False
-    return True
 
 
 def cpp_name(cores: int = 1) -> str:

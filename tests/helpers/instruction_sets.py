@@ -46,6 +46,7 @@ _MAIN = """\
 using Word = intptr_t;
 {declared}
 alignas({alignment}) static char memory[{size}];
+alignas({alignment}) static char thread_memory[{thread_bytes} + 1];
 int main(int, char** words) {{
   FILE* file = fopen(words[1], "rb");
   if (!file || fread(memory, 1, sizeof memory, file) != sizeof memory) return 2;
@@ -152,7 +153,7 @@ class _Memory:
 
     def text(self, program: CppProgram, entries: list[str]) -> str:
         """The main function, which calls functions with the names ``entries``."""
-        kind = ", ".join(["const Word*", *["int64_t"] * 6])
+        kind = ", ".join(["const Word*", "void*", *["int64_t"] * 6])
         calls = []
         names = {slot: name for name, slot in program.slots.items()}
         for launch in program.launches:
@@ -160,11 +161,14 @@ class _Memory:
             entry = entries[launch.kernel]
             for tile in launch.tiles:
                 box = ", ".join(str(side) for axis in tile.box for side in axis)
-                calls.append(f"  {{ const Word a[] = {{{words}}}; {entry}(a, {box}); }}")
+                calls.append(
+                    f"  {{ const Word a[] = {{{words}}}; {entry}(a, thread_memory, {box}); }}"
+                )
         return _MAIN.format(
             declared="\n".join(f'extern "C" void {name}({kind});' for name in sorted(set(entries))),
             alignment=_ALIGNMENT,
             size=len(self.content),
+            thread_bytes=max(launch.memory_bytes for launch in program.launches),
             calls="\n".join(calls),
         )
 

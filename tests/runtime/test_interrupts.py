@@ -1,6 +1,8 @@
 """Whatever leaves `run` early: later answers are right, or the session says that it is closed."""
 
 import ctypes
+import errno
+import itertools
 import os
 import random
 import signal
@@ -10,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -125,6 +128,49 @@ def time_outs() -> Iterator[None]:
         raise TimeOut
 
     yield from handled(signal.SIGALRM, handler)
+
+
+def test_cores_are_taken_away_and_given_back_during_runs(watched: Watched) -> None:
+    """From all threads, as by a change of the cpuset."""
+    over = threading.Event()
+    threads = [int(name) for name in os.listdir("/proc/self/task")]
+    before = {thread: os.sched_getaffinity(thread) for thread in threads}
+
+    def take() -> None:
+        for turn in itertools.count():
+            for thread in threads:
+                with suppress(OSError):  # it has ended
+                    os.sched_setaffinity(thread, {CORES[turn % 2]} if turn % 3 else before[thread])
+            if over.wait(0.002):
+                return
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    try:
+        for _ in range(200):
+            assert watched.is_right(watched.run())
+    finally:
+        over.set()
+        taker.join()
+        for thread, cores in before.items():
+            with suppress(OSError):
+                os.sched_setaffinity(thread, cores)
+    watched.check()
+
+
+def test_lost_cores_fail_no_run(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cpuset has none of the cores that the caller and the devices had."""
+
+    def lost(*_: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "sched_setaffinity", lost)
+        for _ in range(3):
+            assert watched.is_right(watched.run())
+    assert watched.session.degraded is None
+    os.sched_setaffinity(0, watched.affinity)
+    watched.check()
 
 
 @pytest.mark.sampled(4)

@@ -22,7 +22,9 @@ from tests.helpers.examples import scaled
 from tests.helpers.loop_team import SPIN_S, LoopTeam
 
 KINDS = [*team_classes()]
-KERNEL = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_ssize_t), *(ctypes.c_int64,) * 6)
+KERNEL = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(ctypes.c_ssize_t), ctypes.c_void_p, *(ctypes.c_int64,) * 6
+)
 Name = tuple[int, int]
 
 
@@ -50,7 +52,9 @@ class Graph:
             for number, row in enumerate(self.tiles)
         ]
 
-    def _compute(self, arguments: "ctypes._Pointer[ctypes.c_ssize_t]", *box: int) -> None:
+    def _compute(
+        self, arguments: "ctypes._Pointer[ctypes.c_ssize_t]", memory: int, *box: int
+    ) -> None:
         name = arguments[0], box[0] // 3
         assert box[1:] == (box[0] + 3, 0, 1, 0, 1)
         self.bases.add(arguments[1])
@@ -172,9 +176,33 @@ def test_a_run_ends_with_the_error_of_look_and_the_next_one_is_right(kind: str) 
         graph.check()
 
 
+def test_each_thread_has_memory_of_its_own(kind: str) -> None:
+    threads: dict[int, set[int]] = {}
+
+    def compute(arguments: "ctypes._Pointer[ctypes.c_ssize_t]", memory: int, *_: int) -> None:
+        ctypes.memset(memory, 1, arguments[0])
+        time.sleep(0.001)
+        threads.setdefault(memory, set()).add(threading.get_ident())
+
+    kernel = KERNEL(compute)
+    address = ctypes.cast(kernel, ctypes.c_void_p).value or 0
+    tiles = (Tile(((0, 1), (0, 1), (0, 1))),) * 20
+
+    def launches(size: int) -> list[TiledLaunch]:
+        return [TiledLaunch(address, ((-1, size),), tiles, memory_bytes=size)]
+
+    with team(kind) as made:
+        numbers = [made.add(launches(size), 0) for size in (8, 1 << 20, 16)]
+        with pytest.raises(MemoryError):
+            made.add(launches(1 << 60), 0)
+        for number in numbers:
+            made.run(number, [])
+    assert all(len(own) == 1 and memory % 64 == 0 for memory, own in threads.items())
+
+
 def test_an_interruption_ends_a_run(kind: str) -> None:
-    """The kernel is nanosleep(arguments, begin of the box): a signal handler runs in `look` only.
-    Without one, the run would take minutes."""
+    """The kernel is nanosleep(arguments, memory of the thread): a signal handler runs in `look`
+    only. Without one, the run would take minutes."""
     nanosleep = ctypes.cast(ctypes.CDLL(None).nanosleep, ctypes.c_void_p).value or 0
     tile = Tile(((0, 1), (0, 1), (0, 1)))
     long, short = ([TiledLaunch(nanosleep, ((-1, 0), (0, 0)), (tile,) * n)] for n in (60_000, 4))

@@ -489,12 +489,14 @@ class Engine(ABC):
     """A frozen dataclass of the engine's options, each with a default."""
     distributions: ClassVar[Collection[str]] = ()
     """Packages on whose versions its results depend."""
-    needs_trial: ClassVar[bool] = True
-    """Whether coexec tries the engine in a separate process before it is used. False if the engine
-    does so itself, or if nothing works without the engine."""
+    needs_trial: bool = True
+    """Whether coexec tries the engine in a separate process before it is used, as `configured` for
+    its options. False if the engine does so itself, or if nothing works without the engine."""
     builds_kernels: ClassVar[bool] = False
     """Whether it compiles source code for a model, which may take a minute. Where time is limited,
     plans with such an engine start after all others."""
+    export_options: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Options with which it starts from an export, in addition to the user's."""
     replaces: ClassVar[Collection[str]] = ()
     """Engines that run the same kernels more slowly: where both drive a processor, planner "auto"
     does not try them."""

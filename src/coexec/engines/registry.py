@@ -314,7 +314,7 @@ def describe(name: str, options: EngineOptions | None = None) -> Device:
     device = _bare(request, options)
     engine = load_engine(request.engine) if request.engine else _first_for(device)
     info = _described(engine, device, options, request.precision)
-    if engine.needs_trial and device.kind in engine.kinds:
+    if engine.configured(parsed(engine, options)).needs_trial:
         reason = _failure(engine, device, options)
         if reason is not None:
             raise DeviceError(reason)
@@ -493,6 +493,14 @@ def check_options(options: EngineOptions) -> None:
                 f"{nearest(name, engine_names())}"
             )
         parsed(load_engine(name), options)
+
+
+def options_of_export(names: Iterable[str], options: EngineOptions) -> EngineOptions:
+    """Options of engines for an export that computes on the named devices: those of the user, and
+    `Engine.export_options`."""
+    engines = [load_engine(describe(name, options).engine.name) for name in names]
+    own = {each.name: each.export_options for each in engines if each.export_options}
+    return {**options, **{name: {**of, **options.get(name, {})} for name, of in own.items()}}
 
 
 def is_pretended(spec: Device) -> bool:

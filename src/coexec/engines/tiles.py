@@ -5,9 +5,11 @@ A tile is a box of a launch's grid. It waits for tiles of earlier launches and f
 """
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+
+from coexec.arrays import Array, address_of, aligned_bytes
 
 Box = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 """Begin and end along each axis of a grid."""
@@ -37,8 +39,8 @@ class TiledLaunch:
 
     The kernel is a C function that computes the work items of a box:
 
-        void kernel(const intptr_t* arguments, int64_t begin0, int64_t end0, int64_t begin1,
-                    int64_t end1, int64_t begin2, int64_t end2);
+        void kernel(const intptr_t* arguments, void* memory, int64_t begin0, int64_t end0,
+                    int64_t begin1, int64_t end1, int64_t begin2, int64_t end2);
     """
 
     kernel: int
@@ -50,18 +52,38 @@ class TiledLaunch:
     name: str = ""
     result: str = ""
     """A tensor that it computes. For traces, as its name."""
+    memory_bytes: int = 0
+    """Memory that the kernel needs while it computes a tile, in each thread. It begins at a cache
+    line and has any content."""
 
 
-_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *(ctypes.c_int64,) * 6)
+_KERNEL = ctypes.CFUNCTYPE(None, *(ctypes.c_void_p,) * 2, *(ctypes.c_int64,) * 6)
 
 
-def calls_of(launch: TiledLaunch, slots: Sequence[int]) -> Iterator[Callable[[], None]]:
-    """A function that computes each tile, in order. ``slots``: the pointers of the slots."""
+def calls_of(
+    launch: TiledLaunch, slots: Sequence[int], memory: Array
+) -> Iterator[Callable[[], None]]:
+    """A function that computes each tile, in order.
+
+    Args:
+        slots: the pointers of the slots.
+        memory: of the thread that computes, `thread_memory` of this launch or of several.
+    """
     words = [(slots[slot] if slot >= 0 else 0) + offset for slot, offset in launch.arguments]
     arguments = (ctypes.c_ssize_t * len(words))(*words)
     kernel = _KERNEL(launch.kernel)
     for tile in launch.tiles:
-        yield partial(kernel, arguments, *(side for axis in tile.box for side in axis))
+        box = (side for axis in tile.box for side in axis)
+        yield partial(kernel, arguments, address_of(memory), *box)
+
+
+def thread_memory(launches: Iterable[TiledLaunch]) -> Array:
+    """New memory for one thread that computes these launches.
+
+    Raises:
+        MemoryError: there is not as much.
+    """
+    return aligned_bytes(max((launch.memory_bytes for launch in launches), default=0))
 
 
 def check_launches(launches: Sequence[TiledLaunch], slots: int) -> None:

@@ -245,14 +245,14 @@ class Executor:
                 if not ended:
                     loop.stop()
                 if before != cores:
-                    os.sched_setaffinity(0, before)
+                    bind_thread(before)
                     before = cores
         finally:  # an exception may have interrupted the first one
             outcome = None  # as in `_run`
             if not ended:
                 loop.stop()
             if before != cores:
-                os.sched_setaffinity(0, before)
+                bind_thread(before)
 
     def _install(self, installing: Installing | None = None) -> LoadedPlan:
         return LoadedPlan(self._compiled, self._devices, self._caching, installing)

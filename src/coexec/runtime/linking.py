@@ -20,6 +20,7 @@ from coexec.engines.base import (
     NativeLaunch,
     OpenEngine,
 )
+from coexec.errors import DeviceError
 from coexec.graph.graph import Tensor
 from coexec.hardware.hardware import MAIN, Place
 from coexec.plan.program import Copy, DeviceProgram, Run, Signal, Wait, device_programs
@@ -41,6 +42,7 @@ from coexec.runtime.steps import (
 )
 from coexec.runtime.transfers import Landed, Transfers
 from coexec.timing.trace import Detail
+from coexec.units import format_bytes
 
 
 class LinkedStep(NamedTuple):
@@ -215,7 +217,10 @@ class LinkedPlan:
                     cores = self._installed.team_cores(device)
                     self.teams[device] = make_team(max(1, len(cores)))
                 team = self.teams[device]
-                number = team.add(bound.launches, len(bound.pointers))
+                try:
+                    number = team.add(bound.launches, len(bound.pointers))
+                except MemoryError:
+                    raise _no_memory(device, bound) from None
                 yield segment.index, (ComputeTiles(team, number, bound.pointers), bound)
 
     def details(self) -> Iterator[Detail]:
@@ -559,3 +564,12 @@ def _launch(bound: Bound | None) -> NativeLaunch | None:
 
 def _nothing() -> None:
     pass
+
+
+def _no_memory(device: str, bound: BoundInTiles) -> DeviceError:
+    most = max(bound.launches, key=lambda launch: launch.memory_bytes)
+    return DeviceError(
+        f"{device} cannot compute {most.result!r}: each of its threads needs "
+        f"{format_bytes(most.memory_bytes)} of memory for the kernel {most.name}, and there is not "
+        f"as much; give it fewer cores, or use another engine"
+    )

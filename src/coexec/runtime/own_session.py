@@ -70,11 +70,11 @@ class WholeModel:
                     return outputs
             finally:
                 if before != cores:
-                    os.sched_setaffinity(0, before)
+                    bind_thread(before)
                     before = cores
         finally:  # an exception may have interrupted the first one
             if before != cores:
-                os.sched_setaffinity(0, before)
+                bind_thread(before)
 
     def _opened(self) -> OwnSession:
         if self._closed:

@@ -187,6 +187,7 @@ class TileTeam(ServedThreads, Protocol):
 
         Raises:
             IndexError: a tile waits for no earlier one, or a slot does not exist.
+            MemoryError: the threads get no memory for the launches.
         """
         ...
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-from coexec.engines.tiles import TiledLaunch, calls_of, check_launches
+from coexec.arrays import Array
+from coexec.engines.tiles import TiledLaunch, calls_of, check_launches, thread_memory
 from coexec.runtime.steps import TileSpan
 
 _LOOK_S = 0.01
@@ -23,7 +24,7 @@ class TwinTeam:
         if not threads:
             raise ValueError("a team has no thread")
         self._threads = threads
-        self._added: list[tuple[Sequence[TiledLaunch], int]] = []
+        self._added: list[tuple[Sequence[TiledLaunch], int, Array]] = []
         self._spans: list[list[TileSpan]] = []
         self._end = threading.Event()
         self._stopped = self._paused = False
@@ -32,7 +33,7 @@ class TwinTeam:
 
     def add(self, launches: Sequence[TiledLaunch], slots: int) -> int:
         check_launches(launches, slots)
-        self._added.append((tuple(launches), slots))
+        self._added.append((tuple(launches), slots, thread_memory(launches)))
         self._spans.append([(0.0, 0.0, 0)] * sum(len(launch.tiles) for launch in launches))
         return len(self._added) - 1
 
@@ -43,7 +44,7 @@ class TwinTeam:
         look: Callable[[], object] | None = None,
         timed: bool = False,
     ) -> bool:
-        launches, slot_count = self._added[number]
+        launches, slot_count, memory = self._added[number]
         if len(slots) != slot_count:
             raise ValueError("a run sets another number of slots than its launches have")
         if self._end.is_set():
@@ -52,7 +53,7 @@ class TwinTeam:
         spans: list[TileSpan] = []
         look_s = time.monotonic() + _LOOK_S
         for launch in launches:
-            for call in calls_of(launch, slots):
+            for call in calls_of(launch, slots, memory):
                 if look is not None and time.monotonic() > look_s:
                     look()
                     look_s = time.monotonic() + _LOOK_S

@@ -14,6 +14,7 @@ import onnxruntime
 
 from coexec.cache.folder import used_entries
 from coexec.cache.parts import part_files, place_parts
+from coexec.engines.registry import options_of_export
 from coexec.errors import CoexecError, ExecutionError, StoreError, UsageError
 from coexec.exports import MANIFEST, is_export
 from coexec.exports.manifest import PARTS, PLAN, Manifest, content_digest, machine_facts
@@ -80,7 +81,10 @@ def export(source: Any, folder: Path | str, settings: Settings) -> ExportReport:
         text = text_of(chosen.plan, chosen.graph, chosen.work.shapes)
         (draft / PLAN).write_text(text)
         file = PlanFile.from_json(text)
-        plan_settings = replace(_without_planner(settings), plan=file, cache=chosen.work.cache)
+        options = options_of_export(file.plan.requests, settings.engine_options)
+        plan_settings = replace(
+            _without_planner(settings), plan=file, engine_options=options, cache=chosen.work.cache
+        )
         agreement = _compile(str(model), plan_settings)
         with used_entries() as used:
             work = _start(str(model), plan_settings).work
@@ -88,7 +92,7 @@ def export(source: Any, folder: Path | str, settings: Settings) -> ExportReport:
         manifest = Manifest(
             f"{_MODEL}/{name}",
             content_digest(model, draft / PLAN),
-            settings.engine_options,
+            options,
             machine_facts(device.spec for device in work.devices),
             {path: (draft / path).stat().st_size for path in sorted(_files_below(draft))},
         )

@@ -2,6 +2,8 @@
 
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +16,15 @@ from coexec.engines.cpp.compiler import compiler, flags_of
 from coexec.engines.cpp.engine import Cpp
 from coexec.engines.cpp.libraries import Libraries
 from coexec.engines.kernels.base import KernelLaunch
-from coexec.errors import DeviceError
+from coexec.errors import DegradedWarning, DeviceError
+from coexec.model.difference import worst_difference
+from coexec.model.inputs import random_inputs
+from coexec.model.load import load
+from coexec.model.reference_session import plain_session
+from coexec.session import InferenceSession
 from tests.helpers.core_programs import cpp_name
 from tests.helpers.patience import ENOUGH_S
+from tests.helpers.small_models import branches
 
 cpp_name()  # skips without a compiler
 _REAL = compiler().command
@@ -145,6 +153,50 @@ def test_what_was_compiled_before_a_failure_is_kept(
     library = Libraries("cpu:0", compiler(), tmp_path / "cache")
     library.functions(launches(), ["a", "b", "c"])
     assert library.compiled == 0
+
+
+_OF_A_CONVOLUTION = '-c conv"*"'
+"""A word of calls that compile convolutions; the trial of the engine has none."""
+
+
+@pytest.mark.parametrize(
+    ("word", "script", "why"),
+    [
+        (_OF_A_CONVOLUTION, "echo error: no; exit 1", "error: no"),
+        (_OF_A_CONVOLUTION, "sleep 1000", r"it did not end within 2 s"),
+        (_OF_A_CONVOLUTION, "kill -9 $$", r"it crashed its process \(Killed\)"),
+        (_OF_A_CONVOLUTION, 'echo garbage > "$last"', "cannot compile the library of kernels"),
+    ],
+)
+def test_a_session_answers_where_the_compiler_fails(
+    word: str, script: str, why: str, fake: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LIMIT_S", 2.0)
+    fake(word, script)
+    proto = branches(channels=18)
+    feeds = random_inputs(load(proto).graph)
+    expected = plain_session(proto).run(None, feeds)
+    with (
+        pytest.warns(DegradedWarning, match=why) as caught,
+        InferenceSession(
+            proto, devices=[cpp_name()], planner="single", cache=tmp_path / "cache"
+        ) as session,
+    ):
+        assert session.devices == () and len(caught) == 1
+        for found, each in zip(session.run(None, feeds), expected, strict=True):
+            assert worst_difference(found, each) < 1e-5
+
+
+def test_code_that_this_processor_cannot_run_is_found_by_the_trial(fake: Made) -> None:
+    """In a process of its own: SIGILL does not reach this one."""
+    illegal = """sed -i 's/  for (int z/  __builtin_trap();&/' "${last%.o}.cpp" """
+    fake("-c", f'{illegal}; exec {" ".join(_REAL)} "$@"')
+    words = "import sys; from coexec.engines.registry import describe; describe(sys.argv[1])"
+    ended = subprocess.run(
+        [sys.executable, "-c", words, cpp_name()], capture_output=True, text=True, timeout=ENOUGH_S
+    )
+    assert ended.returncode == 1
+    assert "a small model crashed its process" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ def test_words_of_opencl_become_words_of_cpp() -> None:
     body = text[text.index("inline void k(") :]
     assert body.startswith(
         "inline void k(__global const float* restrict x, int x_at, "
-        "const int item_id_0, const int item_id_1, const int item_id_2)\n{\n  const float4 v ="
+        "float* thread_memory, const int item_id_0, const int item_id_1, const int item_id_2)\n{\n"
+        "  const float4 v ="
     )
     assert "SELECT(make_int4(-1, 0, 0, 0), v, make_float4(x[0]))" in body
     assert "const float2 low = make_float2(low(w));" in body
@@ -43,8 +44,8 @@ def launched(name: str, source: str, grid: tuple[int, int, int], *arrays: Array)
     (address,) = Libraries("cpu", compiler(), None).functions([launch], [name])
     words = np.array([array.ctypes.data for array in arrays], np.int64)
     sides = [side for size in grid for side in (0, size)]
-    kernel = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 7)(address)
-    assert kernel(words.ctypes.data, *sides) == 0
+    kernel = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 8)(address)
+    kernel(words.ctypes.data, 0, *sides)
 
 
 _SIZES = (
@@ -111,9 +112,9 @@ def test_a_function_computes_a_box_of_the_grid() -> None:
     )
     launch = KernelLaunch("box", source, (), frozenset(), (5, 4, 3), None)
     (address,) = Libraries("cpu", compiler(), None).functions([launch], ["y"])
-    kernel = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 7)(address)
+    kernel = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 8)(address)
     words = np.array([y.ctypes.data], np.int64)
-    kernel(words.ctypes.data, 1, 3, 0, 4, 2, 3)
+    kernel(words.ctypes.data, 0, 1, 3, 0, 4, 2, 3)
     expected = np.zeros_like(y)
     expected[2:3, 0:4, 1:3] = 1
     assert np.array_equal(y, expected)

@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 
 from coexec.cache import Cache
+from coexec.engines.cpp import program
 from coexec.engines.cpp.device import CppCores
 from coexec.engines.cpp.options import CppOptions
 from coexec.engines.detect import usable_cores
 from coexec.engines.opened import OpenDevice
+from coexec.engines.tiles import TiledLaunch
+from coexec.errors import DegradedWarning
 from coexec.graph.graph import Graph, Piece
 from coexec.model.difference import worst_difference
 from coexec.model.inputs import random_inputs
@@ -180,3 +183,33 @@ def test_a_thousand_requests_beside_a_busy_process(tmp_path: Path) -> None:
             for process in busy:
                 process.kill()
                 process.wait()
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "reason"),
+    [
+        (
+            "TiledLaunch",
+            lambda *parts: TiledLaunch(*parts[:-1], memory_bytes=1 << 60),
+            r"each of its threads needs 1\d+ GiB of memory for the kernel \w+, and there is not",
+        ),
+        (
+            "aligned_bytes",
+            lambda size: np.empty(size + (1 << 60), np.uint8),
+            r"needs [\d.]+ \w+ of memory between kernels and its copies of the weights, and there",
+        ),
+    ],
+)
+def test_memory_that_is_missing_is_one_sentence(
+    name: str, make: Any, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime answers."""
+    proto = branches(channels=18)
+    words: dict[str, Any] = {"devices": [cpp_name(2)], "planner": "single", "cache": tmp_path}
+    monkeypatch.setattr(program, name, make)
+    with (
+        pytest.warns(DegradedWarning, match=reason),
+        InferenceSession(proto, **words) as session,
+    ):
+        assert session.devices == ()
+        right(session, proto)

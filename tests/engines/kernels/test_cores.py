@@ -15,10 +15,11 @@ import onnx
 import pytest
 from onnx import helper
 
-from coexec.engines.kernels import conv_winograd
+from coexec.engines.kernels import building, conv_winograd
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.operators import why_not
 from tests.helpers.core_programs import compute, opened_cpp
+from tests.helpers.gpu_networks import module_of
 from tests.helpers.onnx_models import direct, run, tensor
 
 Array = np.ndarray[Any, Any]
@@ -206,9 +207,24 @@ def transposes(a: Layers) -> None:
         a.add("Transpose", a.given(*shape), perm=order)
 
 
+def pads(a: Layers) -> None:
+    """Images and rows, up to the limit of what is reflected once, cropped, and behind a Conv."""
+    for mode in ("reflect", "edge", "constant"):
+        for shape, ends in (
+            ((1, 20, 6, 9), [0, 0, 5, 8, 0, 0, 5, 8]),
+            ((2, 3, 4, 30), [0, 0, 3, -2, 0, 0, 3, -5]),
+            ((1, 40, 7, 5), [0, 3, 1, 0, 0, 2, 6, 0]),
+        ):
+            given = a.given(*shape)
+            made = a.constant(values=np.array(ends))
+            a.add("Pad", given, made, mode=mode)
+            inner = a.add("Conv", given, a.constant(shape[1], shape[1], 1, 1))
+            a.add("Pad", inner, made, mode=mode)
+
+
 FAMILIES: list[Family] = [
     convolutions_of_one_axis, convolutions_of_three_axes, convolutions_in_groups,
-    transposed_convolutions, products, products_of_heads, resizes, rows, transposes,
+    transposed_convolutions, pads, products, products_of_heads, resizes, rows, transposes,
 ]  # fmt: skip
 
 
@@ -224,6 +240,17 @@ def test_layers_are_right_with_blocks_of_any_width(
     layers = Layers()
     family(layers)
     layers.compare(CORES[cores], tmp_path)
+
+
+@pytest.mark.parametrize("family", [products, products_of_heads, rows, transposes])
+def test_layers_are_right_with_blocks_everywhere(
+    family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As next to convolutions. Alone, these layers have rows."""
+    monkeypatch.setattr(building, "row_major_tensors", lambda *_: set())
+    layers = Layers()
+    family(layers)
+    layers.compare(CORES["block 8"], tmp_path)
 
 
 @pytest.mark.parametrize("lost_s", [-1.0, 1.0], ids=["steps apart", "bands"])
@@ -245,8 +272,37 @@ def test_convolutions_for_many_cores_are_right(
         made = layers.add("Conv", given, weights, layers.constant(36), pads=[pads] * 4)
         layers.add("Conv", layers.add("Relu", made), layers.constant(80, 36, 1, 1))
         layers.add("Conv", given, weights, strides=[2, 2], pads=[0, 1, 2, 1])
-    arch = replace(CORES["block 8"], compute_units=16, allocates=True)
+    arch = replace(CORES["block 8"], compute_units=16, has_thread_memory=True)
     layers.compare(arch, tmp_path)
+
+
+@pytest.mark.parametrize("cores", CORES)
+def test_channels_on_the_last_axis_are_neighbours(cores: str, tmp_path: Path) -> None:
+    """A block of ConvNeXt: between the Transposes, products of matrices store whole vectors."""
+    a, node = Layers(), helper.make_node
+    x = a.given(1, 24, 5, 7)
+    scale, bias = (a.constant(24) for _ in range(2))
+    nodes = [
+        node("Conv", [x, a.constant(24, 1, 7, 7)], ["c"], pads=[3] * 4, group=24),
+        node("Transpose", ["c"], ["t"], perm=[0, 2, 3, 1]),
+        node("LayerNormalization", ["t", scale, bias], ["l"], axis=-1),
+        node("MatMul", ["l", a.constant(24, 96)], ["m"]),
+        node("Add", ["m", a.constant(96)], ["a"]),
+        node("Erf", ["a"], ["e"]),
+        node("Add", ["e", a.constant(values=np.float32(1))], ["p"]),
+        node("Mul", ["a", "p"], ["g"]),
+        node("MatMul", ["g", a.constant(96, 24)], ["o"]),
+        node("Transpose", ["o"], ["u"], perm=[0, 3, 1, 2]),
+        node("Add", ["u", x], ["y"]),
+    ]
+    inputs = [tensor(x, a.feeds[x].shape)]
+    model = direct(nodes, inputs, ["y"], a.weights)
+    for launch in building.build(module_of(model), CORES[cores], on_arrays=True).launches:
+        assert launch.name != "gemm_cpu" or "float out[" not in launch.source
+    device = opened_cpp(tmp_path, CORES[cores])
+    (found,), (expected,) = compute(device, model, a.feeds), run(model.source, a.feeds)
+    device.close()
+    np.testing.assert_allclose(found, expected, 2e-4, 2e-4)
 
 
 def test_what_is_slow_on_cores_is_refused_there_alone() -> None:

@@ -188,6 +188,33 @@ def compiler() -> CppCompiler:
     return found
 
 
+def has_compiler() -> bool:
+    """Whether `compiler` finds one."""
+    try:
+        compiler()
+    except DeviceError:
+        return False
+    return True
+
+
+@cache
+def instruction_sets() -> str:
+    """Digits that are equal for machines that run the machine code of each other.
+
+    `detect.features` has the sets for vectors alone, and compilers use others, such as BMI2, too.
+    """
+    names = [name for name in detect.reported_features() if _IN_CODE.match(name)]
+    return digest(detect.processor_features(), names)
+
+
+_IN_CODE = re.compile(
+    "abm|adx|apx|avx|bmi|f16c|fma|gfni|movbe|popcnt|sha_|sse|tbm|xop"
+    "|asimd|atomics|bf16|crc32|fcma|fp|i8mm|lrcpc|sme|sve"
+)
+"""Beginnings of names of the instruction sets of x86 and ARM that compilers use. Other names in
+/proc/cpuinfo depend on the kernel's version."""
+
+
 @cache
 def _searched(named: str, path: str) -> CppCompiler | str:
     """The first compiler that works, or why there is none.

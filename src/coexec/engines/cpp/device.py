@@ -12,13 +12,14 @@ from coexec.engines.cpp.options import CppOptions
 from coexec.engines.cpp.program import CppProgram
 from coexec.engines.kernels.architecture import Architecture, blocks_on_cores
 from coexec.engines.kernels.border import blocks_dialect
-from coexec.engines.kernels.building import build
+from coexec.engines.kernels.building import build, offsets_of
 from coexec.engines.kernels.operators import why_not
 from coexec.errors import DeviceError, first_line
 from coexec.graph.graph import Operator, Tensor
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.lowering.dialect import Dialect
 from coexec.lowering.module import Module
+from coexec.units import format_bytes
 
 
 class CppCores(OpenEngine):
@@ -40,7 +41,9 @@ class CppCores(OpenEngine):
         super().__init__(device, info)
         self.thread_cores = device.cores[:1]  # the other threads of a team have one core each
         self.arch = arch or architecture(len(device.cores), options)
-        self.libraries = Libraries(device.name, compiler(), folder)
+        self.libraries = Libraries(
+            device.name, compiler() if options.compiler == "own" else None, folder
+        )
 
     def why_not_operator(self, op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
         return why_not(op, tensors, self.arch)
@@ -56,7 +59,14 @@ class CppCores(OpenEngine):
             ) from error
         functions = self.libraries.functions(built.launches, built.tasks)
         ends = {tensor.name for tensor in (*module.inputs, *module.outputs)}
-        return CppProgram(built, functions, ends, max(1, len(self.device.cores)))
+        try:
+            return CppProgram(built, functions, ends, max(1, len(self.device.cores)))
+        except MemoryError:
+            needed = format_bytes(offsets_of(built.scratch)[1])
+            raise DeviceError(
+                f"{self.device.name} needs {needed} of memory between kernels and its copies of "
+                f"the weights, and there is not as much; use another engine"
+            ) from None
 
     @cached_property
     def dialect(self) -> Dialect:
@@ -81,5 +91,5 @@ def architecture(
     vector, registers = next((_VECTORS[name] for name in _VECTORS if name in sets), _SSE)
     block, registers = blocks_on_cores(vector, registers, options.block)
     return Architecture(
-        "cpu", block, compute_units=max(1, cores), registers=registers, allocates=True
+        "cpu", block, compute_units=max(1, cores), registers=registers, has_thread_memory=True
     )

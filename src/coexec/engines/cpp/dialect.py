@@ -6,10 +6,10 @@ address of a float, so that callers' arrays need no alignment. The functions tha
 for whole vectors (exp, tanh, erf) are polynomials of Cephes here, the others call the C library
 lane by lane.
 
-The compiled function of a kernel computes the work items of a box of its grid. It is an ``int
-(const intptr_t* arguments, int64_t begin0, int64_t end0, int64_t begin1, int64_t end1, int64_t
-begin2, int64_t end2)`` that returns 0. An argument is an address or an integer. Work items neither
-share memory nor wait for each other.
+The compiled function of a kernel computes the work items of a box of its grid. It is a ``void
+(const intptr_t* arguments, void* memory, int64_t begin0, int64_t end0, int64_t begin1, int64_t
+end1, int64_t begin2, int64_t end2)``. An argument is an address or an integer. The memory is that
+of the thread, ``thread_memory`` in the text. Work items do not wait for each other.
 """
 
 import re
@@ -33,8 +33,6 @@ template <class A, class B> inline auto max(A a, B b) { return a < b ? b : a; }
 template <class A, class B> inline auto min(A a, B b) { return b < a ? b : a; }
 template <class T> inline T clamp(T value, T low, T high) { return min(max(value, low), high); }
 template <class A, class B> inline auto SELECT(bool mask, A a, B b) { return mask ? a : b; }
-inline float* allocate(long floats) { return (float*)__builtin_malloc(4 * floats); }
-inline void release(float* memory) { __builtin_free(memory); }
 inline float make_float(float v) { return v; }
 inline float as_float(int bits) { return __builtin_bit_cast(float, bits); }
 inline int as_int(float v) { return __builtin_bit_cast(int, v); }
@@ -200,7 +198,8 @@ def in_cpp(name: str, source: str) -> str:
     assert found is not None, source
     parameters = found[2].split(", ")
     items = ", ".join(f"const int item_id_{axis}" for axis in range(3))
-    inlined = f"__attribute__((always_inline)) inline void {name}({found[2]}, {items})"
+    own = f"{found[2]}, float* thread_memory, {items}"
+    inlined = f"__attribute__((always_inline)) inline void {name}({own})"
     text = f"{text[: found.start()]}{inlined}{text[found.end() :]}"
     return "\n".join(
         ["namespace {", _PRELUDE, text, "}", *_entry(name, symbol(name, source), parameters), ""]
@@ -214,12 +213,12 @@ def _entry(name: str, entry: str, parameters: list[str]) -> list[str]:
     arguments = ", ".join(f"a{number}" for number in range(len(types)))
     return [
         'extern "C" __attribute__((visibility("default")))',
-        f"int {entry}(const __INTPTR_TYPE__* arguments, {box}) {{",
+        f"void {entry}(const __INTPTR_TYPE__* arguments, void* memory, {box}) {{",
+        "  const auto m = (float*)__builtin_assume_aligned(memory, 64);",
         *(f"  const auto a{n} = ({kind})arguments[{n}];" for n, kind in enumerate(types)),
         "  for (int z = begin2; z < end2; z++)",
         "    for (int y = begin1; y < end1; y++)",
         "#pragma GCC ivdep",
-        f"      for (int x = begin0; x < end0; x++) {name}({arguments}, x, y, z);",
-        "  return 0;",
+        f"      for (int x = begin0; x < end0; x++) {name}({arguments}, m, x, y, z);",
         "}",
     ]

@@ -1,14 +1,15 @@
 """The engine `cpp`: generated kernels on CPU cores, compiled by the machine's C++ compiler."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, ClassVar
 
 from coexec.cache.source import source_digest
 from coexec.engines import detect
 from coexec.engines.base import Engine, OpenEngine, Processor
-from coexec.engines.cpp.compiler import compiler
+from coexec.engines.cpp.compiler import compiler, has_compiler
 from coexec.engines.cpp.options import CppOptions
 from coexec.errors import DeviceError
 from coexec.hardware.hardware import Device, EngineInfo
@@ -22,16 +23,24 @@ class Cpp(Engine):
     builds_kernels = True
     options = CppOptions
     distributions = ("coexec",)
+    export_options: ClassVar[Mapping[str, str]] = {"compiler": "any"}
 
     @property
     def installed(self) -> str:
-        try:
-            found = compiler()
-        except DeviceError:
+        if not has_compiler():
             return f"{super().installed}, no compiler"
+        found = compiler()
+        return f"{self._generator}, {found.title} {found.identity[:8]}"
+
+    @property
+    def _generator(self) -> str:
+        """The version of the kernels' text."""
         folder = Path(__file__).parent
         digests = source_digest(folder.parent / "kernels"), source_digest(folder)
-        return f"{super().installed}-{'-'.join(digests)}, {found.title} {found.identity[:8]}"
+        return f"{super().installed}-{'-'.join(digests)}"
+
+    def configured(self, options: Any) -> Engine:
+        return _CompiledBefore() if options.compiler == "any" else self
 
     def processors(self, kind: str) -> Sequence[Processor]:
         name = detect.processor_name()
@@ -43,10 +52,12 @@ class Cpp(Engine):
     def describe(self, device: Device, options: CppOptions) -> EngineInfo:
         from coexec.engines.cpp.device import architecture
 
-        compiler()  # the reason if there is none
+        if options.compiler == "own":
+            compiler()  # the reason if there is none
         block = architecture(len(device.cores), options).block
         info = super().describe(device, options)
-        return replace(info, version=f"{info.version}, blocks of {block}")
+        version = f"{self.configured(options).version}, blocks of {block}"
+        return replace(info, version=version)
 
     def open(
         self, device: Device, info: EngineInfo, options: CppOptions, folder: Path | None
@@ -54,6 +65,17 @@ class Cpp(Engine):
         from coexec.engines.cpp.device import CppCores
 
         return CppCores(device, info, options, folder)
+
+
+class _CompiledBefore(Cpp):
+    """The engine with kernels of any compiler. Without a compiler, there is nothing to try."""
+
+    def __init__(self) -> None:
+        self.needs_trial = has_compiler()
+
+    @property
+    def installed(self) -> str:
+        return f"{self._generator}, any compiler"
 
 
 def _notes() -> tuple[str, ...]:

@@ -1,19 +1,21 @@
 """Compiled kernels: one shared library for the kernels of a program, and the cache of both.
 
 A library is found by the texts of its kernels, and a kernel by its text, so that programs with
-common kernels compile them once. The keys contain the compiler, its version, and the instruction
-set for which it compiles: no other machine's code is loaded.
+common kernels compile them once. The keys contain the compiler's options and the instruction sets
+of the processor: no other machine's code is loaded. They contain the compiler with its version,
+too, except those of libraries that any compiler may have made.
 """
 
 import ctypes
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from coexec.cache import Cache, Entry
 from coexec.cache.files import in_scratch
-from coexec.engines.cpp.compiler import CompilerError, CppCompiler
+from coexec.engines.cpp import compiler as compilers
+from coexec.engines.cpp.compiler import FLAGS, CompilerError, CppCompiler, instruction_sets
 from coexec.engines.cpp.dialect import in_cpp, symbol
 from coexec.engines.kernels.base import KernelLaunch
 from coexec.errors import DeviceError, first_line
@@ -23,15 +25,20 @@ _T = TypeVar("_T")
 
 _SCRATCH_BYTES = 64 << 20
 """Room for the files of one library and its compilation."""
-_loaded: dict[str, dict[str, int]] = {}
-"""Addresses of functions by name, by key of the library. A library stays loaded."""
+_loaded: dict[tuple[Path | None, str], dict[str, int]] = {}
+"""Addresses of functions by name, by folder and key of the library. A library stays loaded."""
 
 
 class Libraries:
     """The compiled kernels in the cache ``folder``; None: nothing is stored."""
 
-    def __init__(self, device: str, compiler: CppCompiler, folder: Path | None) -> None:
-        """``device``: its name, for messages."""
+    def __init__(self, device: str, compiler: CppCompiler | None, folder: Path | None) -> None:
+        """
+        Args:
+            device: its name, for messages.
+            compiler: whose kernels are used. None: those of any compiler in the cache, and this
+                machine's compiler makes those that are missing.
+        """
         self._device = device
         self._compiler = compiler
         self._cache = None if folder is None else Cache(folder)
@@ -45,7 +52,8 @@ class Libraries:
             tasks: the name of each launch's result, for messages.
 
         Raises:
-            DeviceError: a kernel does not compile, or the library cannot be made or loaded.
+            DeviceError: a kernel does not compile, there is no compiler for those that are missing,
+                or the library cannot be made or loaded.
         """
         if not launches:
             return []
@@ -53,25 +61,18 @@ class Libraries:
         texts = {
             n: in_cpp(x.name, x.source) for n, x in dict(zip(names, launches, strict=True)).items()
         }
-        keys = {name: digest(text, "cpp", self._compiler.identity) for name, text in texts.items()}
-        key = digest(sorted(keys.values()))
-        if key not in _loaded:
-            try:
-                _loaded[key] = self._stored(key, texts) or self._made(key, keys, texts)
-            except CompilerError as error:
-                raise DeviceError(self._words(error, launches, names, tasks)) from error
-            except OSError as error:
-                raise DeviceError(
-                    f"{self._device} cannot compile kernels: no disk can be written "
-                    f"({first_line(error)})"
-                ) from error
-        return [_loaded[key][name] for name in names]
-
-    def _stored(self, key: str, names: Mapping[str, str]) -> dict[str, int] | None:
-        """The functions of a library of the cache; None if it is missing or cannot be loaded."""
+        by = "any" if self._compiler is None else self._compiler.identity
+        key = digest(sorted(texts.values()), "cpp", FLAGS, instruction_sets(), by)
+        # An export gets the entries that a start finds, so the library of a second start counts.
         entry = None if self._cache is None else self._cache.find("kernels", key)
-        if entry is None:
-            return None
+        place = None if self._cache is None else self._cache.root, key
+        if place not in _loaded or (entry is None and self._cache is not None):
+            found = None if entry is None else self._stored(entry, texts)
+            _loaded[place] = found or self._made(key, texts, launches, tasks)
+        return [_loaded[place][name] for name in names]
+
+    def _stored(self, entry: Entry, names: Collection[str]) -> dict[str, int] | None:
+        """The functions of a library of the cache; None if it cannot be loaded."""
         try:
             return self._in_scratch(
                 lambda folder: _functions(entry.files["kernels.so"], names, folder)
@@ -79,8 +80,16 @@ class Libraries:
         except (CompilerError, OSError):
             return None
 
-    def _made(self, key: str, keys: Mapping[str, str], texts: Mapping[str, str]) -> dict[str, int]:
+    def _made(
+        self,
+        key: str,
+        texts: Mapping[str, str],
+        launches: Sequence[KernelLaunch],
+        tasks: Sequence[str],
+    ) -> dict[str, int]:
         """The functions of a new library. Kernels are stored as soon as they are compiled."""
+        compiler = self._compiler or self._any_compiler()
+        keys = {name: digest(text, "cpp", compiler.identity) for name, text in texts.items()}
 
         def work(folder: Path) -> dict[str, int]:
             objects = {}
@@ -89,16 +98,41 @@ class Libraries:
                 if entry is not None:
                     objects[name] = entry.files["kernel.o"]
             missing = {name: text for name, text in texts.items() if name not in objects}
-            for name, code in self._compiler.objects(missing, folder):
+            for name, code in compiler.objects(missing, folder):
                 objects[name] = code
                 self.compiled += 1
                 self._add(keys[name], "kernel.o", code)
-            library = self._compiler.library(objects, folder)
+            library = compiler.library(objects, folder)
             found = _functions(library, texts, folder)
             self._add(key, "kernels.so", library)
             return found
 
-        return self._in_scratch(work)
+        try:
+            return self._in_scratch(work)
+        except CompilerError as error:
+            what = "the library of kernels"
+            for launch, task in zip(launches, tasks, strict=True):
+                if symbol(launch.name, launch.source) == error.args[0]:
+                    what = f"the kernel {launch.name} of {task!r}"
+                    break
+            raise DeviceError(
+                f"{self._device} cannot compile {what} with {compiler.title}: {error.args[-1]}; "
+                f"name another compiler by the variable CXX, or leave the engine cpp out"
+            ) from error
+        except OSError as error:
+            raise DeviceError(
+                f"{self._device} cannot compile kernels: no disk can be written "
+                f"({first_line(error)})"
+            ) from error
+
+    def _any_compiler(self) -> CppCompiler:
+        try:
+            return compilers.compiler()
+        except DeviceError as error:
+            raise DeviceError(
+                f"{self._device} finds no compiled kernels that this machine can load, "
+                f"and {error}; or export the model on a machine with this processor and system"
+            ) from None
 
     def _add(self, key: str, file: str, content: bytes) -> None:
         if self._cache is not None:
@@ -109,25 +143,8 @@ class Libraries:
             return self._cache.with_scratch(_SCRATCH_BYTES, work)
         return in_scratch(Path(tempfile.gettempdir()), _SCRATCH_BYTES, work)
 
-    def _words(
-        self,
-        error: CompilerError,
-        launches: Sequence[KernelLaunch],
-        names: Sequence[str],
-        tasks: Sequence[str],
-    ) -> str:
-        """The message for a failure; its first argument may be the name of a kernel."""
-        what, why = "the library of kernels", str(error.args[-1])
-        if error.args[0] in names:
-            number = names.index(error.args[0])
-            what = f"the kernel {launches[number].name} of {tasks[number]!r}"
-        return (
-            f"{self._device} cannot compile {what} with {self._compiler.title}: {why}; name "
-            f"another compiler by the variable CXX, or leave the engine cpp out"
-        )
 
-
-def _functions(library: bytes, names: Mapping[str, str], folder: Path) -> dict[str, int]:
+def _functions(library: bytes, names: Collection[str], folder: Path) -> dict[str, int]:
     """Load a library. Its file is needed no longer than that.
 
     Raises:

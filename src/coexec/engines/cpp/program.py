@@ -9,7 +9,7 @@ from coexec.arrays import Array, address_of, aligned, aligned_bytes
 from coexec.engines.kernels.base import Grid, KernelLaunch, Value
 from coexec.engines.kernels.building import Build, offsets_of
 from coexec.engines.kernels.tiling import tiles_of
-from coexec.engines.tiles import Tile, TiledLaunch, calls_of
+from coexec.engines.tiles import Tile, TiledLaunch, calls_of, thread_memory
 
 _SCRATCH = "scratch"
 
@@ -39,7 +39,7 @@ class CppProgram:
         else:  # whole launches in their order, so none has to wait
             tiles = [_whole(launch.grid) for launch in build.launches]
         self.launches = [
-            TiledLaunch(function, self._words(launch), row, launch.name, task)
+            TiledLaunch(function, self._words(launch), row, launch.name, task, launch.thread_bytes)
             for launch, task, function, row in zip(
                 build.launches, build.tasks, functions, tiles, strict=True
             )
@@ -88,8 +88,9 @@ class BoundKernels:
     set_output = set_input
 
     def run(self) -> None:
+        memory = thread_memory(self.launches)
         for launch in self.launches:
-            for call in calls_of(launch, self.pointers.tolist()):
+            for call in calls_of(launch, self.pointers.tolist(), memory):
                 call()
 
 

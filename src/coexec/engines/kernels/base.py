@@ -95,6 +95,8 @@ class KernelLaunch:
     """By argument, the part of a tensor that a box of the grid touches; None: all of it."""
     macs: int = 0
     """Multiply-adds, where they are more than a few for each scalar that is read."""
+    thread_bytes: int = 0
+    """Size of ``thread_memory``, see `Architecture.has_thread_memory`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +291,7 @@ class Source:
         self._sizes: dict[str, int] = {}
         """Integer arguments by name, in their order behind all other arguments."""
         self._body: list[str] = []
+        self._thread_bytes = 0
 
     def read(self, name: str, operand: Value | Array, at_result: bool = False) -> Value:
         """Declare a tensor that the kernel reads, or a constant in its place; returned as a tensor.
@@ -310,6 +313,10 @@ class Source:
         """Declare a tensor that the kernel writes."""
         sizes = self._sizes_of(name, value)
         self._parameters.append(Parameter(name, value, written=True, sizes=sizes))
+
+    def thread_memory(self, size_bytes: int) -> None:
+        """Declare ``thread_memory``, see `Architecture.has_thread_memory`."""
+        self._thread_bytes = size_bytes
 
     def size(self, name: str, number: int) -> str:
         """Text of a number: the name of an argument if the source is ``sized``, else a literal.
@@ -396,6 +403,7 @@ class Source:
             with_images=lambda names: self._text(limits, group, names),
             touches=tuple(self._touch(p, touches) for p in self._parameters),
             macs=macs,
+            thread_bytes=self._thread_bytes,
         )
 
     def _touch(self, parameter: Parameter, touches: Mapping[str, Touch]) -> Touch | None:
@@ -422,7 +430,8 @@ class Source:
         prelude, body = "".join(p.prelude for p in parameters), "\n".join(self._body) + "\n"
         if self._alone:
             form = (self.name, self.arch.vector, declared, tuple(self._sizes))
-            return f"{macros}\n{_outlined(*form, prelude + body)}"
+            in_thread = self._thread_bytes > 0
+            return f"{macros}\n{_outlined(*form, prelude + body, in_thread)}"
         declared += [f"int {name}" for name in self._sizes]
         guard = (
             ""
@@ -445,7 +454,12 @@ def _fixed_group(group: Grid) -> str:
 
 
 def _outlined(
-    name: str, vector: str, declared: Sequence[str], sizes: Sequence[str], body: str
+    name: str,
+    vector: str,
+    declared: Sequence[str],
+    sizes: Sequence[str],
+    body: str,
+    in_thread: bool,
 ) -> str:
     """A kernel for groups of one work item, and the function that it calls to do all its work.
 
@@ -456,13 +470,15 @@ def _outlined(
         declared: parameters, one or more in each text.
         sizes: names of the integers in the array that is the last parameter, if there are any.
         body: uses ``item_0``, ``item_1``, ``item_2`` as the position of the work item.
+        in_thread: it uses ``thread_memory``.
     """
+    memory = (", float* thread_memory", ", thread_memory") if in_thread else ("", "")
     parameters = ", ".join([*declared, *(["__global const int* restrict sizes"] if sizes else [])])
     size_lines = "".join(f"  const int {text} = sizes[{i}];\n" for i, text in enumerate(sizes))
     values = [*re.findall(r"(\w+)(?:,|$)", parameters), *(f"get_global_id({i})" for i in range(3))]
     return (
         f"__attribute__((noinline)) static void {name}_item({parameters}, "
-        f"int item_0, int item_1, int item_2, {vector} zero)\n{{\n{size_lines}{body}}}\n"
+        f"int item_0, int item_1, int item_2, {vector} zero{memory[0]})\n{{\n{size_lines}{body}}}\n"
         f"{_fixed_group((1, 1, 1))}\n__kernel void {name}({parameters})\n{{\n"
-        f"  {name}_item({', '.join(values)}, ({vector})(0.0f));\n}}\n"
+        f"  {name}_item({', '.join(values)}, ({vector})(0.0f){memory[1]});\n}}\n"
     )

@@ -89,8 +89,7 @@ def build(
     if ends is not None:
         network = ends.network()
     blocks, outer = ({}, {}) if ends is None else (ends.blocks, ends.outer)
-    if arch.family != "cpu":
-        blocks = dict.fromkeys(row_major_tensors(network, arch), 0)
+    blocks = {**dict.fromkeys(row_major_tensors(network, arch, blocks), 0), **blocks}
     last = channels_last(network, arch, blocks) if arch.family == "nvidia" else ()
     context = Context(arch, network.tensors, network.constants, blocks, last, chooser=chooser)
     skipped: set[str] = set()

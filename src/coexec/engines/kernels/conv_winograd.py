@@ -46,25 +46,19 @@ ROWS = 6
 """Tiles that are multiplied together, times up to four vectors of channels: 24 accumulators."""
 
 
-def text(m: int, blocks: int, v: str, b: int, finish: Sequence[str], allocates: bool) -> str:
+def text(m: int, blocks: int, v: str, b: int, finish: Sequence[str], memory: str) -> str:
     """The body of the kernel that runs all three steps.
 
     Args:
         blocks: channel blocks of a product.
         v: the type of a vector, of ``b`` channels.
         finish: lines that store ``a``, the sum and bias of block s at (oy, ox) of sample n.
-        allocates: whether a work item allocates the memory between the steps.
+        memory: an expression for the address of the memory between the steps.
     """
-    memory = ["  __global float* v = scratch + (long)item * item_floats;"]
-    if allocates:
-        memory = [
-            "  float* allocated = allocate(item_floats + 16);",
-            "  float* v = (float*)(((__INTPTR_TYPE__)allocated + 63) & -64);",
-        ]
     return "\n".join(
         [
             "  const int item = item_1 * bands + item_0;",
-            *memory,
+            f"  __global float* v = {memory};",
             f"  __global {v}* p = (__global {v}*)(v + input_floats);",
             "  for (int band = item; band < bands * batch; band += items) {",
             "    const int n = band / bands, first = band % bands * band_tiles;",
@@ -73,7 +67,6 @@ def text(m: int, blocks: int, v: str, b: int, finish: Sequence[str], allocates: 
             _multiply(blocks, v, b, ("0", str((m + 2) ** 2)), ("0", "groups")),
             _transform_output(m, blocks, v, finish, ("0", "y_slices")),
             "  }",
-            *(["  release(allocated);"] if allocates else []),
         ]
     )
 
@@ -356,7 +349,7 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     parts = shape, m, tiles, units
     if units > 1 and _seconds_apart(*parts) < _seconds_of_bands(*parts):
         return _apart(node, context, shape, geometry, x, y)
-    b, allocates = context.arch.block, _allocates(context.arch)
+    b = context.arch.block
     positions = geometry.size**2
     source = Source("conv_winograd", context.arch, sized=True, alone=True)
     source.read("x", x)
@@ -368,14 +361,18 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     one_band = geometry.items == geometry.bands * shape.batch
     grid = (geometry.bands, shape.batch) if one_band else (geometry.items, 1)
     touches = _touches(shape, geometry, x, y) if one_band else {}
-    if not allocates:
+    memory = "thread_memory"
+    if context.arch.has_thread_memory:
+        source.thread_memory(4 * (v_items + m_items))
+    else:
+        memory = "scratch + (long)item * item_floats"
+        source.sizes(item_floats=v_items + m_items)
         scratch = context.temporary((geometry.items * (v_items + m_items),))
         source.write("scratch", scratch)
         if grid[1] == 1:
             touches["scratch"] = of_rows(scratch, v_items + m_items, along(0, grid[0]))
     source.write("y", y)
     source.sizes(
-        item_floats=v_items + m_items,
         input_floats=v_items,
         bands=geometry.bands,
         lines=geometry.lines,
@@ -389,7 +386,7 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
         top=shape.top,
         left=shape.left,
     )
-    source.add(text(m, geometry.blocks, context.arch.vector, b, finish, allocates))
+    source.add(text(m, geometry.blocks, context.arch.vector, b, finish, memory))
     macs = shape.macs * positions // (9 * m * m)
     return [source.finish(grid, (1, 1, 1), touches=touches, macs=macs)]
 
@@ -552,18 +549,12 @@ def _geometry(arch: Architecture, shape: ConvShape, m: int, x: Value, y: Value) 
         tiles_w,
         band,
         bands,
-        bands * shape.batch if _allocates(arch) else min(bands * shape.batch, units),
+        bands * shape.batch if arch.has_thread_memory else min(bands * shape.batch, units),
         blocks,
         ceil_div(y.slices, blocks),
         x.slices,
         shape.in_channels,
     )
-
-
-def _allocates(arch: Architecture) -> bool:
-    """Whether each band has its own work item, which allocates memory: that of its core. A single
-    core has one memory for all bands."""
-    return arch.allocates and arch.compute_units > 1
 
 
 def _packed(weights: Array, geometry: _Geometry, b: int) -> Array:

@@ -1,4 +1,4 @@
-"""Which tensors inside of a program lie in blocks of channels on a GPU, and which row by row.
+"""Which tensors inside of a program lie in blocks of channels, and which row by row.
 
 Convolutions read and write blocks of channels, and what is connected with one follows it, so that
 no layout changes in between. Where a Transpose puts channels on the last axis, the blocks of a
@@ -7,10 +7,11 @@ last are no images: their second axis is heads or rows, and blocks of these woul
 lies together.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Node, usual_block
+from coexec.engines.kernels.border import BORDERS
 from coexec.engines.kernels.expressions import VECTOR_SAFE
 from coexec.engines.kernels.network import DeviceGraph
 from coexec.graph.graph import Operator
@@ -22,19 +23,24 @@ _OF_IMAGES = frozenset(
 )  # fmt: skip
 """Operators that have the channels on the second axis."""
 RESHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
-_FREE = frozenset({"Gemm", "MatMul", "Transpose", *RESHAPES})
+_FREE = frozenset({"Gemm", "MatMul", "Transpose", *RESHAPES, *BORDERS})
 """Operators whose result may have another layout than what they read."""
 
 
-def row_major_tensors(network: DeviceGraph, arch: Architecture) -> set[str]:
+def row_major_tensors(
+    network: DeviceGraph, arch: Architecture, plain: Collection[str] = ()
+) -> set[str]:
     """The tensors that usually have blocks, and inside of this network should have none.
 
     Inputs and outputs keep the layout that all programs expect.
+
+    Args:
+        plain: inputs and outputs that have no blocks.
     """
     usual = {
         name
         for name, tensor in network.tensors.items()
-        if name not in network.constants and usual_block(tensor, arch)
+        if name not in network.constants and name not in plain and usual_block(tensor, arch)
     }
     groups = _Groups(usual)
     images = usual.intersection((*network.inputs, *network.outputs))

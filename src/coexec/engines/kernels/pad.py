@@ -41,13 +41,13 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     mode = op.text("mode", "constant")
     borders = _borders(op, len(y.shape))
     lines, inside = [], []
-    for axis, (begin, _) in borders.items():
+    for axis, (begin, end) in borders.items():
         size = x.shape[axis]
         lines.append(f"int q{axis} = p{axis} - {begin};")
         if mode == "constant":
             inside.append(f"q{axis} >= 0 && q{axis} < {size}")
         else:
-            lines.append(_mirrored(mode, f"q{axis}", size))
+            lines.append(_mirrored(mode, f"q{axis}", size, max(begin, end)))
     coordinates = [f"q{a}" if a in borders else f"p{a}" for a in range(len(y.shape))]
     outside = _outside(source, context, op) if inside else ""
     residue = None if 1 in borders else 0
@@ -66,11 +66,13 @@ def launches(node: Node, context: Context) -> list[KernelLaunch]:
     ]
 
 
-def _mirrored(mode: str, q: str, size: int) -> str:
-    """The statement that maps ``q`` to a position inside of the axis."""
+def _mirrored(mode: str, q: str, size: int, most: int) -> str:
+    """The statement that maps ``q`` to a position inside of the axis, at most ``most`` outside."""
     if mode == "edge" or size == 1:
         return f"{q} = clamp({q}, 0, {size - 1});"
     period = 2 * (size - 1)
+    if most < size:  # reflected once
+        return f"{q} = max({q}, -{q}); {q} = min({q}, {period} - {q});"
     return f"{q} = ({q} % {period} + {period}) % {period}; {q} = min({q}, {period} - {q});"
 
 
