@@ -161,15 +161,12 @@ class PyLoop {
     Call call;
     call.function = nb::cast<std::intptr_t>(step.attr("function"));
     call.returns_pointer = nb::cast<bool>(step.attr("returns_pointer"));
-    call.loaded = nb::cast<int>(step.attr("loaded"));
     std::size_t count = 0;
     for (nb::handle argument : nb::borrow<nb::tuple>(step.attr("arguments"))) {
       if (count == coexec::kMostArguments)
         throw std::invalid_argument("a native step has too many arguments");
       call.arguments[count++] = nb::cast<std::intptr_t>(argument);
     }
-    if (call.loaded >= static_cast<int>(count))
-      throw std::out_of_range("a native step loads an argument that it has not");
     return call;
   }
 

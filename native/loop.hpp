@@ -41,7 +41,6 @@ struct Call {
   std::intptr_t function = 0;
   std::array<std::intptr_t, kMostArguments> arguments{};
   bool returns_pointer = false;
-  int loaded = -1;  // index of an argument that is an address, whose value is passed
 };
 
 struct Axis {
@@ -272,11 +271,7 @@ class Loop : public Threads {
   static std::intptr_t invoke(const Call& call) {
     using I = std::intptr_t;
     using Function = I (*)(I, I, I, I, I, I, I, I, I, I, I, I, I, I);
-    auto a = call.arguments;
-    if (call.loaded >= 0) {
-      I& loaded = a[static_cast<std::size_t>(call.loaded)];
-      loaded = *reinterpret_cast<const I*>(loaded);
-    }
+    const auto& a = call.arguments;
     return reinterpret_cast<Function>(call.function)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
                                                      a[8], a[9], a[10], a[11], a[12], a[13]);
   }

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from coexec.engines.base import BoxCopy
 from coexec.engines.reference import ReferenceEngine
 from coexec.errors import ExecutionError
 from coexec.hardware.hardware import MAIN, Device, EngineInfo
@@ -36,16 +35,15 @@ class AheadEngine(ReferenceEngine):
 
     launches_ahead = True
 
-    def __init__(self, number: int, copies: bool = True, longest_s: float = 1e-3) -> None:
+    def __init__(self, number: int, longest_s: float = 1e-3) -> None:
         """
         Args:
             number: the device is "ahead:NUMBER".
-            copies: whether the engine copies boxes by itself.
             longest_s: the longest random delay before any work.
         """
         info = EngineInfo("reference", memory=MAIN)
         super().__init__(Device(f"ahead:{number}", "ahead", info), info)
-        self._copies, self._longest_s = copies, longest_s
+        self._longest_s = longest_s
         self._random = random.Random(number)
         self._thread = ThreadPoolExecutor(1)
         self.open = threading.Event()
@@ -58,16 +56,6 @@ class AheadEngine(ReferenceEngine):
 
     def compile(self, module: Any) -> Any:
         return _Program(super().compile(module), self)
-
-    def copier(self, copies: Sequence[BoxCopy]) -> Callable[[], None] | None:
-        def copy() -> None:
-            for one in copies:
-                one.into[...] = one.part
-
-        def copier() -> None:
-            self.given(copy)
-
-        return copier if self._copies else None
 
     def given(self, work: Callable[[], None]) -> "Future[tuple[float, float]]":
         """Append work to the queue of the engine's thread.

@@ -30,8 +30,6 @@ from coexec.runtime.executor import Executor
 from coexec.runtime.linking import LinkedPlan
 from coexec.session import InferenceSession
 from tests.helpers.core_programs import cpp_name, has_compiler
-from tests.helpers.examples import scaled
-from tests.helpers.opencl_gpu import GPU, stand_in
 from tests.helpers.patience import ENOUGH_S, until
 from tests.helpers.small_models import branches
 
@@ -189,32 +187,6 @@ def test_a_time_out_spares_the_runs_behind_it(watched: Watched, time_outs: None)
     # The timer always ends before the sleep does: 150 hits but for those that Python swallows (see
     # `pytestmark`). In November 2026 it swallowed none of them; a third is the allowance.
     assert hit > 100
-
-
-@pytest.mark.long
-def test_a_time_out_spares_runs_behind_what_was_launched_ahead(
-    cache_folder: Path, time_outs: None
-) -> None:
-    """OpenCL goes on with what it was given when the caller has left."""
-    cpu = f"cpu:{CORES[0]}"
-    pins = {f"b{branch}.*": (cpu, GPU)[branch % 2] for branch in range(4)}
-    with stand_in():
-        watched = Watched(
-            {"devices": [cpu, GPU], "planner": "hope_greedy", "pins": pins}, cache_folder
-        )
-        rng, hit, count = random.Random(0), 0, scaled(40)
-        for _ in range(count):
-            found = None
-            try:
-                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 2e-3))
-                found = watched.run()
-                time.sleep(0.003)
-            except TimeOut:
-                hit += 1
-            assert found is None or watched.is_right(found)
-            watched.check()
-        assert hit > count / 2
-        watched.session.close()
 
 
 def test_a_child_that_is_forked_behind_an_interrupted_run_lives(

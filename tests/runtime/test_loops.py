@@ -156,22 +156,6 @@ def test_a_native_function_gets_fourteen_arguments(make: Any) -> None:
         make([[NativeCall(address, tuple(range(15)))]], 0, 0, 0, 0.0)
 
 
-def test_an_argument_is_loaded_when_the_step_is_carried_out(make: Any) -> None:
-    seen: list[tuple[int, int]] = []
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_ssize_t, ctypes.c_ssize_t)
-    function = kind(lambda *words: seen.append(words) or 0)
-    address = ctypes.cast(function, ctypes.c_void_p).value or 0
-    cell = ctypes.c_ssize_t()
-    step = NativeCall(address, (7, ctypes.addressof(cell)), loaded=1)
-    with started(make, [[step]]) as loop:
-        for number in (3, -4):
-            cell.value = number
-            assert loop.run([]) is None
-    assert seen == [(7, 3), (7, -4)]
-    with pytest.raises(IndexError, match="loads an argument"):
-        make([[NativeCall(address, (1,), loaded=1)]], 0, 0, 0, 0.0)
-
-
 def test_errors_name_device_step_and_result(make: Any) -> None:
     kind = ctypes.CFUNCTYPE(ctypes.c_int)
     refuses = kind(lambda: -36)

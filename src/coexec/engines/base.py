@@ -24,7 +24,7 @@ Two of them have defaults: `processors` are the CPU cores, and `why_not` refuses
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -96,17 +96,6 @@ class OpaqueValue:
 
     value: Any = None
     """The output as ONNX Runtime returns it: an array, a list, a dict or None."""
-
-
-class BoxCopy(NamedTuple):
-    """A copy between boxes of two arrays in the host's memory."""
-
-    target: Array
-    into: Array
-    """A view of ``target``."""
-    source: Array
-    part: Array
-    """A view of ``source``, of the shape of ``into``."""
 
 
 class Bound(Protocol):
@@ -185,13 +174,11 @@ class NativeCall(NamedTuple):
     call."""
     returns_pointer: bool = False
     """It returns a pointer to an error, or null. False: an ``int``."""
-    loaded: int = -1
-    """Index of an argument that is an address: its value when the call is made is passed."""
 
 
 @runtime_checkable
 class Native(Protocol):
-    """A bound program, or copies on a device, that C functions carry out, too."""
+    """A bound program that C functions carry out, too."""
 
     @property
     def native(self) -> Sequence[NativeCall]:
@@ -274,7 +261,7 @@ class OpenEngine(ABC):
     * `lower` a whole model to its own operators and layouts once, which its `dialect` describes
     * keep tensors in a memory of its own: `allocate`, `upload`, `fill`, `download`. The default
       methods suit engines that compute on arrays in the host's main memory; `alignment` is of those
-    * compute while the launching thread continues: `launches_ahead`, with `rests`, `copier`,
+    * compute while the launching thread continues: `launches_ahead`, with `rests`,
       programs that `launch`, and a clock of its own: `start_timing`, `stop_timing`
     * meet the host at words in memory, without calls: `awaits_words`, with `host_array`
     * run a whole model in a session of its own: `has_own_session`, `own_session`
@@ -424,14 +411,6 @@ class OpenEngine(ABC):
             layout.view(target, region)[...] = array
         if target is not into:
             self.upload(target, into)
-
-    def copier(self, copies: Sequence[BoxCopy]) -> Callable[[], None] | None:
-        """A function that queues these copies on the device, between its earlier and its later
-        work; None if the calling thread has to copy. It may be `Native`.
-
-        Only for engines that compute in main memory and have `launches_ahead`.
-        """
-        return None
 
     def download(self, tensor: Any) -> Array:
         """The elements of a computed tensor; valid until the next download of the same tensor."""

@@ -5,17 +5,16 @@ tensor side by side and another segment reads the whole tensor, all parts lie in
 tensor needs no copy that puts it together.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from coexec.arrays import Array, numpy_type
-from coexec.engines.base import BoxCopy
 from coexec.graph.graph import Tensor
 from coexec.graph.region import Region
 from coexec.graph.stitch import in_sequence
 from coexec.hardware.hardware import MAIN, Memory
-from coexec.lowering.module import Gather, GatheredBox
+from coexec.lowering.module import GatheredBox
 from coexec.plan.memory import Lifetime, share
 from coexec.plan.schedule import ended_before
 from coexec.runtime.loaded_plan import LoadedPlan
@@ -34,9 +33,6 @@ class Allocation:
     gathers: Mapping[Reading, Any]
     in_place: frozenset[Reading]
     """The gathers whose boxes are written by the segments that compute them: nothing is copied."""
-    copiers: Mapping[Reading, Callable[[], None]]
-    """For other gathers, functions that queue the copies of their boxes on the device, if all boxes
-    lie in these tensors in the host's memory and the device does the copies."""
     landed: Mapping[tuple[str, Memory], Any]
     """By value and memory of a device: the tensors that the host writes for segments that are
     launched before their inputs are there."""
@@ -105,18 +101,7 @@ def allocated(installed: LoadedPlan) -> Allocation:
             for name, region in buffer.values.items()
         }
         gathers |= dict.fromkeys(buffer.gathers, array)
-    copied = {r: installed.compiled.gathers[r[1]] for r in host_readings if r not in in_place}
-    copies = {
-        reading: _copies(gather, gathers[reading], static)
-        for reading, gather in copied.items()
-        if reading[0] in installed.ahead and all(box.value in at_home for box in gather.boxes)
-    }
-    copiers = {
-        reading: copier
-        for reading, boxes in copies.items()
-        if (copier := readings[reading][0].copier(boxes)) is not None
-    }
-    return Allocation(static, gathers, frozenset(in_place), copiers, landed, entrances)
+    return Allocation(static, gathers, frozenset(in_place), landed, entrances)
 
 
 def _entrances(
@@ -134,16 +119,6 @@ def _entrances(
                 landed[key] = engine.allocate(tensor)
                 entrances[key] = engine.host_array(landed[key])
     return landed, entrances
-
-
-def _copies(gather: Gather, target: Array, static: Mapping[str, Any]) -> list[BoxCopy]:
-    """The copies of a gather: views of the boxes of ``target`` and of the values to copy there."""
-    copies = []
-    for value, source_region, target_region in gather.boxes:
-        into = gather.layout.view(target, target_region)
-        part = gather.layout.view(static[value], source_region)
-        copies.append(BoxCopy(target, into, static[value], part))
-    return copies
 
 
 def _leaving(installed: LoadedPlan) -> set[str]:

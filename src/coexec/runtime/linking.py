@@ -429,7 +429,7 @@ class LinkedPlan:
             if self._is_moved(name, engine):
                 moved.append(name)
             elif reading in self._allocation.gathers:
-                if reading in self._allocation.in_place or reading in self._allocation.copiers:
+                if reading in self._allocation.in_place:
                     continue
                 copies = self._copies(index, name, engine)
                 if copies is None:
@@ -504,10 +504,6 @@ class LinkedPlan:
             return
         ahead = index in self._installed.ahead
         launch = _launch(bound)
-        for name in self._installed.inputs(index):
-            copier = self._allocation.copiers.get((index, name))
-            if copier is not None:
-                yield from _called(copier, copier, index, natively)
         # An engine in Python may compute with NumPy: infinity and NaN are values here, no warnings.
         own_run = np.errstate(all="ignore")(bound.run)
         run = self._launcher(index, bound, words) if ahead else own_run

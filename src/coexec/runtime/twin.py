@@ -275,15 +275,10 @@ class TwinLoop:
             case NativeCall():
                 if len(step.arguments) > MOST_ARGUMENTS:
                     raise ValueError("a native step has too many arguments")
-                if step.loaded >= len(step.arguments):
-                    raise IndexError("a native step loads an argument that it has not")
                 result = ctypes.c_ssize_t if step.returns_pointer else ctypes.c_int
                 kinds = [ctypes.c_ssize_t] * len(step.arguments)
                 function = ctypes.CFUNCTYPE(result, *kinds)(step.function)
-                call = partial(function, *step.arguments)
-                if step.loaded >= 0:
-                    call = partial(_called_with_loaded, function, step)
-                return call
+                return partial(function, *step.arguments)
             case CallPython():
                 return partial(_without_result, step.function)
             case CopyBox():
@@ -308,12 +303,6 @@ def _box(slots: Sequence[int], spot: Spot, sizes: tuple[int, ...], strides: Sequ
     last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=False))
     memory = memoryview((ctypes.c_uint8 * (last + sizes[-1])).from_address(address))
     return np.ndarray(sizes, np.uint8, memory, 0, (*strides, 1))
-
-
-def _called_with_loaded(function: Callable[..., int], step: NativeCall) -> int:
-    arguments = list(step.arguments)
-    arguments[step.loaded] = ctypes.c_ssize_t.from_address(arguments[step.loaded]).value
-    return function(*arguments)
 
 
 def _without_result(function: Callable[[], object]) -> None:

@@ -30,9 +30,6 @@ class Architecture:
     """Tensors and weights are stored as 16-bit floats; arithmetic stays in 32 bits."""
     unit: MatrixUnit = ""
     """The matrix units that products of matrices and convolutions may use."""
-    has_thread_memory: bool = False
-    """Whether a work item may use memory of the thread that computes it: ``thread_memory``, floats
-    from a cache line on, with any content."""
     image_edge: int = 0
     """Largest width and height of an image, in texels; 0: all tensors are stored in buffers."""
     model: str = ""

@@ -96,7 +96,7 @@ class KernelLaunch:
     macs: int = 0
     """Multiply-adds, where they are more than a few for each scalar that is read."""
     thread_bytes: int = 0
-    """Size of ``thread_memory``, see `Architecture.has_thread_memory`."""
+    """Size of ``thread_memory``, see `Source.thread_memory`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,8 @@ class Source:
         self._parameters.append(Parameter(name, value, written=True, sizes=sizes))
 
     def thread_memory(self, size_bytes: int) -> None:
-        """Declare ``thread_memory``, see `Architecture.has_thread_memory`."""
+        """Declare ``thread_memory``, on CPU cores: floats from a cache line on, with any content,
+        of the thread that computes a work item."""
         self._thread_bytes = size_bytes
 
     def size(self, name: str, number: int) -> str:

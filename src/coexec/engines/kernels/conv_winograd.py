@@ -5,7 +5,7 @@ channels in place of 9 m^2: 4 times fewer with m = 4, 2.25 times with m = 2. The
 a transform of the input tiles; a matrix product for each of the (m + 2)^2 positions, with tiles as
 rows and channels as columns; a transform of the result.
 
-A work item processes bands of tiles, so that the data between the three steps stays in the caches
+A work item processes a band of tiles, so that the data between the three steps stays in the caches
 of its core. Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", arXiv:1509.09308.
 """
 
@@ -27,7 +27,7 @@ from coexec.engines.kernels.base import (
 )
 from coexec.engines.kernels.conv_shape import ConvShape, packed_bias, tile_cycles
 from coexec.engines.kernels.epilogue import Epilogue
-from coexec.engines.kernels.touches import Along, Touch, along, of_image, of_rows
+from coexec.engines.kernels.touches import Along, Touch, along, of_image
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -46,27 +46,23 @@ ROWS = 6
 """Tiles that are multiplied together, times up to four vectors of channels: 24 accumulators."""
 
 
-def text(m: int, blocks: int, v: str, b: int, finish: Sequence[str], memory: str) -> str:
+def text(m: int, blocks: int, v: str, b: int, finish: Sequence[str]) -> str:
     """The body of the kernel that runs all three steps.
 
     Args:
         blocks: channel blocks of a product.
         v: the type of a vector, of ``b`` channels.
         finish: lines that store ``a``, the sum and bias of block s at (oy, ox) of sample n.
-        memory: an expression for the address of the memory between the steps.
     """
     return "\n".join(
         [
-            "  const int item = item_1 * bands + item_0;",
-            f"  __global float* v = {memory};",
-            f"  __global {v}* p = (__global {v}*)(v + input_floats);",
-            "  for (int band = item; band < bands * batch; band += items) {",
-            "    const int n = band / bands, first = band % bands * band_tiles;",
+            "    __global float* v = thread_memory;",
+            f"    __global {v}* p = (__global {v}*)(v + input_floats);",
+            "    const int n = item_1, first = item_0 * band_tiles;",
             "    const int count = min(band_tiles, tiles - first), line = 0;",
             _transform_input(m, v, ("0", "in_vectors")),
             _multiply(blocks, v, b, ("0", str((m + 2) ** 2)), ("0", "groups")),
             _transform_output(m, blocks, v, finish, ("0", "y_slices")),
-            "  }",
         ]
     )
 
@@ -254,8 +250,6 @@ class _Geometry:
     band: int
     """Tiles of a band."""
     bands: int
-    items: int
-    """Number of work items; each processes every ``items``-th band."""
     blocks: int
     """Channel blocks in a matrix product."""
     groups: int
@@ -358,36 +352,23 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     finish = _declare(source, node, context, geometry)
     v_items = positions * geometry.lines * geometry.in_vectors * b
     m_items = positions * geometry.lines * geometry.blocks * geometry.groups * b
-    one_band = geometry.items == geometry.bands * shape.batch
-    grid = (geometry.bands, shape.batch) if one_band else (geometry.items, 1)
-    touches = _touches(shape, geometry, x, y) if one_band else {}
-    memory = "thread_memory"
-    if context.arch.has_thread_memory:
-        source.thread_memory(4 * (v_items + m_items))
-    else:
-        memory = "scratch + (long)item * item_floats"
-        source.sizes(item_floats=v_items + m_items)
-        scratch = context.temporary((geometry.items * (v_items + m_items),))
-        source.write("scratch", scratch)
-        if grid[1] == 1:
-            touches["scratch"] = of_rows(scratch, v_items + m_items, along(0, grid[0]))
+    source.thread_memory(4 * (v_items + m_items))
     source.write("y", y)
     source.sizes(
         input_floats=v_items,
-        bands=geometry.bands,
         lines=geometry.lines,
         band_tiles=geometry.band,
         tiles=geometry.tiles,
         tiles_w=geometry.tiles_w,
-        items=geometry.items,
         in_vectors=geometry.in_vectors,
         groups=geometry.groups,
-        batch=shape.batch,
         top=shape.top,
         left=shape.left,
     )
-    source.add(text(m, geometry.blocks, context.arch.vector, b, finish, memory))
+    source.add(text(m, geometry.blocks, context.arch.vector, b, finish))
     macs = shape.macs * positions // (9 * m * m)
+    touches = _touches(shape, geometry, x, y)
+    grid = geometry.bands, shape.batch
     return [source.finish(grid, (1, 1, 1), touches=touches, macs=macs)]
 
 
@@ -549,7 +530,6 @@ def _geometry(arch: Architecture, shape: ConvShape, m: int, x: Value, y: Value) 
         tiles_w,
         band,
         bands,
-        bands * shape.batch if arch.has_thread_memory else min(bands * shape.batch, units),
         blocks,
         ceil_div(y.slices, blocks),
         x.slices,
