@@ -18,7 +18,7 @@ from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.building import Build, build
 from coexec.engines.kernels.dependencies import uses_of
 from coexec.engines.kernels.tiling import Place, tiles_of
-from coexec.engines.tiles import Tile, calls_of
+from coexec.engines.tiles import Tile, calls_of, thread_memory
 from coexec.lowering.module import Module
 from coexec.model.load import load
 from coexec.plan.memory import Record, offsets_by_size
@@ -221,7 +221,8 @@ class _Program:
     def in_some_order(self, rng: random.Random) -> list[Any]:
         self._program._arena[...] = 255
         slots = self._bound.pointers.tolist()
-        calls = [[*calls_of(launch, slots)] for launch in self._program.launches]
+        memory = thread_memory(self._program.launches)
+        calls = [[*calls_of(launch, slots, memory)] for launch in self._program.launches]
         for number, index in orders(self._tiles, rng):
             calls[number][index]()
         return [np.array(array) for array in self._outputs.values()]
