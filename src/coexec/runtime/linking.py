@@ -201,9 +201,9 @@ class LinkedPlan:
             into = engine.host_array(self._landed[name, engine.memory])
             if source is None or source.dtype != into.dtype or not source.flags.c_contiguous:
                 return
-            copies += self._whole_copy(name, source, into)
+            copies += self._copy(name, source, source, into)
         bound.enter(names)
-        if isinstance(bound, NativeLaunch) and bound.native:
+        if _launch(bound) is not None:
             self._entering[index] = copies
 
     def _in_tiles(
@@ -408,7 +408,8 @@ class LinkedPlan:
         for tensor in self._installed.compiled.modules[index].outputs:
             for (name, _), into in self._allocation.entrances.items():
                 if name == tensor.name and into is not self._allocation.static.get(name):
-                    copies = self._whole_copy(name, self._values.array(name), into)
+                    source = self._values.array(name)
+                    copies = self._copy(name, source, source, into)
                     yield from (LinkedStep(copy, index, True) for copy in copies)
 
     def _fetching(self, segment: Segment, natively: bool) -> Iterable[LinkedStep]:
@@ -470,18 +471,19 @@ class LinkedPlan:
             into, part = gather.layout.view(target, put), gather.layout.view(source, taken)
             if into.dtype != part.dtype or into.shape != part.shape:
                 return None
-            if part.size:
-                spot = self._spot(value, source, part)
-                run_bytes, axes = joined_axes(into, part)
-                copies.append(CopyBox(Spot(-1, address_of(into)), spot, run_bytes, tuple(axes)))
+            copies += self._copy(value, source, part, into)
         return copies
 
-    def _whole_copy(self, value: str, source: Array, into: Array) -> list[CopyBox]:
-        """The copy of a whole value; none if it has no elements."""
-        if not source.size:
+    def _copy(self, value: str, source: Array, part: Array, into: Array) -> list[CopyBox]:
+        """The copy of a part of a value; none if it has no elements.
+
+        Args:
+            source: the value, of which ``part`` is a view.
+        """
+        if not part.size:
             return []
-        run_bytes, axes = joined_axes(into, source)
-        spot = self._spot(value, source, source)
+        run_bytes, axes = joined_axes(into, part)
+        spot = self._spot(value, source, part)
         return [CopyBox(Spot(-1, address_of(into)), spot, run_bytes, tuple(axes))]
 
     def _spot(self, value: str, source: Array, part: Array) -> Spot:
@@ -552,10 +554,9 @@ def _called(
         yield LinkedStep(CallPython(by_python, waits), segment, True)
 
 
-def _launch(bound: Bound | None) -> NativeLaunch | None:
+def _launch(bound: object) -> NativeLaunch | None:
     """A bound program that C functions launch and wait for; None for others."""
-    launch: object = bound
-    return launch if isinstance(launch, NativeLaunch) and launch.native else None
+    return bound if isinstance(bound, NativeLaunch) and bound.native else None
 
 
 def _nothing() -> None:
