@@ -398,12 +398,21 @@ class Chooser:
         later = several if alone or optional else []
         untried = [without_plan(names, "untried", _SINGLES_FIRST) for names in later]
 
+        def run_some(made: Candidates, precise: bool) -> None:
+            rows, _ = self._worth_running(made)
+            rows = [self._with_rounds(row, earlier.get(row.key)) for row in rows]
+            rows = [row for row in rows if not self._is_part(row)]
+            if precise:
+                rows = [r for r in rows if not r.precision or r.devices == self._reference]
+            if rows:
+                self._run(race, rows, made, untried)
+
         def run_singles(made: Candidates) -> None:
+            if optional and any(row.precision for row in made.rows):
+                run_some(made, precise=True)  # to make the others precise may take all of the time
             self._make_precise(made, reference)
             if optional:
-                rows, _ = self._worth_running(made)
-                rows = [self._with_rounds(row, earlier.get(row.key)) for row in rows]
-                self._run(race, [row for row in rows if not self._is_part(row)], made, untried)
+                run_some(made, precise=False)
 
         made = Candidates(
             lambda names: self._first if names == self._first_names else self._open(names),

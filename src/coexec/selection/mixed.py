@@ -44,7 +44,7 @@ class PrecisePlans:
         """
         self._open, self._report = open, report
         self._lower_tasks: dict[str, Sequence[str]] = {}
-        """By engine with a lower precision, the tasks that it computes in mixed plans."""
+        """By lower precision, the tasks that are computed in it in mixed plans."""
 
     def make(self, made: Candidates, keys: Collection[Key], reference: ReferenceAnswers) -> None:
         """Let the device of each of these candidates compute the tasks in float32 that lose too
@@ -81,16 +81,16 @@ class PrecisePlans:
         if agreement.differs is None:
             return low, plan
         low.release()
-        (name,), engine = low.device_names, low.devices[0].spec.engine.label
+        (name,), lower = low.device_names, low.devices[0].spec.engine.precision
         # An option of the engine may say which precision it has without one in its name.
         both = self._open((name, f"{name.rpartition(':')[0]}:{FLOAT32}"))
         try:
-            first = self._lower_tasks.get(engine, ())
+            first = self._lower_tasks.get(lower, ())
             plan = MixedPlans(both, reference, self._report, first).best()
         except InfeasibleError as error:
             raise InfeasibleError(f"{agreement.in_words}; {error}") from None
         places = plan.place_of.items()
-        self._lower_tasks[engine] = [p.task for p, at in places if at.precision != FLOAT32]
+        self._lower_tasks[lower] = [p.task for p, at in places if at.precision != FLOAT32]
         return both, plan
 
 
@@ -108,8 +108,8 @@ class MixedPlans:
         Args:
             work: the model on the device in the lower precision, and on the same one in float32.
             report: receives the progress; raises OutOfTimeError when the time is over.
-            first: names of tasks in the lower precision in a plan for other cores. If they agree
-                here, too, nothing is searched.
+            first: names of tasks in the lower precision in a plan for other cores or of another
+                engine. If they agree here, too, nothing is searched.
         """
         self._work, self._reference, self._report = work, reference, report
         self._first = first

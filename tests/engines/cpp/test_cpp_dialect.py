@@ -2,10 +2,12 @@
 
 import ctypes
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from coexec.arrays import numpy_type
 from coexec.engines.cpp.compiler import compiler
 from coexec.engines.cpp.dialect import _WIDTHS, in_cpp
 from coexec.engines.cpp.libraries import Libraries
@@ -95,6 +97,50 @@ def test_functions_are_right_to_some_units_in_the_last_place(name: str, width: i
     np.testing.assert_allclose(
         y[~whole & np.isfinite(right)], right[~whole & np.isfinite(right)], atol=1e-38
     )
+
+
+_HALVES = (*_SIZES, 3.4e38, 1.2e-38, np.inf, np.nan, 1.00390625, 1.01171875)
+"""No denormals, which instructions take for zero. The last two are in the middle between two halves:
+the even one of them is the result."""
+
+
+def both_signs(numbers: Sequence[float], count: int) -> Array:
+    """``count`` of the numbers with both signs, over and over."""
+    return np.resize(np.array([s * v for v in numbers for s in (1, -1)], np.float32), count)
+
+
+@pytest.mark.parametrize("width", [1, *_WIDTHS])
+def test_halves_are_loaded_and_stored_as_bfloat16(width: int) -> None:
+    numbers = both_signs(_HALVES, 48)
+    kind = "" if width == 1 else str(width)
+    source = (
+        "__kernel void k(__global const float* x, __global half* h, __global float* y)\n{\n"
+        "  const int i = get_global_id(0);\n"
+        f"  vstore_half{kind}(((__global const float{kind}*)x)[i], i, h);\n"
+        f"  ((__global float{kind}*)y)[i] = vload_half{kind}(i, h);\n}}\n"
+    )
+    stored, loaded = np.zeros(48, np.uint16), np.zeros(48, np.float32)
+    launched("k", source, (48 // width, 1, 1), numbers, stored, loaded)
+    expected = numbers.astype(numpy_type("bfloat16"))
+    np.testing.assert_array_equal(loaded, expected.astype(np.float32))
+    present = ~np.isnan(numbers)
+    np.testing.assert_array_equal(stored[present], expected.view(np.uint16)[present])
+
+
+@pytest.mark.parametrize("width", _WIDTHS)
+def test_dot_adds_products_of_pairs(width: int) -> None:
+    """At addresses of any even number: halves are not aligned to pairs."""
+    rng = np.random.default_rng(0)
+    weights, x = (rng.standard_normal(n).astype(numpy_type("bfloat16")) for n in (2 * width, 4))
+    sums = rng.standard_normal(width).astype(np.float32)
+    expected = sums + weights.astype(np.float64).reshape(width, 2) @ x[1:3].astype(np.float64)
+    source = (
+        "__kernel void k(__global const half* w, __global const half* x, __global float* y)\n{\n"
+        f"  __global float{width}* to = (__global float{width}*)y;\n"
+        f"  to[0] = dot(to[0], vload_pairs{width}(0, w), vload_pair(1, x));\n}}\n"
+    )
+    launched("k", source, (1, 1, 1), weights, x, sums)
+    np.testing.assert_allclose(sums, expected, 1e-5, 1e-5)
 
 
 def _exact(name: str, x: float) -> float:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coexec.engines import detect
 from coexec.engines.cpp import libraries
 from coexec.engines.detect import usable_cores
 from coexec.engines.names import whole_cpu, without_engine
-from coexec.engines.registry import describe, open_devices
+from coexec.engines.registry import describe, load_engine, open_devices
 from coexec.errors import CacheWarning, DeviceError
 from coexec.hardware import hardware
 from coexec.model.difference import worst_difference
@@ -77,6 +78,35 @@ def test_arrays_are_read_as_they_are_and_float16_is_refused() -> None:
     graph = load(in_float16(mixed_network())).graph
     reason = opened_cpp(None).refusal(graph.tasks[0], graph.tensors)
     assert reason is not None and "Conv of float16: there are no kernels for this type" in reason
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_session_computes_in_bf16(width: str, tmp_path: Path) -> None:
+    """On any processor, also without the instructions for it. The numbers of the caller's arrays
+    are float32."""
+    proto, options = mixed_network(), {"cpp": {"block": width}}
+    feeds = random_inputs(load(proto).graph)
+    expected = plain_session(proto).run(None, feeds)
+    with InferenceSession(
+        proto,
+        devices=[f"{cpp_name()}:bf16"],
+        planner="single",
+        cache=tmp_path,
+        engine_options=options,
+    ) as session:
+        found = session.run(None, feeds)
+    errors = [worst_difference(a, b) for a, b in zip(found, expected, strict=True)]
+    assert all(1e-5 < error < 2e-2 for error in errors)
+
+
+@pytest.mark.parametrize(("sets", "lower"), [(["AVX512BF16"], ["bf16"]), (["AVX512F"], [])])
+def test_bf16_is_offered_where_the_processor_multiplies_pairs(
+    sets: list[str], lower: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detect, "features", lambda: tuple(sets))
+    monkeypatch.setattr(detect, "reported_features", lambda: ())
+    (processor,) = load_engine("cpp").processors("cpu")
+    assert [*processor.precisions] == ["float32", *lower]
 
 
 def test_an_array_at_any_address_is_read_and_written() -> None:

@@ -90,4 +90,5 @@ def architecture(
     sets = detect.features() if features is None else features
     vector, registers = next((_VECTORS[name] for name in _VECTORS if name in sets), _SSE)
     block, registers = blocks_on_cores(vector, registers, options.block)
-    return Architecture("cpu", block, compute_units=max(1, cores), registers=registers)
+    half = options.precision == "bf16"
+    return Architecture("cpu", block, max(1, cores), registers, half=half)

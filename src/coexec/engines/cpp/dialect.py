@@ -2,9 +2,10 @@
 
 The text of a kernel stays as it is, behind a prelude with OpenCL's functions; some words change:
 vector literals, halves and lanes of vectors. A pointer to a vector becomes one to a vector at any
-address of a float, so that callers' arrays need no alignment. The functions that activations need
-for whole vectors (exp, tanh, erf) are polynomials of Cephes here, the others call the C library
-lane by lane.
+address of a float, so that callers' arrays need no alignment. ``unknown`` returns an address of
+which the compiler does not know that it is the same: loads from there stay where they are. The
+functions that activations need for whole vectors (exp, tanh, erf) are polynomials of Cephes here,
+the others call the C library lane by lane.
 
 The compiled function of a kernel computes the work items of a box of its grid. It is a ``void
 (const intptr_t* arguments, void* memory, int64_t begin0, int64_t end0, int64_t begin1, int64_t
@@ -14,6 +15,8 @@ of the thread, ``thread_memory`` in the text. Work items do not wait for each ot
 
 import re
 
+from coexec.engines.cpp.halves import INTRINSICS
+from coexec.engines.cpp.halves import PRELUDE as HALVES
 from coexec.keys import digest
 
 _WIDTHS = (2, 4, 8, 16)
@@ -46,6 +49,7 @@ inline double pow(double a, double b) { return __builtin_pow(a, b); }
 inline double exp(double a) { return __builtin_exp(a); }
 inline double tanh(double a) { return __builtin_tanh(a); }
 inline double erf(double a) { return __builtin_erf(a); }
+template <class T> inline T* unknown(T* p) { asm("" : "+r"(p)); return p; }
 """
 
 
@@ -170,6 +174,15 @@ _PRELUDE = "".join([_SCALARS, _scalar_functions(), *map(_vector, _WIDTHS)])
 _WIDTH = "(?:2|4|8|16)"
 _KERNEL = re.compile(r"__kernel void (\w+)\(([^)]*)\)")
 _WORDS = (
+    # Compilers do not make a vector of the loads or stores of single halves.
+    (
+        re.compile(rf"\(float({_WIDTH})\)\((?:vload_half\(\d+, p\)(?:, )?)+\)"),
+        r"vload_half\1(0, p)",
+    ),
+    (
+        re.compile(rf"(float({_WIDTH}) v\) \{{ )(?:vstore_half\(v\.s[0-9a-f], \d+, p\); ?)+"),
+        r"\1vstore_half\2(v, 0, p); ",
+    ),
     (re.compile(rf"\(((?:float|int){_WIDTH})\)\("), r"make_\1("),
     (re.compile(rf"\b(float{_WIDTH}) (\w+) = ([^;]+);"), r"\1 \2 = make_\1(\3);"),
     (re.compile(rf"__global (const )?(float{_WIDTH})\*"), r"\1any_\2*"),
@@ -186,7 +199,7 @@ _WORDS = (
 
 def symbol(name: str, source: str) -> str:
     """The name of the compiled function of the kernel ``name``."""
-    return f"{name}_{digest(_PRELUDE, source, digits=16)}"
+    return f"{name}_{digest(_PRELUDE, INTRINSICS, HALVES, source, digits=16)}"
 
 
 def in_cpp(name: str, source: str) -> str:
@@ -194,6 +207,7 @@ def in_cpp(name: str, source: str) -> str:
     text = source
     for pattern, word in _WORDS:
         text = pattern.sub(word, text)
+    before, behind = ([INTRINSICS], [HALVES]) if "half" in text else ([], [])
     found = _KERNEL.search(text)
     assert found is not None, source
     parameters = found[2].split(", ")
@@ -202,7 +216,16 @@ def in_cpp(name: str, source: str) -> str:
     inlined = f"__attribute__((always_inline)) inline void {name}({own})"
     text = f"{text[: found.start()]}{inlined}{text[found.end() :]}"
     return "\n".join(
-        ["namespace {", _PRELUDE, text, "}", *_entry(name, symbol(name, source), parameters), ""]
+        [
+            *before,
+            "namespace {",
+            _PRELUDE,
+            *behind,
+            text,
+            "}",
+            *_entry(name, symbol(name, source), parameters),
+            "",
+        ]
     )
 
 

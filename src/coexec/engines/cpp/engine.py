@@ -13,6 +13,7 @@ from coexec.engines.cpp.compiler import compiler, has_compiler
 from coexec.engines.cpp.options import CppOptions
 from coexec.errors import DeviceError
 from coexec.hardware.hardware import Device, EngineInfo
+from coexec.precision import FLOAT32, Precision
 
 
 class Cpp(Engine):
@@ -45,9 +46,10 @@ class Cpp(Engine):
     def processors(self, kind: str) -> Sequence[Processor]:
         name = detect.processor_name()
         try:
-            return [Processor(kind, name, driver=compiler().title, notes=_notes())]
+            driver = compiler().title
         except DeviceError as error:
             return [Processor(kind, name, unusable=str(error))]
+        return [Processor(kind, name, driver=driver, notes=_notes(), precisions=_precisions())]
 
     def describe(self, device: Device, options: CppOptions) -> EngineInfo:
         from coexec.engines.cpp.device import architecture
@@ -57,7 +59,7 @@ class Cpp(Engine):
         block = architecture(len(device.cores), options).block
         info = super().describe(device, options)
         version = f"{self.configured(options).version}, blocks of {block}"
-        return replace(info, version=version)
+        return replace(info, version=version, precision=options.precision)
 
     def open(
         self, device: Device, info: EngineInfo, options: CppOptions, folder: Path | None
@@ -76,6 +78,12 @@ class _CompiledBefore(Cpp):
     @property
     def installed(self) -> str:
         return f"{self._generator}, any compiler"
+
+
+def _precisions() -> tuple[Precision, ...]:
+    """The precisions that may gain time: bf16 where the processor multiplies pairs of bfloat16."""
+    has_pairs = "AVX512BF16" in detect.features() or "bf16" in detect.reported_features()
+    return (FLOAT32, "bf16") if has_pairs else (FLOAT32,)
 
 
 def _notes() -> tuple[str, ...]:

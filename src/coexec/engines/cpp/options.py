@@ -10,6 +10,9 @@ from coexec.engines.kernels.architecture import BlockWidth
 class CppOptions:
     """Options of the engine."""
 
+    precision: Literal["float32", "bf16"] = "float32"
+    """"bf16" stores tensors and weights in 16 bits, and multiplies pairs of them by instructions
+    for bfloat16 where the processor has these. Sums are float32."""
     block: BlockWidth = "auto"
     """Channels that are neighbours in memory: "4", "8", "16", or as many as a vector register of
     the processor holds ("auto")."""

@@ -27,7 +27,8 @@ class Architecture:
     local_bytes: int = 32768
     """Bytes of local memory that the work items of a group share."""
     half: bool = False
-    """Tensors and weights are stored as 16-bit floats; arithmetic stays in 32 bits."""
+    """Tensors and weights are stored as 16-bit floats: bfloat16 on CPU cores, else float16. Sums
+    stay in 32 bits."""
     unit: MatrixUnit = ""
     """The matrix units that products of matrices and convolutions may use."""
     image_edge: int = 0
@@ -39,6 +40,11 @@ class Architecture:
     def vector(self) -> str:
         """The OpenCL type of ``block`` channels."""
         return "float" if self.block == 1 else f"float{self.block}"
+
+    @property
+    def half_type(self) -> str:
+        """The type of 16-bit floats, as numpy or ml_dtypes names it."""
+        return "bfloat16" if self.family == "cpu" else "float16"
 
     def in_vectors(self, row: int) -> bool:
         """Whether a kernel may access rows of ``row`` scalars by aligned vectors. On CPU cores the

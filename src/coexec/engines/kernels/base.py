@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from coexec.arrays import Array, aligned
+from coexec.arrays import Array, aligned, numpy_type
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.parameter import Parameter
 from coexec.engines.kernels.touches import Touch
@@ -149,6 +149,8 @@ class Context:
     """Tensors in blocks whose blocks lie behind each other at each pixel."""
     views: Mapping[str, TensorView] = field(default_factory=dict)
     """Place of each tensor that is a view, see `views`."""
+    of_host: Container[str] = ()
+    """Tensors that are arrays of the host, in float32 where others are stored in 16 bits."""
     in_place: dict[str, frozenset[int]] = field(default_factory=dict)
     """Positions of the inputs that are computed in place, by result of a Concat."""
     chooser: "Chooser | None" = None
@@ -165,7 +167,8 @@ class Context:
             half = self.value(view.source).half
             return Value(name, tensor.shape, tensor.dtype, 0, half, axes=view.axes)
         block = self.blocks.get(name, usual_block(tensor, self.arch))
-        half = in_half(self.arch, tensor.dtype, math.prod(tensor.shape))
+        size = math.prod(tensor.shape)
+        half = name not in self.of_host and in_half(self.arch, tensor.dtype, size)
         last = name in self.last
         return Value(name, tensor.shape, tensor.dtype, block, half, last, of_halves=of_halves)
 
@@ -333,10 +336,16 @@ class Source:
             raise ValueError(f"{self.name}: {name} is both {self._sizes[name]} and {number}")
         return name
 
-    def constant(self, name: str, array: Array, vector: int | None = None) -> None:
-        """Declare a constant array; ``LOAD_x(i)`` reads its i-th vector (of the block's width)."""
-        half = in_half(self.arch, array.dtype.name, array.size)
-        stored = aligned(array.astype(np.float16) if half else array)
+    def constant(
+        self, name: str, array: Array, vector: int | None = None, half: bool | None = None
+    ) -> None:
+        """Declare a constant array; ``LOAD_x(i)`` reads its i-th vector (of the block's width).
+
+        ``half``: whether it is stored in 16 bits; None: as others of its size.
+        """
+        if half is None:
+            half = in_half(self.arch, array.dtype.name, array.size)
+        stored = aligned(array.astype(numpy_type(self.arch.half_type)) if half else array)
         self._parameters.append(Parameter(name, stored, vector=vector or self.arch.block))
 
     def sizes(self, **numbers: int) -> None:

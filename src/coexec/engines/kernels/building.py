@@ -92,6 +92,8 @@ def build(
     blocks = {**dict.fromkeys(row_major_tensors(network, arch, blocks), 0), **blocks}
     last = channels_last(network, arch, blocks) if arch.family == "nvidia" else ()
     context = Context(arch, network.tensors, network.constants, blocks, last, chooser=chooser)
+    if on_arrays:
+        context.of_host = frozenset((*network.inputs, *network.outputs))
     skipped: set[str] = set()
     if arch.family != "cpu":
         context.views, skipped = find_views(network, context, kernels)

@@ -107,8 +107,8 @@ def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
 def ranked_on_cores(shape: ConvShape, x: Value, arch: Architecture) -> list[str]:
     """Names of the variants for a convolution on CPU cores, the most promising one first."""
     units = arch.compute_units
-    seconds = {"direct": conv_cpu.seconds(shape) / units}
-    if conv_winograd.fits(shape, x, arch):
+    seconds = {"direct": conv_cpu.seconds(shape, paired=x.half) / units}
+    if conv_winograd.fits(shape, x):
         seconds |= {f"winograd {m}": conv_winograd.seconds(shape, m, units) for m in (2, 4)}
     return sorted(seconds, key=seconds.__getitem__)
 

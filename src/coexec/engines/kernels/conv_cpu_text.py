@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from coexec.engines.kernels.base import indented
+from coexec.engines.kernels.pairs import pairs_type
 
 Finish = Callable[[str, Sequence[str], str], list[str]]
 """Returns lines that store a finished sum, from its name, its position and a tag for variables."""
@@ -30,10 +31,17 @@ class Form:
     """Input channels that are neighbours in memory; 1: planes are stored one after the other."""
     step: int
     """Input channels in a step of the innermost loop."""
+    paired: bool
+    """Whether a product takes two channels at once: 16-bit floats, with weights in pairs."""
     skips: bool
     """Whether taps are skipped for which a tile reads padding only: many with a large dilation."""
     chunked: bool
     """Whether partial sums may be stored in the output between two chunks."""
+
+    @property
+    def taken(self) -> int:
+        """Input channels that a product takes."""
+        return 2 if self.paired else 1
 
 
 def text(form: Form, finish: Finish) -> list[str]:
@@ -90,13 +98,17 @@ def _before(form: Form) -> list[str]:
 def _tile(form: Form, pixels: int, finish: Finish) -> list[str]:
     sums = [(p, o) for o in range(form.blocks) for p in range(pixels)]
     lines = []
+    start, step = "0", "{o}"
     if form.chunked:
-        lines.append(f"const int start = from == 0 ? group * {form.blocks} : {_at(0, 0)};")
+        start = f"from == 0 ? group * {form.blocks} : {_at(0, 0)}"
+        step = "{p} * pixel_step + {o} * block_step"
+    else:
+        # Else compilers keep the bias in registers that the innermost loop needs for weights.
+        bias = f"(__global const {form.vector}*)bias + group * {form.blocks}"
+        lines.append(f"__global const {form.vector}* before = unknown({bias});")
+    lines.append(f"const int start = {start};")
     for p, o in sums:
-        start = f"before[start + {p} * pixel_step + {o} * block_step]"
-        if not form.chunked:
-            start = f"LOAD_bias(group * {form.blocks} + {o})"
-        lines.append(f"{form.vector} a{p}_{o} = {start};")
+        lines.append(f"{form.vector} a{p}_{o} = before[start + {step.format(p=p, o=o)}];")
     lines += _sum(form, pixels)
     done = [
         line
@@ -122,7 +134,8 @@ def _sum(form: Form, pixels: int) -> list[str]:
     across = "1" if form.lanes > 1 else "plane"
     ix, last = f"px * {form.stride} + kx * dilation_w", (pixels - 1) * form.stride
     guard = f"if ({ix} + {last} >= image_left && {ix} < image_right) " if form.skips else ""
-    steps = [line for c in range(form.step) for line in _step(form, pixels, c, across)]
+    taken = range(0, form.step, form.taken)
+    steps = [line for c in taken for line in _step(form, pixels, c, across)]
     return [
         "int i = first_i, ky = first_ky;",
         "long row_w = first_w;",
@@ -140,7 +153,7 @@ def _sum(form: Form, pixels: int) -> list[str]:
         "      int c = 0;",
         "      do {",
         *indented(steps, 4),
-        f"        at += {form.step} * {across}; wi += {form.step * form.blocks};",
+        f"        at += {form.step} * {across}; wi += {form.step // form.taken * form.blocks};",
         "      } while (++c < channel_steps);",
         "    }",
         f"    pixel += dilation_w * {form.lanes}; tap += tap_vectors;",
@@ -150,13 +163,16 @@ def _sum(form: Form, pixels: int) -> list[str]:
 
 
 def _step(form: Form, pixels: int, channel: int, across: str) -> list[str]:
-    """Lines that multiply one channel of the input with its weights."""
-    lines = [
-        f"const {form.vector} w{o} = LOAD_w(wi + {channel * form.blocks + o});"
-        for o in range(form.blocks)
-    ]
+    """Lines that multiply one channel of the input, or a pair of channels, with its weights."""
+    at_weights = channel // form.taken * form.blocks
+    if form.paired:
+        kinds, add = (pairs_type(form.vector), "PAIRS_w", "int", "PAIR_x"), "{0} = dot({0}, {1}, f)"
+    else:
+        kinds, add = (form.vector, "LOAD_w", "float", "GET_x"), "{0} += {1} * f"
+    vector, load, scalar, get = kinds
+    lines = [f"const {vector} w{o} = {load}(wi + {at_weights + o});" for o in range(form.blocks)]
     for p in range(pixels):
         position = f"at + {channel} * {across} + {p * form.stride * form.lanes}"
-        sums = "".join(f" a{p}_{o} += w{o} * f;" for o in range(form.blocks))
-        lines.append(f"{{ const float f = GET_x({position});{sums} }}")
+        sums = "".join(f" {add.format(f'a{p}_{o}', f'w{o}')};" for o in range(form.blocks))
+        lines.append(f"{{ const {scalar} f = {get}({position});{sums} }}")
     return ["{", *lines, "}"]

@@ -271,11 +271,11 @@ class _Geometry:
         return self.tiles_h * self.tiles_w
 
 
-def fits(shape: ConvShape, x: Value, arch: Architecture) -> bool:
+def fits(shape: ConvShape, x: Value) -> bool:
     """Whether the method can compute this convolution."""
     same = (shape.kernel_h, shape.kernel_w, shape.stride_h, shape.stride_w) == (3, 3, 1, 1)
     plain = (shape.dilation_h, shape.dilation_w, shape.groups) == (1, 1, 1)
-    return same and plain and bool(x.block) and not arch.half
+    return same and plain and bool(x.block)
 
 
 def seconds(shape: ConvShape, m: int, units: int = 1) -> float:
@@ -348,7 +348,7 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
     source = Source("conv_winograd", context.arch, sized=True, alone=True)
     source.read("x", x)
     weights = context.constants[node.operator.inputs[1]]
-    source.constant("u", _packed(weights, geometry, b))
+    source.constant("u", _packed(weights, geometry, b), half=False)
     finish = _declare(source, node, context, geometry)
     v_items = positions * geometry.lines * geometry.in_vectors * b
     m_items = positions * geometry.lines * geometry.blocks * geometry.groups * b
@@ -403,7 +403,8 @@ def _apart(
     read = along(1, g.tiles_h, g.m, -shape.top, g.size)
     entered = {"x": of_image(x, read, along(0, g.in_vectors), samples)}
     multiply.read("v", inputs)
-    multiply.constant("u", _packed(context.constants[node.operator.inputs[1]], g, arch.block))
+    weights = _packed(context.constants[node.operator.inputs[1]], g, arch.block)
+    multiply.constant("u", weights, half=False)
     multiply.write("sums", sums)
     multiply.sizes(lines=lines, count=tiles, in_vectors=g.in_vectors, groups=g.groups)
     multiply.add(f"  __global {v}* p = (__global {v}*)sums;")

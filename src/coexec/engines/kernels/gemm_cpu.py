@@ -12,6 +12,7 @@ overlaps the previous group. So all its vectors are whole, also in the epilogue.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from coexec.arrays import Array, aligned_zeros
 from coexec.engines.kernels.architecture import Architecture
@@ -24,6 +25,7 @@ from coexec.engines.kernels.base import (
     ceil_div,
     indented,
 )
+from coexec.engines.kernels.pairs import in_pairs, pairs, pairs_type
 from coexec.engines.kernels.product import Operands, Product
 from coexec.engines.kernels.touches import Touch, along
 from coexec.engines.kernels.value import at, neighbours, split
@@ -78,21 +80,14 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
     source.sizes(m=product.m, k=product.k, n=product.n, groups=cut.groups)
     operands = Operands(source, context, node, product)
     operands.declare_result(runs=cut.columns <= product.n)
-    kernels, load = _right(node, context, product, cut, operands, source)
+    right = _right(node, context, product, cut, operands, source)
     source.add(f"  const int group = item_1, first = item_0 * {cut.rows}, left = {cut.left};")
     source.lines(operands.batch_lines("item_2"))
     for r in range(cut.rows):
         source.add(f"  const int r{r} = min(first + {r}, m - 1);")
         sums = (f"  {vector} a{r}_{g} = ({vector})(0.0f);" for g in range(cut.vectors))
         source.add("\n".join(sums))
-    source.add("  for (int i = 0; i < k; i++) {")
-    for g in range(cut.vectors):
-        source.add(f"    const {vector} w{g} = {load(g)};")
-    for r in range(cut.rows):
-        source.add(f"    {{ const float s = {operands.left(f'r{r}', 'i')};")
-        source.add("\n".join(f"      a{r}_{g} += w{g} * s;" for g in range(cut.vectors)))
-        source.add("    }")
-    source.add("  }")
+    source.lines(_sums(operands, cut, vector, right))
     finish = _finish_vectors if operands.runs else _finish_scalars
     for r in range(cut.rows):
         source.lines(finish(operands, r, cut.vectors, width))
@@ -100,16 +95,16 @@ def launches(node: Node, context: Context, product: Product) -> list[KernelLaunc
     grid = (cut.tiles, cut.groups, math.prod(product.batch))
     macs = math.prod(product.batch) * product.m * product.k * product.n
     touches = operands.touches(0, cut.rows, 2)
-    right = context.value(node.operator.inputs[1])
-    alike = _matrices(right.shape) == product.batch
+    value = context.value(node.operator.inputs[1])
+    alike = _matrices(value.shape) == product.batch
     samples = along(2, grid[2]) if alike else None
-    if kernels:
-        packed = _packed_sizes(right, product, cut)
+    if right.kernels:
+        packed = _packed_sizes(value, product, cut)
         touches["b"] = Touch(packed, samples=samples, planes=along(1, cut.groups))
-    elif not right.block and not right.axes:
-        matrices = math.prod(_matrices(right.shape))
+    elif not value.block and not value.axes:
+        matrices = math.prod(_matrices(value.shape))
         touches["b"] = Touch((matrices, 1, 1, product.k * product.n), samples)
-    return [*kernels, source.finish(grid, (1, 1, 1), touches=touches, macs=macs)]
+    return [*right.kernels, source.finish(grid, (1, 1, 1), touches=touches, macs=macs)]
 
 
 def steps(arch: Architecture, product: Product, constant: bool = True) -> dict[str, float]:
@@ -125,10 +120,21 @@ def steps(arch: Architecture, product: Product, constant: bool = True) -> dict[s
     }
 
 
+class _Right(NamedTuple):
+    """The right side of a product."""
+
+    load: Callable[[int], str]
+    """The expression of a vector of its row ``i``, by the vector's number in the group of columns,
+    or of a vector of pairs of the rows ``i`` and ``i`` + 1."""
+    kernels: Sequence[KernelLaunch] = ()
+    """Launches that pack it."""
+    paired: bool = False
+
+
 def _right(
     node: Node, context: Context, product: Product, cut: _Tiles, operands: Operands, source: Source
-) -> tuple[list[KernelLaunch], Callable[[int], str]]:
-    """Launches that pack the right side, and a function that gives a vector of its row ``i``."""
+) -> _Right:
+    """Declare the right side."""
     name = node.operator.inputs[1]
     constant, width = context.constant(name), context.arch.block
     value = context.value(name)
@@ -136,17 +142,38 @@ def _right(
     if constant is None and cut.tiles <= _READ_ONCE and whole and not value.block:
         operands.declare_right()
         source.define(neighbours("b", value.half, width))
-        return [], lambda g: f"NEAR_b({operands.right_at('i', f'left + {g * width}')})"
-    kernels: list[KernelLaunch] = []
-    if constant is not None:
-        source.constant("b", _packed(constant, product, cut))
-    else:
+        return _Right(lambda g: f"NEAR_b({operands.right_at('i', f'left + {g * width}')})")
+    start = f"(({operands.right_matrix()}) * groups + group) * k"
+    if constant is None:
         vectors = math.prod(_packed_sizes(value, product, cut)) // width
         packed = context.temporary((1, width, 1, vectors), width)
-        kernels.append(_pack(context, value, packed, product, cut))
         source.read("b", packed)
-    start = f"(({operands.right_matrix()}) * groups + group) * k"
-    return kernels, lambda g: f"LOAD_b(({start} + i) * {cut.vectors} + {g})"
+        kernels = [_pack(context, value, packed, product, cut)]
+        return _Right(lambda g: f"LOAD_b(({start} + i) * {cut.vectors} + {g})", kernels)
+    rows = _packed(constant, product, cut)
+    left = context.value(node.operator.inputs[0])
+    if not left.half or left.block or product.across_a or product.k % 2:
+        source.constant("b", rows)
+        return _Right(lambda g: f"LOAD_b(({start} + i) * {cut.vectors} + {g})")
+    source.constant("b", in_pairs(rows, 2), half=True)
+    for side in ("a", "b"):
+        source.define(pairs(side, width))
+    return _Right(lambda g: f"PAIRS_b(({start} + i) / 2 * {cut.vectors} + {g})", paired=True)
+
+
+def _sums(operands: Operands, cut: _Tiles, vector: str, right: _Right) -> list[str]:
+    """Lines that add up the products of all rows of the right side."""
+    kinds, get, add = (vector, "float"), "GET_a", "{0} += {1} * s"
+    if right.paired:
+        kinds, get, add = (pairs_type(vector), "int"), "PAIR_a", "{0} = dot({0}, {1}, s)"
+    groups = range(cut.vectors)
+    lines = [f"for (int i = 0; i < k; i += {2 if right.paired else 1}) {{"]
+    lines += [f"  const {kinds[0]} w{g} = {right.load(g)};" for g in groups]
+    for r in range(cut.rows):
+        lines.append(f"  {{ const {kinds[1]} s = {get}({operands.left_at(f'r{r}', 'i')});")
+        lines += [f"    {add.format(f'a{r}_{g}', f'w{g}')};" for g in groups]
+        lines.append("  }")
+    return [*lines, "}"]
 
 
 def _matrices(shape: Sequence[int]) -> tuple[int, ...]:

@@ -92,7 +92,9 @@ class Parameter:
     @property
     def _half(self) -> bool:
         value = self.argument
-        return value.half if isinstance(value, Value) else value.dtype.name == "float16"
+        if isinstance(value, Value):
+            return value.half
+        return value.dtype.name in ("float16", "bfloat16")
 
     @property
     def _ctype(self) -> str:
