@@ -6,6 +6,7 @@ The engine "rough" computes in bf16 with errors that are known, whatever the pro
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +277,29 @@ def test_tasks_that_lose_too_much_stay_in_float32(tmp_path: Path) -> None:
         x = np.ones((2, 8), np.float32)
         session.run(None, {"x": x})
         assert session.degraded is None
+
+
+def test_plans_in_float32_are_raced_before_others_are_made_precise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may take all of the time."""
+    steps: list[str] = []
+    precise = PrecisePlans.make
+
+    def noted(*arguments: Any) -> None:
+        steps.append("made precise")
+        precise(*arguments)
+
+    monkeypatch.setattr(PrecisePlans, "make", noted)
+    settings = Settings(precision="bf16", rules=RULES, cache=tmp_path, devices=[ROUGH])
+    Chooser(
+        WITH_TANH,
+        settings,
+        beside_ort=True,
+        compete=faster(2.0),
+        found=lambda decision: steps.append("raced"),
+    ).make()
+    assert [step for step, _ in groupby(steps)] == ["raced", "made precise", "raced"]
 
 
 def test_a_tolerance_that_cannot_be_met_keeps_float32_and_says_by_how_much(tmp_path: Path) -> None:
