@@ -31,10 +31,11 @@ from coexec.lowering.module import Module
 from tests.helpers.core_programs import Array, cpp_name
 from tests.helpers.patience import ENOUGH_S
 
-SETS = {"neon": "ASIMD", "avx2": "AVX2", "sse": "SSE42"}
-"""Instruction sets, and their names in `detect.features`."""
+SETS = {"neon": "ASIMD", "bfdot": "ASIMD", "avx2": "AVX2", "sse": "SSE42"}
+"""Instruction sets, and their names in `detect.features`, which does not have all of those of ARM.
+BFDOT is NEON with products of pairs of bfloat16."""
 
-_LEVELS = {"avx2": "-march=x86-64-v3", "sse": "-march=x86-64-v2"}
+_LEVELS = {"bfdot": "-march=armv8.6-a", "avx2": "-march=x86-64-v3", "sse": "-march=x86-64-v2"}
 _QEMU, _GCC = "qemu-aarch64", "aarch64-linux-gnu-g++"
 _ALIGNMENT = 64
 _SHIFT = 8
@@ -72,12 +73,13 @@ class Target(NamedTuple):
 
 def target_of(name: str) -> Target:
     """The processor with one of `SETS`. Skips the test where this machine cannot be it."""
-    arch = architecture(1, CppOptions(), (SETS[name],))
-    if SETS[name] in detect.features():
+    options = CppOptions("bf16" if name == "bfdot" else "float32")
+    arch = architecture(1, options, (SETS[name],))
+    flags = (*((_LEVELS[name],) if name in _LEVELS else ()), *PORTABLE_FLAGS)
+    if SETS[name] in detect.features() and (not arch.half or "bf16" in detect.reported_features()):
         cpp_name()  # skips without a compiler
-        level = (_LEVELS[name],) if name in _LEVELS else ()
-        return Target(arch, replace(compiler(), flags=(*level, *PORTABLE_FLAGS)))
-    if name != "neon":
+        return Target(arch, replace(compiler(), flags=flags))
+    if SETS[name] != "ASIMD":
         pytest.skip(f"this processor ({platform.machine()}) has no {name.upper()}")
     command = _cross_compiler()
     if command is None or shutil.which(_QEMU) is None:
@@ -85,7 +87,7 @@ def target_of(name: str) -> Target:
             f"kernels for ARM need {_QEMU} and {_GCC}: apt-get install qemu-user "
             f"g++-aarch64-linux-gnu"
         )
-    made = CppCompiler(command, command[0], "", PORTABLE_FLAGS)
+    made = CppCompiler(command, command[0], "", flags)
     return Target(arch, made, ("-static",), (_QEMU,))
 
 

@@ -100,8 +100,8 @@ def test_functions_are_right_to_some_units_in_the_last_place(name: str, width: i
 
 
 _HALVES = (*_SIZES, 3.4e38, 1.2e-38, np.inf, np.nan, 1.00390625, 1.01171875)
-"""No denormals, which instructions take for zero. The last two are in the middle between two halves:
-the even one of them is the result."""
+"""No denormals, which instructions take for zero. The last two are in the middle between two
+halves: the even one of them is the result."""
 
 
 def both_signs(numbers: Sequence[float], count: int) -> Array:
