@@ -3,9 +3,8 @@
 The sums of a tile, which are neighbouring pixels times up to four channel blocks, are kept in
 vector registers. One scalar of the input is multiplied with one vector of weights at a time.
 Weights are stored in the order in which they are read:
-[group of blocks][input block][ky][kx][channel][block of the group][lane]. Rows of input blocks are
-processed in chunks whose weights stay in the first-level cache. Between two chunks, the partial
-sums are stored in the output.
+[group of blocks][input block][ky][kx][channel][block of the group][lane]. Those of a group stay in
+the second-level cache, from which a tile reads them at a fraction of its rate.
 
 This is the scheme of direct convolution in oneDNN and in ONNX Runtime's MLAS (Georganas et al.,
 "Anatomy of High-Performance Deep Learning Convolutions on SIMD Architectures", arXiv:1808.05567).
@@ -41,8 +40,6 @@ from coexec.engines.kernels.epilogue import Epilogue
 from coexec.engines.kernels.pairs import in_pairs, pairs
 from coexec.engines.kernels.touches import Along, Touch, along, of_image
 
-_NEAR_BYTES = 24 * 1024
-"""Bytes of a chunk's weights: half of most first-level caches; the input uses the rest."""
 _FEW_PLANES = 4
 """Largest number of planes of a row-major image that one step processes."""
 _FAR_BYTES = 2**19
@@ -51,8 +48,6 @@ _BAND_BYTES = 2**17
 """Bytes of such an input that stay in that cache beside the weights of all groups."""
 _BANDS = 4
 """Bands of rows for each core, from which tiles for teams are made."""
-_STREAMS = 8
-"""Number of input rows that are read in turn: processors prefetch that many streams."""
 
 
 def launches(node: Node, context: Context, shape: ConvShape) -> list[KernelLaunch]:
@@ -76,7 +71,7 @@ def steps(arch: Architecture, shape: ConvShape, x: Value) -> dict[str, float]:
         channels = x.slices * x.block if x.block else shape.in_channels
         copied = 4.0 * shape.batch * channels * shape.in_h * shape.in_w
     parts = _parts(arch, shape)
-    taps, pixels = shape.rows_inside * shape.kernel_w, shape.out_h * shape.out_w
+    taps = shape.rows_inside * shape.kernel_w
     total = {
         "launches": len(parts) + (copied > 0),
         "copied": copied,
@@ -86,24 +81,22 @@ def steps(arch: Architecture, shape: ConvShape, x: Value) -> dict[str, float]:
         "vectors": 0.0,
         "loops": 0.0,
         "tiles": 0.0,
-        "partial": 0.0,
         "lines": 0.0,
         "again": 0.0,
         "streamed": 0.0,
     }
     read_w = min(shape.in_w, shape.out_w * shape.kernel_w)
     for _, groups, size in parts:
-        chunks, row = _Chunks.of(arch, shape, x, size), _RowTiles.of(arch, shape, size)
+        inner, row = _Inner.of(arch, shape, x), _RowTiles.of(arch, shape, size)
         passes = shape.batch * groups
         rows = passes * taps * shape.in_channels
         total["cycles"] += rows * sum(tile_cycles(tile, size) * count for tile, count in row.counts)
         total["products"] += rows * shape.row_pixels * size
         total["scalars"] += rows * shape.row_pixels
         total["vectors"] += rows * row.tiles * size
-        total["loops"] += passes * taps * chunks.in_blocks * row.tiles
-        total["tiles"] += passes * chunks.count * shape.rows * row.tiles
-        total["partial"] += 4.0 * passes * (chunks.count - 1) * pixels * size * arch.block
-        total["lines"] += passes * shape.rows_inside * read_w * chunks.in_blocks
+        total["loops"] += passes * taps * inner.blocks * row.tiles
+        total["tiles"] += passes * shape.rows * row.tiles
+        total["lines"] += passes * shape.rows_inside * read_w * inner.blocks
         split = _Split.of(arch, shape, x, groups, size)
         image = 4.0 * shape.batch * shape.in_channels * shape.in_h * shape.in_w
         total["again"] += split.reads * image
@@ -144,37 +137,20 @@ def _blocks_together(arch: Architecture, shape: ConvShape, blocks: int) -> int:
     return max(range(1, min(most, blocks) + 1), key=rate)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunks:
-    """Chunks of input channels and filter rows whose weights stay in the first-level cache."""
+class _Inner(NamedTuple):
+    """The input channels in the order in which they are multiplied."""
 
     depth: int
     """Channels of an input block: a block of channels, or all of a row-major image."""
-    in_blocks: int
-    last_channels: int
+    blocks: int
+    last: int
     """Channels of the last input block."""
-    steps: int
-    """Rows of the filter, counted for all blocks of input channels."""
-    chunk: int
-    """Number of steps in a chunk."""
-
-    @property
-    def count(self) -> int:
-        return ceil_div(self.steps, self.chunk)
 
     @staticmethod
-    def of(arch: Architecture, shape: ConvShape, x: Value, size: int) -> "_Chunks":
-        """``size``: channel blocks of a tile."""
+    def of(arch: Architecture, shape: ConvShape, x: Value) -> "_Inner":
         depth = arch.block if x.block else shape.in_channels
-        in_blocks = ceil_div(shape.in_channels, depth)
-        steps = in_blocks * shape.kernel_h
-        near = max(1, _NEAR_BYTES // (shape.kernel_w * depth * size * arch.block * 4))
-        if x.block:
-            near = min(near, _STREAMS)
-        # An output of 16 bits would round the partial sums after every chunk.
-        chunks = 1 if arch.half else ceil_div(steps, near)
-        last_depth = shape.in_channels - (in_blocks - 1) * depth
-        return _Chunks(depth, in_blocks, last_depth, steps, ceil_div(steps, chunks))
+        blocks = ceil_div(shape.in_channels, depth)
+        return _Inner(depth, blocks, shape.in_channels - (blocks - 1) * depth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +179,11 @@ class _RowTiles:
 
     @staticmethod
     def of(arch: Architecture, shape: ConvShape, width: int) -> "_RowTiles":
-        """The tiles of a row. Registers hold the sums, one set of weights and one scalar."""
-        most = min(12, max(1, (arch.registers - width - 2) // width))
+        """The tiles of a row. Registers hold the sums, one set of weights, one scalar, and what
+        compilers keep for the end of a tile, such as the constants of an activation: with few
+        registers they would store a sum in each step instead."""
+        further = 2 if arch.registers >= 32 else 4
+        most = min(12, max(1, (arch.registers - width - further) // width))
         tiles = ceil_div(shape.row_pixels, most)
         pixels = ceil_div(shape.row_pixels, tiles)
         return _RowTiles(pixels, shape.row_pixels - tiles * (pixels - 1), tiles, pixels == most)
@@ -221,7 +200,6 @@ class _Split(NamedTuple):
     """Work items that share a row."""
     bands: int
     """Work items that share a group."""
-    chunks_outside: bool
     reads: int
     """How often the whole input is read."""
 
@@ -241,18 +219,14 @@ class _Split(NamedTuple):
             return _Split._of_pixels(shape, row, groups, bands_wanted, far)
         if one_tap and far:
             return _Split._of_rows(shape, row, groups, bands_wanted)
-        chunks = _Chunks.of(arch, shape, x, size)
-        outside = far and chunks.chunk < chunks.steps
-        parts = min(groups, units) if outside else groups
         bands, rows = _shared_out(shape.rows, bands_wanted)
-        reads = chunks.count if outside else groups
-        return _Split(ceil_div(groups, parts), rows, row.tiles, 1, bands, outside, reads)
+        return _Split(1, rows, row.tiles, 1, bands, groups)
 
     @staticmethod
     def _of_rows(shape: ConvShape, row: _RowTiles, groups: int, least: int) -> "_Split":
         band_count = ceil_div(shape.rows, max(1, _near_pixels(shape) // shape.in_w))
         bands, rows = _shared_out(shape.rows, max(band_count, least))
-        return _Split(groups, rows, row.tiles, 1, bands, False, 1)
+        return _Split(groups, rows, row.tiles, 1, bands, 1)
 
     @staticmethod
     def _of_pixels(
@@ -262,7 +236,7 @@ class _Split(NamedTuple):
         small."""
         band_count = ceil_div(row.tiles, max(1, _near_pixels(shape) // row.pixels)) if far else 1
         bands, tiles = _shared_out(row.tiles, max(band_count, least))
-        return _Split(groups if far else 1, 1, tiles, bands, bands, False, 1 if far else groups)
+        return _Split(groups if far else 1, 1, tiles, bands, bands, 1 if far else groups)
 
 
 def _near_pixels(shape: ConvShape) -> int:
@@ -301,9 +275,9 @@ class _DirectConv:
         self._context = context
         self._first, self._groups, self._size = first, groups, size
         self._row = _RowTiles.of(self._arch, shape, size)
-        self._chunks = _Chunks.of(self._arch, shape, x, size)
+        self._inner = _Inner.of(self._arch, shape, x)
         # Lanes behind an odd last channel have any values, also NaN, and would be in a pair.
-        self._paired = x.half and bool(x.block) and self._chunks.last_channels % 2 == 0
+        self._paired = x.half and bool(x.block) and self._inner.last % 2 == 0
 
     def launch(self) -> KernelLaunch:
         shape = self._shape
@@ -329,7 +303,6 @@ class _DirectConv:
             rows_each=split.rows,
             tiles_each=split.tiles,
             across=split.across,
-            chunks_outside=split.chunks_outside,
         )
         head = self._node.operator.outputs[0]
         source.lines(text(form, partial(_finish, epilogue, head)))
@@ -362,8 +335,8 @@ class _DirectConv:
     def _form(self) -> Form:
         """The form of the kernel. A step has all channels of a few planes, or two channels if their
         number is even."""
-        depth = self._chunks.depth
-        step = 2 if self._chunks.last_channels % 2 == 0 and depth % 2 == 0 else 1
+        depth = self._inner.depth
+        step = 2 if self._inner.last % 2 == 0 and depth % 2 == 0 else 1
         if not self._x.block and depth <= _FEW_PLANES:
             step = depth
         return Form(
@@ -375,23 +348,21 @@ class _DirectConv:
             step=step,
             paired=self._paired,
             skips=self._original_shape.left > self._row.pixels,
-            chunked=not self._arch.half,
         )
 
     def _declare_sizes(self, source: Source, form: Form) -> None:
         shape = self._shape
-        tap_vectors = self._chunks.depth * self._size // form.taken
+        tap_vectors = self._inner.depth * self._size // form.taken
         source.sizes(
             groups=self._groups,
             first_block=self._first,
             rows=shape.rows,
             larger=self._row.larger,
             tiles=self._row.tiles,
-            steps=self._chunks.steps,
-            chunk=self._chunks.chunk,
-            in_blocks=self._chunks.in_blocks,
-            steps_full=self._chunks.depth // form.step,
-            steps_last=self._chunks.last_channels // form.step,
+            steps=self._inner.blocks * shape.kernel_h,
+            in_blocks=self._inner.blocks,
+            steps_full=self._inner.depth // form.step,
+            steps_last=self._inner.last // form.step,
             in_channels=shape.in_channels,
             in_h=shape.in_h,
             in_w=shape.in_w,
@@ -410,15 +381,13 @@ class _DirectConv:
 
     def _packed(self, weights: Array) -> Array:
         """The weights in the order of the module's docstring, with zeros where there are none."""
-        shape, chunks, b = self._shape, self._chunks, self._arch.block
+        shape, inner, b = self._shape, self._inner, self._arch.block
         lanes = self._groups * self._size * b
         rows = weights[self._first * b : self._first * b + lanes]
         kernel = (shape.kernel_h, shape.kernel_w)
-        full = np.zeros((lanes, chunks.in_blocks * chunks.depth, *kernel), weights.dtype)
+        full = np.zeros((lanes, inner.blocks * inner.depth, *kernel), weights.dtype)
         full[: rows.shape[0], : shape.in_channels] = rows
-        split = full.reshape(
-            self._groups, self._size, b, self._chunks.in_blocks, self._chunks.depth, *kernel
-        )
+        split = full.reshape(self._groups, self._size, b, inner.blocks, inner.depth, *kernel)
         return split.transpose(0, 3, 5, 6, 4, 1, 2)
 
 

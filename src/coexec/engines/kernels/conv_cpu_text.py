@@ -1,4 +1,4 @@
-"""The text of `conv_cpu`: loops over groups, chunks, rows and tiles, and the sums of a tile.
+"""The text of `conv_cpu`: loops over groups, rows and tiles, and the sums of a tile.
 
 Layers that differ in sizes only share one text. Sizes are arguments, with the names that `conv_cpu`
 declares. The properties of a `Form` decide how registers are used and how far loops are unrolled;
@@ -35,8 +35,6 @@ class Form:
     """Whether a product takes two channels at once: 16-bit floats, with weights in pairs."""
     skips: bool
     """Whether taps are skipped for which a tile reads padding only: many with a large dilation."""
-    chunked: bool
-    """Whether partial sums may be stored in the output between two chunks."""
 
     @property
     def taken(self) -> int:
@@ -47,14 +45,11 @@ class Form:
 def text(form: Form, finish: Finish) -> list[str]:
     """The lines of the kernel.
 
-    A work item computes some rows of the output, or some tiles of the only row. If the outer loop
-    is over groups, a small input stays in the second-level cache. If it is over chunks, a large
-    input is read once, as all groups use a chunk of it before the next chunk starts.
+    A work item computes some rows of the output, or some tiles of the only row.
     """
     lines = [
         "const int n = item_2;",
         "const int first_group = item_0 * groups_each;",
-        "const int group_count = min(groups_each, groups - first_group);",
         "const int first_row = item_1 / across * rows_each;",
         "const int last_row = min(first_row + rows_each, rows);",
         "const int first_tile = item_1 % across * tiles_each;",
@@ -62,15 +57,9 @@ def text(form: Form, finish: Finish) -> list[str]:
         f"const int first_px = first_tile * {form.pixels[0]} - max(first_tile - larger, 0);",
         f"const int last_px = last_tile * {form.pixels[0]} - max(last_tile - larger, 0);",
         f"const int larger_end = min(larger * {form.pixels[0]}, last_px);",
-        "const int chunks = (steps + chunk - 1) / chunk;",
-        "for (int pass = 0; pass < group_count * chunks; pass++) {",
-        "  const int group = first_group + (chunks_outside ? pass % group_count : pass / chunks);",
-        "  const int from = (chunks_outside ? pass / group_count : pass % chunks) * chunk;",
-        "  const int to = min(from + chunk, steps);",
+        "const int last_group = min(first_group + groups_each, groups);",
+        "for (int group = first_group; group < last_group; group++) {",
         f"  const int block = first_block + group * {form.blocks};",
-        *indented(_before(form)),
-        "  const int first_i = from / kernel_h, first_ky = from % kernel_h;",
-        "  const long first_w = (group * steps + from) * row_vectors;",
         "  for (int row = first_row; row < last_row; row++) {",
         "    int px = first_px;",
     ]
@@ -81,52 +70,21 @@ def text(form: Form, finish: Finish) -> list[str]:
     return [*lines, "  }", "}"]
 
 
-def _before(form: Form) -> list[str]:
-    """Lines that declare where the sums of a tile start: bias, or partial sums in the output.
-
-    Distances between pixels and between blocks are variables there, so that no branch is needed.
-    """
-    if not form.chunked:
-        return []
-    return [
-        f"__global const {form.vector}* before = "
-        f"(__global const {form.vector}*)(from == 0 ? bias : y);",
-        "const int pixel_step = from == 0 ? 0 : 1, block_step = from == 0 ? 1 : y_h * y_w;",
-    ]
-
-
 def _tile(form: Form, pixels: int, finish: Finish) -> list[str]:
     sums = [(p, o) for o in range(form.blocks) for p in range(pixels)]
     lines = []
-    start, step = "0", "{o}"
-    if form.chunked:
-        start = f"from == 0 ? group * {form.blocks} : {_at(0, 0)}"
-        step = "{p} * pixel_step + {o} * block_step"
-    else:
-        # Else compilers keep the bias in registers that the innermost loop needs for weights.
-        bias = f"(__global const {form.vector}*)bias + group * {form.blocks}"
-        lines.append(f"__global const {form.vector}* before = unknown({bias});")
-    lines.append(f"const int start = {start};")
-    for p, o in sums:
-        lines.append(f"{form.vector} a{p}_{o} = before[start + {step.format(p=p, o=o)}];")
+    # Compilers would keep the bias in registers that the innermost loop needs for weights.
+    bias = f"(__global const {form.vector}*)bias + group * {form.blocks}"
+    lines.append(f"__global const {form.vector}* start = unknown({bias});")
+    lines += [f"{form.vector} a{p}_{o} = start[{o}];" for p, o in sums]
     lines += _sum(form, pixels)
-    done = [
-        line
-        for p, o in sums
-        for line in finish(f"a{p}_{o}", ["n", f"block + {o}", "row", f"px + {p}"], f"_{p}_{o}")
-    ]
-    if not form.chunked:
-        return lines + done
-    waiting = [f"STORE_y({_at(p, o)}, a{p}_{o});" for p, o in sums]
-    return [*lines, "if (to == steps) {", *done, "} else {", *waiting, "}"]
-
-
-def _at(p: int, o: int) -> str:
-    return f"VEC_y(n, block + {o}, row, px + {p})"
+    for p, o in sums:
+        lines += finish(f"a{p}_{o}", ["n", f"block + {o}", "row", f"px + {p}"], f"_{p}_{o}")
+    return lines
 
 
 def _sum(form: Form, pixels: int) -> list[str]:
-    """Lines that add a chunk to the sums of a tile.
+    """Lines that add up the sums of a tile.
 
     Loops that run at least once test at their end: the compiler then keeps sums in registers.
     """
@@ -137,9 +95,9 @@ def _sum(form: Form, pixels: int) -> list[str]:
     taken = range(0, form.step, form.taken)
     steps = [line for c in taken for line in _step(form, pixels, c, across)]
     return [
-        "int i = first_i, ky = first_ky;",
-        "long row_w = first_w;",
-        "for (int j = from; j < to; j++, row_w += row_vectors) {",
+        "int i = 0, ky = 0;",
+        "long row_w = (long)group * steps * row_vectors;",
+        "for (int j = 0; j < steps; j++, row_w += row_vectors) {",
         "  const int iy = row * stride_h - top + ky * dilation_h;",
         f"  const int line = ({block}) * in_h + iy;",
         "  const int channel_steps = i == in_blocks - 1 ? steps_last : steps_full;",
