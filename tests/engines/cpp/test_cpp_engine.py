@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from coexec.engines import detect
 from coexec.engines.cpp import libraries
@@ -26,7 +28,7 @@ from coexec.session import InferenceSession
 from coexec.settings import Settings
 from tests.helpers.core_programs import cpp_name, opened_cpp
 from tests.helpers.gpu_networks import in_float16, mixed_network, module_of, run_on, small_network
-from tests.helpers.small_models import branches
+from tests.helpers.small_models import branches, from_nodes, tensor_info
 
 WIDTHS = ("4", "8", "16")
 
@@ -107,6 +109,23 @@ def test_bf16_is_offered_where_the_processor_multiplies_pairs(
     monkeypatch.setattr(detect, "reported_features", lambda: ())
     (processor,) = load_engine("cpp").processors("cpu")
     assert [*processor.precisions] == ["float32", *lower]
+
+
+def test_a_position_out_of_range_is_an_error_of_onnx_runtime(tmp_path: Path) -> None:
+    weights = {"table": np.ones((7, 16), np.float32), "w": np.ones((16, 16), np.float32)}
+    nodes = [
+        helper.make_node("Gather", ["table", "words"], ["rows"], "rows"),
+        helper.make_node("MatMul", ["rows", "w"], ["y"], "product"),
+    ]
+    words = tensor_info("words", [2, 3], TensorProto.INT64)
+    proto = from_nodes(nodes, [words], [tensor_info("y", [2, 3, 16])], weights)
+    with InferenceSession(proto, devices=[cpp_name()], planner="single", cache=tmp_path) as session:
+        given = np.array([[0, 6, -7], [1, 2, 3]])
+        expected = plain_session(proto).run(None, {"words": given})
+        np.testing.assert_array_equal(session.run(None, {"words": given}), expected)
+        for run in (session.run, plain_session(proto).run):
+            with pytest.raises(InvalidArgument, match="indices element out of data bounds"):
+                run(None, {"words": given + 1})
 
 
 def test_an_array_at_any_address_is_read_and_written() -> None:

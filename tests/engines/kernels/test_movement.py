@@ -144,3 +144,33 @@ def test_a_view_that_would_outgrow_an_output_is_copied() -> None:
         helper.make_node("Flatten", ["mean"], ["y"], "flatten"),
     ]
     assert kernels_of(nodes, ["y"], {})[-1] == "reshape"
+
+
+def test_rows_at_computed_positions(device: OpenEngine) -> None:
+    """As an embedding has them. What is out of range is NaN, which a session leaves to ONNX
+    Runtime."""
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((40, 24)).astype(np.float32)
+    image = rng.standard_normal((1, 20, 6, 5)).astype(np.float32)
+    words = np.array([[0, 39, -1], [-40, 7, 7]], np.int64)
+    channels = np.array([19, -20, 4], np.int32)
+    nodes = [
+        helper.make_node("Gather", ["table", "words"], ["rows"], "rows"),
+        helper.make_node("Gather", ["image", "channels"], ["planes"], "planes", axis=1),
+        helper.make_node("Gather", ["image", "channels"], ["lines"], "lines", axis=2),
+    ]
+    inputs = [
+        tensor("words", (2, 3), "int64"),
+        tensor("image", image.shape),
+        tensor("channels", (3,), "int32"),
+    ]
+    model = direct(nodes, inputs, ["rows", "planes", "lines"], {"table": table})
+    feeds: dict[str, Array] = {"words": words, "image": image, "channels": channels % 5 - 5}
+    for made, expected in zip(compute(device, model, feeds), run(model.source, feeds), strict=True):
+        np.testing.assert_array_equal(made, expected)
+    feeds |= {"words": words * 41, "channels": channels}
+    rows, planes, lines = compute(device, model, feeds)
+    np.testing.assert_array_equal(np.isnan(rows).all(-1), [[False, True, True], [True] * 3])
+    np.testing.assert_array_equal(rows[0, 0], table[0])
+    np.testing.assert_array_equal(planes, image[:, channels])
+    np.testing.assert_array_equal(np.isnan(lines).all((0, 1, 3)), [True, True, False])

@@ -92,7 +92,10 @@ def test_kernels_compute_a_random_case_of_each_operator(graphs: Graphs) -> None:
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (Case("Gather", ((2, 3), (1,)), {}, 17, {1: "int64"}), "indices of Gather are computed"),
+        (
+            Case("Gather", ((2, 3), (1,)), {}, 17, {0: "int32", 1: "int64"}),
+            "no integer can say that one is out of range",
+        ),
         (Case("Conv", ((1, 2, 3, 3), (2, 2, 1, 1))), "weights of Conv are computed"),
         (Case("ReduceMean", ((2, 3),), {"axes": [1]}, 13, {0: "int64"}), "ReduceMean of int64"),
         (Case("LogSoftmax", ((2, 3),), {}, 17, {0: "float64"}), "LogSoftmax of float64"),

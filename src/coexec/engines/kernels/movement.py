@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from coexec.arrays import is_float, numpy_type
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, row_major
 from coexec.engines.kernels.elements import each_scalar, moved
 from coexec.engines.kernels.value import at, split_lines
@@ -24,33 +25,59 @@ def _repeat(node: Node, context: Context) -> list[KernelLaunch]:
     return [moved(source, x, y, coordinates, residue=residue)]
 
 
-def _computed_indices(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
-    return None if tensors[op.inputs[1]].constant else "the indices of Gather are computed"
+def _indices_of_integers(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
+    data, indices = (tensors[name] for name in op.inputs)
+    if indices.constant or is_float(numpy_type(data.dtype)):
+        return None
+    return "the indices of Gather are computed, and no integer can say that one is out of range"
 
 
 def _gather(node: Node, context: Context) -> list[KernelLaunch]:
-    """Elements at constant positions along one axis. Negative positions count from the end.
+    """Elements at positions along one axis. Negative positions count from the end.
+
+    Where the positions are computed, as those of an embedding are, an element out of range is NaN.
+    A session leaves answers with NaN to ONNX Runtime, which then raises its error.
 
     Raises:
-        ValueError: an index is out of range.
+        ValueError: a constant index is out of range.
     """
     op = node.operator
     source = Source("gather", context.arch)
     x = source.read("x", context.operand(op.inputs[0]))
     axis = op.int("axis", 0) % len(x.shape)
-    size = x.shape[axis]
-    indices = context.constants[op.inputs[1]]
-    if indices.min() < -size or indices.max() >= size:
-        raise ValueError(f"an index of {op.outputs[0]!r} is not one of {size} elements")
-    places = np.where(indices < 0, indices + size, indices).astype(np.int32)
-    source.read("indices", places)
+    size, constant = x.shape[axis], context.constant(op.inputs[1])
+    if constant is not None:
+        if constant.min() < -size or constant.max() >= size:
+            raise ValueError(f"an index of {op.outputs[0]!r} is not one of {size} elements")
+        places = np.where(constant < 0, constant + size, constant).astype(np.int32)
+        indices = source.read("indices", places)
+    else:
+        indices = source.read("indices", context.value(op.inputs[1]))
     y = context.value(node.output)
-    rank = places.ndim
+    rank = len(indices.shape)
     p = [f"p{a}" for a in range(len(y.shape))]
-    lines = [f"const int q{axis} = GET_indices({at('indices', p[axis : axis + rank])});"]
+    found = f"GET_indices({at('indices', p[axis : axis + rank])})"
+    lines, inside = [f"const int q{axis} = {found};"], ""
+    if constant is None:
+        lines = [
+            f"const long index = {found};",
+            f"const int q{axis} = clamp((int)(index < 0 ? index + {size} : index), 0, {size - 1});",
+        ]
+        inside = f"index >= {-size} && index < {size}"
     coordinates = [*p[:axis], f"q{axis}", *p[axis + rank :]]
     residue = None if axis == 1 else 0  # a channel stays where it is in its block
-    return [moved(source, x, y, coordinates, lines=lines, residue=residue)]
+    return [
+        moved(
+            source,
+            x,
+            y,
+            coordinates,
+            lines=lines,
+            residue=residue,
+            inside=inside,
+            outside="NAN" if inside else "",
+        )
+    ]
 
 
 def _space_depth(node: Node, context: Context) -> list[KernelLaunch]:
@@ -94,9 +121,7 @@ def _reshape(node: Node, context: Context) -> list[KernelLaunch]:
 
 KERNELS = {
     **dict.fromkeys(("Expand", "Tile"), Kernel(_repeat)),
-    # Indices that a model computes, or that are fed, are ONNX Runtime's: it checks them. An
-    # embedding copies a few rows of a large table, for which cores take no longer.
-    "Gather": Kernel(_gather, why_not=_computed_indices, refuses="computed indices"),
+    "Gather": Kernel(_gather, why_not=_indices_of_integers, refuses="computed indices of integers"),
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), Kernel(_space_depth)),
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), Kernel(_reshape)),
 }
