@@ -279,27 +279,29 @@ def test_tasks_that_lose_too_much_stay_in_float32(tmp_path: Path) -> None:
         assert session.degraded is None
 
 
-def test_plans_in_float32_are_raced_before_others_are_made_precise(
+def test_plans_are_raced_before_tasks_are_searched_that_stay_in_float32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which may take all of the time."""
+    """The search may take all of the time."""
     steps: list[str] = []
-    precise = PrecisePlans.make
+    best = MixedPlans.best
 
-    def noted(*arguments: Any) -> None:
-        steps.append("made precise")
-        precise(*arguments)
+    def noted(plans: MixedPlans) -> Plan:
+        steps.append("searched")
+        return best(plans)
 
-    monkeypatch.setattr(PrecisePlans, "make", noted)
+    monkeypatch.setattr(MixedPlans, "best", noted)
     settings = Settings(precision="bf16", rules=RULES, cache=tmp_path, devices=[ROUGH])
-    Chooser(
-        WITH_TANH,
-        settings,
-        beside_ort=True,
-        compete=faster(2.0),
-        found=lambda decision: steps.append("raced"),
-    ).make()
-    assert [step for step, _ in groupby(steps)] == ["raced", "made precise", "raced"]
+    for model, expected in ((WITH_TANH, ["raced", "searched", "raced"]), (PRECISE, ["raced"])):
+        steps.clear()
+        Chooser(
+            model,
+            settings,
+            beside_ort=True,
+            compete=faster(2.0),
+            found=lambda decision: steps.append("raced"),
+        ).make()
+        assert [step for step, _ in groupby(steps)] == expected
 
 
 def test_a_tolerance_that_cannot_be_met_keeps_float32_and_says_by_how_much(tmp_path: Path) -> None:

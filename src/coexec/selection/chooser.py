@@ -398,21 +398,20 @@ class Chooser:
         later = several if alone or optional else []
         untried = [without_plan(names, "untried", _SINGLES_FIRST) for names in later]
 
-        def run_some(made: Candidates, precise: bool) -> None:
+        def run_but(made: Candidates, left: Collection[Key]) -> None:
             rows, _ = self._worth_running(made)
             rows = [self._with_rounds(row, earlier.get(row.key)) for row in rows]
-            rows = [row for row in rows if not self._is_part(row)]
-            if precise:
-                rows = [r for r in rows if not r.precision or r.devices == self._reference]
+            rows = [row for row in rows if not self._is_part(row) and row.key not in left]
             if rows:
                 self._run(race, rows, made, untried)
 
         def run_singles(made: Candidates) -> None:
-            if optional and any(row.precision for row in made.rows):
-                run_some(made, precise=True)  # to make the others precise may take all of the time
-            self._make_precise(made, reference)
+            left = self._make_precise(made, reference, searches=not optional)
             if optional:
-                run_some(made, precise=False)
+                run_but(made, left)
+            if left:  # a search may take all of the time
+                self._make_precise(made, reference)
+                run_but(made, ())
 
         made = Candidates(
             lambda names: self._first if names == self._first_names else self._open(names),
@@ -578,13 +577,17 @@ class Chooser:
         (name,) = row.devices
         return parse(name).kind == "cpu" and without_engine(name) != whole_cpu()
 
-    def _make_precise(self, made: Candidates, reference: ReferenceAnswers) -> None:
+    def _make_precise(
+        self, made: Candidates, reference: ReferenceAnswers, searches: bool = True
+    ) -> set[Key]:
         """Make the candidates in a lower precision that run as precise as they have to be, but not
-        the user's own session."""
-        if any(row.precision for row in made.rows):
-            rows = [r for r in self._worth_running(made)[0] if r.devices != self._reference]
-            keys = {row.key for row in rows if row.precision}
-            self._precise_plans.make(made, keys, reference)
+        the user's own session. Returns those that are left because they need a search, which is
+        not made without ``searches``."""
+        if not any(row.precision for row in made.rows):
+            return set()
+        rows = [r for r in self._worth_running(made)[0] if r.devices != self._reference]
+        keys = {row.key for row in rows if row.precision}
+        return self._precise_plans.make(made, keys, reference, searches)
 
     def _compared(
         self, race: PlanRace, reference: ReferenceAnswers, deadline: Deadline

@@ -45,15 +45,39 @@ class PrecisePlans:
         self._open, self._report = open, report
         self._lower_tasks: dict[str, Sequence[str]] = {}
         """By lower precision, the tasks that are computed in it in mixed plans."""
+        self._compared: dict[Configuration, Agreement] = {}
+        """By device, how its plan in a lower precision agrees."""
 
-    def make(self, made: Candidates, keys: Collection[Key], reference: ReferenceAnswers) -> None:
+    def _agrees(self, work: PlanningContext, plan: Plan, reference: ReferenceAnswers) -> bool:
+        names = tuple(work.device_names)
+        if names not in self._compared:
+            self._compared[names] = compared(work.prepared(plan), reference=reference)
+        return self._compared[names].differs is None
+
+    def make(
+        self,
+        made: Candidates,
+        keys: Collection[Key],
+        reference: ReferenceAnswers,
+        searches: bool = True,
+    ) -> set[Key]:
         """Let the device of each of these candidates compute the tasks in float32 that lose too
-        much. Candidates that cannot be as precise as they have to be are excluded."""
+        much. Candidates that cannot be as precise as they have to be are excluded.
+
+        Args:
+            searches: False: leave those that lose too much as they are.
+
+        Returns:
+            The candidates that were left.
+        """
+        left = set[Key]()
         for index, row in enumerate(made.rows):
             if row.key not in keys:
                 continue
             try:
-                made.rows[index] = self._as_precise(row, made, reference)
+                new = self._as_precise(row, made, reference, searches)
+                left |= {row.key} if new is None else set()
+                made.rows[index] = new or row
             except CoexecError as error:
                 made.rows[index] = row.excluded(str(error))
             except OutOfTimeError as error:
@@ -61,11 +85,16 @@ class PrecisePlans:
             release(made.plans[row.key])
             if not made.rows[index].is_able:
                 del made.plans[row.key]
+        return left
 
     def _as_precise(
-        self, row: Candidate, made: Candidates, reference: ReferenceAnswers
-    ) -> Candidate:
+        self, row: Candidate, made: Candidates, reference: ReferenceAnswers, searches: bool
+    ) -> Candidate | None:
+        """The candidate, as precise as it has to be; None if that would need a search."""
         before = made.plans[row.key]
+        if not searches:
+            loses = (p.lower and not self._agrees(work, p, reference) for work, p in before)
+            return None if any(loses) else row
         made.plans[row.key] = [self._precise(work, plan, reference) for work, plan in before]
         if made.plans[row.key] == before:
             return row
@@ -75,11 +104,9 @@ class PrecisePlans:
     def _precise(
         self, low: PlanningContext, plan: Plan, reference: ReferenceAnswers
     ) -> tuple[PlanningContext, Plan]:
-        if not plan.lower:
+        if not plan.lower or self._agrees(low, plan, reference):
             return low, plan
-        agreement = compared(low.prepared(plan), reference=reference)
-        if agreement.differs is None:
-            return low, plan
+        agreement = self._compared[low.device_names]
         low.release()
         (name,), lower = low.device_names, low.devices[0].spec.engine.precision
         # An option of the engine may say which precision it has without one in its name.
