@@ -48,12 +48,6 @@ class PrecisePlans:
         self._compared: dict[Configuration, Agreement] = {}
         """By device, how its plan in a lower precision agrees."""
 
-    def _agrees(self, work: PlanningContext, plan: Plan, reference: ReferenceAnswers) -> bool:
-        names = tuple(work.device_names)
-        if names not in self._compared:
-            self._compared[names] = compared(work.prepared(plan), reference=reference)
-        return self._compared[names].differs is None
-
     def make(
         self,
         made: Candidates,
@@ -76,8 +70,10 @@ class PrecisePlans:
                 continue
             try:
                 new = self._as_precise(row, made, reference, searches)
-                left |= {row.key} if new is None else set()
-                made.rows[index] = new or row
+                if new is None:
+                    left.add(row.key)
+                else:
+                    made.rows[index] = new
             except CoexecError as error:
                 made.rows[index] = row.excluded(str(error))
             except OutOfTimeError as error:
@@ -93,20 +89,29 @@ class PrecisePlans:
         """The candidate, as precise as it has to be; None if that would need a search."""
         before = made.plans[row.key]
         if not searches:
-            loses = (p.lower and not self._agrees(work, p, reference) for work, p in before)
-            return None if any(loses) else row
+            lower = [(work, plan) for work, plan in before if plan.lower]
+            loses = any(self._agreement(*each, reference).differs is not None for each in lower)
+            return None if loses else row
         made.plans[row.key] = [self._precise(work, plan, reference) for work, plan in before]
         if made.plans[row.key] == before:
             return row
         new = candidate_of(row.devices, row.planner, made.plans[row.key])
         return replace(row, plan=new.plan, precision=new.precision)
 
+    def _agreement(
+        self, work: PlanningContext, plan: Plan, reference: ReferenceAnswers
+    ) -> Agreement:
+        """How the plan of a device agrees, which is compared once."""
+        names = work.device_names
+        if names not in self._compared:
+            self._compared[names] = compared(work.prepared(plan), reference=reference)
+        return self._compared[names]
+
     def _precise(
         self, low: PlanningContext, plan: Plan, reference: ReferenceAnswers
     ) -> tuple[PlanningContext, Plan]:
-        if not plan.lower or self._agrees(low, plan, reference):
+        if not plan.lower or (agreement := self._agreement(low, plan, reference)).differs is None:
             return low, plan
-        agreement = self._compared[low.device_names]
         low.release()
         (name,), lower = low.device_names, low.devices[0].spec.engine.precision
         # An option of the engine may say which precision it has without one in its name.

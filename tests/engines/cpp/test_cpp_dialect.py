@@ -2,7 +2,6 @@
 
 import ctypes
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -99,19 +98,15 @@ def test_functions_are_right_to_some_units_in_the_last_place(name: str, width: i
     )
 
 
-_HALVES = (*_SIZES, 3.4e38, 1.2e-38, np.inf, np.nan, 1.00390625, 1.01171875)
-"""No denormals, which instructions take for zero. The last two are in the middle between two
+_HALVES = [*_NUMBERS, 3.4e38, -3.4e38, 1.2e-38, -1.2e-38, np.inf, -np.inf, np.nan]
+_HALVES += [1.00390625, -1.00390625, 1.01171875, -1.01171875]
+"""No denormals, which instructions take for zero. The last four are in the middle between two
 halves: the even one of them is the result."""
-
-
-def both_signs(numbers: Sequence[float], count: int) -> Array:
-    """``count`` of the numbers with both signs, over and over."""
-    return np.resize(np.array([s * v for v in numbers for s in (1, -1)], np.float32), count)
 
 
 @pytest.mark.parametrize("width", [1, *_WIDTHS])
 def test_halves_are_loaded_and_stored_as_bfloat16(width: int) -> None:
-    numbers = both_signs(_HALVES, 48)
+    numbers = np.resize(np.array(_HALVES, np.float32), 48)
     kind = "" if width == 1 else str(width)
     source = (
         "__kernel void k(__global const float* x, __global half* h, __global float* y)\n{\n"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from coexec.engines.kernels.base import indented
-from coexec.engines.kernels.pairs import pairs_type
+from coexec.engines.kernels.pairs import terms
 
 Finish = Callable[[str, Sequence[str], str], list[str]]
 """Returns lines that store a finished sum, from its name, its position and a tag for variables."""
@@ -72,10 +72,9 @@ def text(form: Form, finish: Finish) -> list[str]:
 
 def _tile(form: Form, pixels: int, finish: Finish) -> list[str]:
     sums = [(p, o) for o in range(form.blocks) for p in range(pixels)]
-    lines = []
     # Compilers would keep the bias in registers that the innermost loop needs for weights.
     bias = f"(__global const {form.vector}*)bias + group * {form.blocks}"
-    lines.append(f"__global const {form.vector}* start = unknown({bias});")
+    lines = [f"__global const {form.vector}* start = unknown({bias});"]
     lines += [f"{form.vector} a{p}_{o} = start[{o}];" for p, o in sums]
     lines += _sum(form, pixels)
     for p, o in sums:
@@ -123,14 +122,10 @@ def _sum(form: Form, pixels: int) -> list[str]:
 def _step(form: Form, pixels: int, channel: int, across: str) -> list[str]:
     """Lines that multiply one channel of the input, or a pair of channels, with its weights."""
     at_weights = channel // form.taken * form.blocks
-    if form.paired:
-        kinds, add = (pairs_type(form.vector), "PAIRS_w", "int", "PAIR_x"), "{0} = dot({0}, {1}, f)"
-    else:
-        kinds, add = (form.vector, "LOAD_w", "float", "GET_x"), "{0} += {1} * f"
-    vector, load, scalar, get = kinds
-    lines = [f"const {vector} w{o} = {load}(wi + {at_weights + o});" for o in range(form.blocks)]
+    vector, scalar, load, get, add = terms(form.vector, form.paired)
+    lines = [f"const {vector} w{o} = {load}_w(wi + {at_weights + o});" for o in range(form.blocks)]
     for p in range(pixels):
         position = f"at + {channel} * {across} + {p * form.stride * form.lanes}"
-        sums = "".join(f" {add.format(f'a{p}_{o}', f'w{o}')};" for o in range(form.blocks))
-        lines.append(f"{{ const {scalar} f = {get}({position});{sums} }}")
+        sums = " ".join(add.format(f"a{p}_{o}", f"w{o}", "f") for o in range(form.blocks))
+        lines.append(f"{{ const {scalar} f = {get}_x({position}); {sums} }}")
     return ["{", *lines, "}"]

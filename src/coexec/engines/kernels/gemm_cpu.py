@@ -25,7 +25,7 @@ from coexec.engines.kernels.base import (
     ceil_div,
     indented,
 )
-from coexec.engines.kernels.pairs import in_pairs, pairs, pairs_type
+from coexec.engines.kernels.pairs import in_pairs, pairs, terms
 from coexec.engines.kernels.product import Operands, Product
 from coexec.engines.kernels.touches import Touch, along
 from coexec.engines.kernels.value import at, neighbours, split
@@ -163,15 +163,13 @@ def _right(
 
 def _sums(operands: Operands, cut: _Tiles, vector: str, right: _Right) -> list[str]:
     """Lines that add up the products of all rows of the right side."""
-    kinds, get, add = (vector, "float"), "GET_a", "{0} += {1} * s"
-    if right.paired:
-        kinds, get, add = (pairs_type(vector), "int"), "PAIR_a", "{0} = dot({0}, {1}, s)"
+    weights, scalar, _, get, add = terms(vector, right.paired)
     groups = range(cut.vectors)
     lines = [f"for (int i = 0; i < k; i += {2 if right.paired else 1}) {{"]
-    lines += [f"  const {kinds[0]} w{g} = {right.load(g)};" for g in groups]
+    lines += [f"  const {weights} w{g} = {right.load(g)};" for g in groups]
     for r in range(cut.rows):
-        lines.append(f"  {{ const {kinds[1]} s = {get}({operands.left_at(f'r{r}', 'i')});")
-        lines += [f"    {add.format(f'a{r}_{g}', f'w{g}')};" for g in groups]
+        lines.append(f"  {{ const {scalar} s = {get}_a({operands.left_at(f'r{r}', 'i')});")
+        lines += [f"    {add.format(f'a{r}_{g}', f'w{g}', 's')}" for g in groups]
         lines.append("  }")
     return [*lines, "}"]
 

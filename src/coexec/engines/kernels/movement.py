@@ -66,18 +66,8 @@ def _gather(node: Node, context: Context) -> list[KernelLaunch]:
         inside = f"index >= {-size} && index < {size}"
     coordinates = [*p[:axis], f"q{axis}", *p[axis + rank :]]
     residue = None if axis == 1 else 0  # a channel stays where it is in its block
-    return [
-        moved(
-            source,
-            x,
-            y,
-            coordinates,
-            lines=lines,
-            residue=residue,
-            inside=inside,
-            outside="NAN" if inside else "",
-        )
-    ]
+    parts = source, x, y, coordinates
+    return [moved(*parts, lines=lines, residue=residue, inside=inside, outside="NAN")]
 
 
 def _space_depth(node: Node, context: Context) -> list[KernelLaunch]:

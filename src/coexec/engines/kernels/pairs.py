@@ -6,12 +6,30 @@ float32 sum in one instruction: VDPBF16PS of AVX512-BF16, BFDOT of Armv8.6. A pa
 behind each other in memory, and weights are packed as [inner axis / 2][column][2].
 """
 
+from typing import NamedTuple
+
 from coexec.arrays import Array
 
 
-def pairs_type(vector: str) -> str:
-    """The type of as many pairs as ``vector``, the type of a vector of floats, has lanes."""
-    return vector.replace("float", "int")
+class Terms(NamedTuple):
+    """The words of a product of a vector of weights and a scalar, or of pairs of both."""
+
+    vector: str
+    """Type of the weights."""
+    scalar: str
+    load: str
+    """Macro that reads weights, without the name of their array; ``get``: the same for a scalar."""
+    get: str
+    add: str
+    """Statement with slots for the sum, the weights and the scalar."""
+
+
+def terms(vector: str, paired: bool) -> Terms:
+    """``vector``: the type of a vector of floats, of which pairs have as many."""
+    if paired:
+        whole = vector.replace("float", "int")
+        return Terms(whole, "int", "PAIRS", "PAIR", "{0} = dot({0}, {1}, {2});")
+    return Terms(vector, "float", "LOAD", "GET", "{0} += {1} * {2};")
 
 
 def pairs(name: str, width: int) -> str:
