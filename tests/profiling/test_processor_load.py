@@ -1,9 +1,12 @@
 """How much other programs use the processors, from counters that tick."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coexec.profiling.processors import Load, ProcessorTime, with_load
+from coexec.profiling.processors import Load, ProcessorTime, processor_time, with_load
 from coexec.rules import BUSY
 
 
@@ -17,6 +20,23 @@ def test_what_this_program_uses_is_not_what_others_use() -> None:
     assert load.others_s == 3.0
     assert load.all_s >= 4.0
     assert load.processors == ProcessorTime(4.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "busy_s", "stolen_s"),
+    [
+        ("cpu 900 0 0 0 0 0 0 90\ncpu0 300 0 0 0 0 0 0 0\ncpu1 200 0 100 0 0 0 0 70\n", 3.0, 0.7),
+        ("cpu 900 0 0 0 0 0 0 90\nintr 1 2 3\n", 9.0, 0.9),
+    ],
+    ids=["of one processor of two", "of all, where a container hides the others"],
+)
+def test_only_processors_that_this_program_may_use_count(
+    rows: str, busy_s: float, stolen_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coexec.profiling.processors.allowed_threads", lambda: (1,))
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text(rows)
+    assert processor_time(tmp_path) == pytest.approx(ProcessorTime(busy_s, stolen_s))
 
 
 def test_a_tick_in_a_short_time_is_no_load_and_a_busy_core_in_a_long_one_is() -> None:

@@ -252,6 +252,23 @@ def test_a_plan_in_doubt_does_not_answer_until_rounds_prove_it(
     assert proven.passes == 2 and Chooser(worth_two, settings).decision == proven
 
 
+@pytest.mark.parametrize(("ratio", "taken"), [(0.5, True), (0.8, False)])
+def test_beside_other_programs_a_plan_needs_a_larger_gain(
+    ratio: float, taken: bool, worth_two: Any, tmp_path: Path
+) -> None:
+    rules = replace(ALL_RUN, busy=0.1, busy_factor=2.0)
+    settings = Settings(["cpu:0", "cpu:0/cpp"], cache=tmp_path, effort=QUICK, rules=rules)
+    race = made_up_race(lambda which: 0.01 * (ratio if which else 1.0), others=0.15)
+    decision = Chooser(worth_two, settings, compete=race).make().decision
+    assert decision is not None
+    if taken:
+        assert decision.taken.ratio == pytest.approx(ratio)
+    else:
+        assert str(decision.taken) == decision.reference
+        assert decision.doubt is not None
+        assert "other programs used 15% of the processor time; below 0.65" in decision.doubt
+
+
 @two_cores
 def test_a_further_pass_repeats_nothing_that_is_settled(worth_two: Any, tmp_path: Path) -> None:
     """And a plan that was proven with many rounds is not replaced by a race of few."""

@@ -1,12 +1,14 @@
-"""Processor time of this machine: used by programs, and taken by the host of a virtual machine."""
+"""Processor time of the processors that this process may use: used by programs, and taken by the
+host of a virtual machine."""
 
 import math
-import os
 import time
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from coexec.engines.detect import allowed_threads
 from coexec.rules import STOLEN
 
 _T = TypeVar("_T")
@@ -18,7 +20,7 @@ _TICK_S = 0.01
 
 
 class ProcessorTime(NamedTuple):
-    """Seconds used on this machine's processors so far, summed over all of them."""
+    """Seconds used so far, summed over the hardware threads that this process may use."""
 
     busy_s: float = 0.0
     stolen_s: float = 0.0
@@ -45,14 +47,22 @@ class ProcessorTime(NamedTuple):
 def processor_time(root: Path = Path("/")) -> ProcessorTime:
     """Processor time so far, on Linux from /proc/stat, see proc_stat(5); elsewhere all zeros.
 
+    What runs on processors that this process may not use disturbs no measurement.
+
     Args:
         root: the folder that has proc.
     """
     stat = root / "proc/stat"
     if not stat.is_file():
         return ProcessorTime()
-    ticks = stat.read_text().split(maxsplit=9)[1:9]
-    user, nice, system, _, _, irq, soft, stolen = (int(t) * _TICK_S for t in ticks)
+    rows = dict(line.partition(" ")[::2] for line in stat.read_text().splitlines())
+    threads = [row for thread in allowed_threads() if (row := rows.get(f"cpu{thread}"))]
+    of_all = [rows.get("cpu", "")]  # where a container hides the rows of processors
+    return reduce(ProcessorTime.plus, map(_processor_time, threads or of_all))
+
+
+def _processor_time(row: str) -> ProcessorTime:
+    user, nice, system, _, _, irq, soft, stolen = (int(t) * _TICK_S for t in row.split()[:8])
     return ProcessorTime(user + nice + system + irq + soft, stolen)
 
 
@@ -65,7 +75,7 @@ class Load(NamedTuple):
 
     others_s: float = 0.0
     all_s: float = 0.0
-    """Length of the period times the number of processors."""
+    """Length of the period times the number of hardware threads that this process may use."""
     processors: ProcessorTime = ProcessorTime()
     """Processor time of all programs in the period."""
 
@@ -120,7 +130,7 @@ def load_from_now(
     def load_so_far() -> Load:
         meanwhile = processors().since(before)
         others_s = meanwhile.busy_s - (used_s() - own_s)
-        return Load(others_s, (now_s() - start_s) * (os.cpu_count() or 1), meanwhile)
+        return Load(others_s, (now_s() - start_s) * len(allowed_threads()), meanwhile)
 
     return load_so_far
 

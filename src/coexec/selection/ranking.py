@@ -95,14 +95,16 @@ class Ranking:
         return min((s.ratio for s in self.standings.values() if s.ratio < 1), default=1.0)
 
     def best_in_doubt(self, keys: Collection[Key]) -> Key | None:
-        """Which of some candidates may be the best one after more rounds; None if none may. On a
-        busy machine more rounds prove nothing."""
+        """Which of some candidates may be the best one after more rounds; None if none may. More
+        rounds are no gain: on a busy machine they prove nothing of a plan that has too little."""
         standings, best = self.standings, self.best_ratio
         ratios = {
             row.key: row.ratio
             for row in self.rows
-            if row.key in keys and row.ratio is not None and row.others <= self.rules.busy
-            if standings[row.key].in_doubt and row.ratio < best
+            if row.key in keys and row.ratio is not None and row.ratio < best
+            if standings[row.key].in_doubt
+            if row.others <= self.rules.busy
+            or row.ratio < _needed_ratio(row, self.objective, self.rules)
         }
         return min(ratios, key=ratios.__getitem__, default=None)
 
@@ -161,6 +163,7 @@ class Ranking:
         if not self.reference.is_single:  # no single device runs: any gain counts
             return Standing(row.ratio)
         against, in_doubt = _against(row, self.reference, self.objective, self.rules)
+        in_doubt |= against is not None and row.others > self.rules.busy
         return Standing(row.ratio if against is None else max(1.0, row.ratio), against, in_doubt)
 
     def _why_taken(self, row: Candidate, standings: Mapping[Key, Standing]) -> str:
@@ -206,25 +209,27 @@ def _against(
     """The rule by which a plan is not proven to be faster than the reference, None if it is; and
     whether more rounds may prove it.
 
-    The ratio has to be clearly below one, lower by a multiple of the share of the processor time
-    that the host of a virtual machine took. The plan may not be slower by the guard of the
-    objective. It has to be faster in most rounds, in enough of them and of races, on a quiet
-    machine.
+    The ratio has to be clearly below one, lower by multiples of the shares of the processor time
+    that the host of a virtual machine took, and that other programs used if it was much. The plan
+    may not be slower by the guard of the objective. It has to be faster in most rounds, in enough
+    of them and of races.
     """
     ratio = row.ratio
     assert ratio is not None  # it ran
     base = share(row, reference)
-    gain = objective.gain if row.is_plain else objective.other_gain
-    extra = objective.stolen_factor * row.stolen
+    gain, needed_ratio = _gain(row, objective), _needed_ratio(row, objective, rules)
     guard = share_of(row.guard_s) or 0.0
     most = rules.enough_rounds(row.rounds)
     is_stolen = row.stolen > rules.stolen and objective.stolen_factor > 0
     needed = objective.rounds[0] * (2 if is_stolen else 1)
     is_short = row.rounds < needed and row.rounds_won > 0
-    if row.others > rules.busy:
-        return f"{base}, but other programs used {row.others:.0%} of the processor time", True
-    if ratio >= gain - extra:
-        against = base if ratio >= 1 else f"{base}; {_limit(row, gain, extra, objective)}"
+    if row.others > rules.busy and ratio >= needed_ratio:
+        limit = f"; below {needed_ratio:.2f} it would be taken" if needed_ratio > 0 else ""
+        used = f"other programs used {row.others:.0%} of the processor time"
+        return f"{base}, but {used}{limit}", True
+    if ratio >= needed_ratio:
+        limit = _limit(row, gain, gain - needed_ratio, objective)
+        against = base if ratio >= 1 else f"{base}; {limit}"
         return against, is_short and ratio < 1
     if objective.guard is not None and guard > rules.not_slower:
         return (
@@ -242,6 +247,18 @@ def _against(
     if row.starts < rules.starts:
         return f"{base} in {row.starts} race; {rules.starts} are needed, with new starts", True
     return None, False
+
+
+def _gain(row: Candidate, objective: Objective) -> float:
+    return objective.gain if row.is_plain else objective.other_gain
+
+
+def _needed_ratio(row: Candidate, objective: Objective, rules: Rules) -> float:
+    """The ratio below which a plan is taken."""
+    extra = objective.stolen_factor * row.stolen
+    if row.others > rules.busy:
+        extra += rules.busy_factor * row.others
+    return _gain(row, objective) - extra
 
 
 def _limit(row: Candidate, gain: float, extra: float, objective: Objective) -> str:
