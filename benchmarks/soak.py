@@ -210,15 +210,20 @@ def _closes(case: _Case, count: int) -> Counter[str]:
     return seen
 
 
-def _beside_cpp(cores: list[str]) -> dict[str, dict[str, Any]]:
-    """A CPU core, and cpp on the other core, if it works; otherwise the reason is printed."""
+def _with_cpp(cores: list[str]) -> dict[str, dict[str, Any]]:
+    """A CPU core with cpp on the other core, and cpp on both, if it works; otherwise the reason is
+    printed."""
     names = [cores[0], f"{cores[1]}/cpp"]
     try:
         open_devices(names)
     except DeviceError as error:
         print(f"left out, {' + '.join(names)}: {error}")
         return {}
-    return {"CPU beside cpp": {"devices": names, "planner": "hope_greedy"}}
+    team = f"cpu:{','.join(c.removeprefix('cpu:') for c in cores)}/cpp"
+    return {
+        "CPU beside cpp": {"devices": names, "planner": "hope_greedy"},
+        "a team of cpp": {"devices": [team], "planner": "single"},
+    }
 
 
 def main() -> None:
@@ -244,7 +249,7 @@ def main() -> None:
         "forks": (_forks, count // 10),
         "closes": (_closes, count // 10),
     }
-    kinds |= _beside_cpp(cores)
+    kinds |= _with_cpp(cores)
     rows = []
     for name in args.models:
         for kind, words in kinds.items():

@@ -18,7 +18,9 @@
 //
 // One word a tile holds the number of a request: r once a thread has begun the tile, r + 1 once it
 // is done. Numbers grow, so nothing is reset between requests. A thread that comes late to a request
-// finds that all tiles have been begun.
+// finds that all tiles have been begun. Words that different threads write lie on cache lines of
+// their own, and a thread that found no tile to help with waits before it looks again: it would take
+// these lines away from those that compute.
 //
 // No request stops for ever. A thread begins a tile only if the tile is ready, so a tile that has
 // been begun gets done. Waits lead to earlier launches only, so of the tiles that no thread has
@@ -94,7 +96,7 @@ class Launches {
       std::fill(awaited.begin() + range.first, awaited.begin() + range.last + 1, true);
     for (std::uint32_t tile = 0; tile < tiles_.size(); ++tile)
       if (!awaited[tile]) last_.push_back(tile);
-    states_ = std::vector<std::atomic<std::uint32_t>>(tiles_.size());
+    lines_ = std::vector<Line>(next_place_ / kWords + 1);
     spans.resize(tiles_.size());
   }
 
@@ -143,9 +145,9 @@ class Launches {
 
   // Whether the calling thread is the one that has to compute a tile.
   bool claim(std::uint32_t tile, std::uint32_t request) {
-    std::uint32_t seen = states_[tile].load(std::memory_order_relaxed);
+    std::uint32_t seen = state(tile).load(std::memory_order_relaxed);
     return is_before(seen, request) &&
-           states_[tile].compare_exchange_strong(seen, request, std::memory_order_seq_cst);
+           state(tile).compare_exchange_strong(seen, request, std::memory_order_seq_cst);
   }
 
   void compute(std::uint32_t number, void* memory) const {
@@ -155,7 +157,7 @@ class Launches {
   }
 
   void finish(std::uint32_t tile, std::uint32_t request) {
-    states_[tile].store(request + 1, std::memory_order_seq_cst);
+    state(tile).store(request + 1, std::memory_order_seq_cst);
   }
 
   static constexpr std::uint32_t kNone = UINT32_MAX;
@@ -183,6 +185,12 @@ class Launches {
     Spot spot;
   };
 
+  static constexpr std::size_t kWords = 16;  // of a cache line
+
+  struct alignas(64) Line {
+    std::array<std::atomic<std::uint32_t>, kWords> words{};
+  };
+
   struct alignas(64) Lane {
     // A request, and in the lower half how many tiles from the front have certainly been begun.
     std::atomic<std::uint64_t> position{0};
@@ -190,17 +198,24 @@ class Launches {
     std::vector<std::uint32_t> share_ends;  // by tile, index behind its launch's share
   };
 
+  std::atomic<std::uint32_t>& state(std::uint32_t tile) {
+    return lines_[places_[tile] / kWords].words[places_[tile] % kWords];
+  }
+  const std::atomic<std::uint32_t>& state(std::uint32_t tile) const {
+    return lines_[places_[tile] / kWords].words[places_[tile] % kWords];
+  }
+
   // Numbers of requests grow and may overflow.
   static bool is_before(std::uint32_t a, std::uint32_t b) {
     return static_cast<std::int32_t>(a - b) < 0;
   }
 
   bool is_open(std::uint32_t tile, std::uint32_t request) const {
-    return is_before(states_[tile].load(std::memory_order_relaxed), request);
+    return is_before(state(tile).load(std::memory_order_relaxed), request);
   }
 
   bool is_done(std::uint32_t tile, std::uint32_t request) const {
-    return is_before(request, states_[tile].load(std::memory_order_seq_cst));
+    return is_before(request, state(tile).load(std::memory_order_seq_cst));
   }
 
   bool is_ready(std::uint32_t number, std::uint32_t request) const {
@@ -259,8 +274,13 @@ class Launches {
   // Gives each lane a part of the tiles of a launch.
   void share(std::uint32_t first, std::uint32_t end) {
     const std::size_t count = end - first;
-    for (std::size_t i = 0; i < count; ++i)
-      lanes_[i * lanes_.size() / count].tiles.push_back(first + static_cast<std::uint32_t>(i));
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t lane = i * lanes_.size() / count;
+      if (i == 0 || lane != (i - 1) * lanes_.size() / count)  // a line of its own
+        next_place_ = (next_place_ + kWords - 1) / kWords * kWords;
+      places_.push_back(next_place_++);
+      lanes_[lane].tiles.push_back(first + static_cast<std::uint32_t>(i));
+    }
     for (Lane& lane : lanes_)
       lane.share_ends.resize(lane.tiles.size(), static_cast<std::uint32_t>(lane.tiles.size()));
   }
@@ -272,7 +292,9 @@ class Launches {
   std::vector<Range> waits_;
   std::vector<std::uint32_t> last_;  // the tiles for which no other one waits
   std::vector<Lane> lanes_;
-  std::vector<std::atomic<std::uint32_t>> states_;  // by tile
+  std::vector<Line> lines_;  // the words of tiles
+  std::vector<std::size_t> places_;  // by tile, of its word
+  std::size_t next_place_ = 0;
   std::atomic<std::uint32_t> request_{0};
 };
 
@@ -321,7 +343,8 @@ class Team : public Threads {
   // Not touched: the first thread that writes a page decides where it lies.
   static void* allocate(std::size_t bytes) { return ::operator new(bytes, kLine); }
 
-  // How long a thread waits for its own next tile before it computes one of another lane.
+  // How long a thread waits for its own next tile before it looks for one of another lane, and
+  // before it looks again.
   static constexpr Duration kHelp = std::chrono::microseconds(5);
 
   void release() override { progress_.ring(); }
@@ -336,12 +359,16 @@ class Team : public Threads {
       if (stopped()) return false;
       std::uint32_t tile = launches.own(number, request);
       if (tile == Launches::kNone) {
-        const Clock::time_point help = Clock::now() + kHelp;
+        Clock::time_point help = Clock::now();
+        const Clock::time_point sleep = help + std::max(spin_, kHelp);
+        if (launches.has_own(number, request)) help += kHelp;
         const auto found = [&](std::uint32_t) {
           tile = launches.own(number, request);
-          if (tile == Launches::kNone &&
-              (!launches.has_own(number, request) || Clock::now() >= help))
+          const Clock::time_point now = Clock::now();
+          if (tile == Launches::kNone && (now >= help || now >= sleep)) {
             tile = launches.any(number, request);
+            help = now + kHelp;
+          }
           return tile != Launches::kNone || launches.is_done(request);
         };
         // No thread sleeps before it has looked for a tile to help with.
