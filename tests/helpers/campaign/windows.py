@@ -39,7 +39,8 @@ def conv(d: Draws) -> Probe:
     if groups == 1 and d.chance(0.4):
         inner, outer = d.pick((8, 16, 17)), d.pick((8, 16, 17, 32))
     if d.chance(0.25):  # a convolution for Winograd's algorithm
-        window = {"kernel_shape": [3] * rank, "pads": [1] * 2 * rank}
+        taps = [d.pick((1, 3, 3, 3, 5, 7)) for _ in range(rank)]
+        window = {"kernel_shape": taps, "pads": [tap // 2 for tap in taps] * 2}
     dtype = d.pick(("float32", "float32", "float32", "float16", "float64"))
     weight = (groups * outer, inner, *window["kernel_shape"])
     x = d.data((d.pick((1, 1, 2)), groups * inner, *_sizes(d, rank)), dtype, summed=True)

@@ -68,19 +68,19 @@ def test_the_layers_of_a_depthwise_convolution_are_a_kind() -> None:
 def test_a_group_of_blocks_reads_the_pixels_under_its_taps() -> None:
     halved, _ = told(32, 16, 20, 1, stride=2)
     assert halved.terms["lines"] == 10 * 12 * 2  # of 23 columns each other one, two blocks deep
-    padded, _ = told(32, 16, 20, 5)
-    assert padded.terms["lines"] == (20 * 5 - 2 * (2 + 1)) * (23 + 4) * 2
-    wider, _ = told(32, 16 * 16, 20, 5)
+    padded, _ = told(32, 16, 20, 9)
+    assert padded.terms["lines"] == (20 * 9 - 2 * (4 + 3 + 2 + 1)) * (23 + 8) * 2
+    wider, _ = told(32, 16 * 16, 20, 9)
     assert wider.terms["lines"] >= 4 * padded.terms["lines"]  # at most four blocks in a group
 
 
 def test_images_that_lie_row_major_are_a_kind_whatever_the_filter() -> None:
-    kinds = [told(inputs, 16, 20, edge)[0].kind for inputs in (3, 32) for edge in (1, 5)]
+    kinds = [told(inputs, 16, 20, edge)[0].kind for inputs in (3, 32) for edge in (1, 9)]
     assert kinds == ["few channels", "few channels", "pointwise", "direct"]
 
 
 def test_blocks_of_channels_take_equally_long_filled_or_not() -> None:
-    part, whole = (told(16, n, 12, 5)[0].terms for n in (17, 32))
+    part, whole = (told(16, n, 12, 9)[0].terms for n in (17, 32))
     steps = {"launches", "cycles", "loops", "tiles"}
     assert {n: part[n] for n in steps} == {n: whole[n] for n in steps}
 
@@ -94,12 +94,13 @@ def test_a_large_image_is_read_once_by_filters_of_one_tap() -> None:
 
 
 def test_winograd_tells_tiles_that_read_padding_from_the_others() -> None:
-    """Five by six tiles of 4 x 4 pixels; a tile reads a pixel around itself."""
+    """Four by five tiles of 5 x 5 pixels; a tile reads a pixel around itself, and each of its 7 x 7
+    positions is made of the seven of its column and of its row."""
     found, _ = told(64, 64, 20, 3)
-    assert found.kind == "winograd 4"
-    vectors = 36 * 64 // 16
-    assert found.terms["inside"] == 3 * 4 * vectors
-    assert found.terms["inside"] + found.terms["checked"] == 5 * 6 * vectors
+    assert found.kind == "winograd"
+    vectors = 49 * (7 + 7) * 64 // 16
+    assert found.terms["inside"] == 2 * 3 * vectors
+    assert found.terms["inside"] + found.terms["checked"] == 4 * 5 * vectors
 
 
 def test_no_term_may_have_the_name_of_another() -> None:

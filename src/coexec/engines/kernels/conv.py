@@ -27,6 +27,9 @@ from coexec.graph.rules.windows import windows
 
 Variants = Mapping[str, Callable[[], list[KernelLaunch]]]
 
+_WINOGRAD_TILES = 3
+"""Number of tiles of Winograd's method that are measured where variants are."""
+
 
 def why_not(op: Operator, tensors: Mapping[str, Tensor]) -> str | None:
     if windows(op, tensors, tensors[op.inputs[1]].shape[2:]) is None:
@@ -93,24 +96,29 @@ def ranked_on_gpu(shape: ConvShape, arch: Architecture) -> list[TileShape | None
 def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
     if shape.groups > 1:
         return {"grouped": lambda: conv_grouped.launches(node, context, shape)}
-    x = context.value(node.operator.inputs[0])
-    variants: Variants = {
-        "direct": lambda: conv_cpu.launches(node, context, shape),
-        **{
-            f"winograd {m}": partial(conv_winograd.launches, node, context, shape, m)
-            for m in (2, 4)
-        },
-    }
-    return {name: variants[name] for name in ranked_on_cores(shape, x, context.arch)}
+    variants: dict[str, Callable[[], list[KernelLaunch]]] = {}
+    for tile in ranked_on_cores(shape, context.value(node.operator.inputs[0]), context.arch):
+        if tile is None:
+            variants["direct"] = partial(conv_cpu.launches, node, context, shape)
+        else:
+            make = partial(conv_winograd.launches, node, context, shape, tile)
+            variants[f"winograd {tile}"] = make
+    return variants
 
 
-def ranked_on_cores(shape: ConvShape, x: Value, arch: Architecture) -> list[str]:
-    """Names of the variants for a convolution on CPU cores, the most promising one first."""
+def ranked_on_cores(
+    shape: ConvShape, x: Value, arch: Architecture
+) -> list[conv_winograd.WinogradTile | None]:
+    """The variants for a convolution on CPU cores, the most promising one first: the best tiles of
+    Winograd's method, and None for the direct variant."""
     units = arch.compute_units
-    seconds = {"direct": conv_cpu.seconds(shape, paired=x.half) / units}
-    if conv_winograd.fits(shape, x):
-        seconds |= {f"winograd {m}": conv_winograd.seconds(shape, m, units) for m in (2, 4)}
-    return sorted(seconds, key=seconds.__getitem__)
+    tiles = conv_winograd.tiles_for(shape, x)
+    ranked = sorted((conv_winograd.seconds(shape, t, units), n) for n, t in enumerate(tiles))
+    best = [(seconds, tiles[n]) for seconds, n in ranked[:_WINOGRAD_TILES]]
+    direct_s = conv_cpu.seconds(shape, paired=x.half) / units
+    before = sum(seconds < direct_s for seconds, _ in best)
+    names = [tile for _, tile in best]
+    return [*names[:before], None, *names[before:]]
 
 
 def _any(node: Node, context: Context) -> list[KernelLaunch]:

@@ -121,9 +121,7 @@ def seconds(shape: ConvShape, paired: bool = False) -> float:
     ``paired``: products are of two channels at once, in 16 bits.
     """
     weights = shape.in_channels * shape.out_channels * shape.kernel_h * shape.kernel_w * 4
-    # In pairs it takes half of the time. Winograd's method, which computes in float32 in any case,
-    # is faster than its rough time says, and better from there on (one core of Zen 5).
-    return (2 * shape.macs / 140e9 + weights / 16e9) / (1.4 if paired else 1.0)
+    return (2 * shape.macs / 140e9 + weights / 16e9) / (2.0 if paired else 1.0)
 
 
 def _blocks_together(arch: Architecture, shape: ConvShape, blocks: int) -> int:

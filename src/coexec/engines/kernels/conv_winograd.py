@@ -1,9 +1,10 @@
-"""Convolution 3x3 with stride 1 by Winograd's minimal filtering, on CPU cores.
+"""Convolution with stride 1 by Winograd's minimal filtering, on CPU cores.
 
-Tiles of (m + 2)^2 input pixels become m^2 output pixels with (m + 2)^2 multiplications per pair of
-channels in place of 9 m^2: 4 times fewer with m = 4, 2.25 times with m = 2. There are three steps:
-a transform of the input tiles; a matrix product for each of the (m + 2)^2 positions, with tiles as
-rows and channels as columns; a transform of the result.
+With a filter of 3x3, tiles of 6x6 input pixels become 4x4 output pixels with 36 multiplications for
+a pair of channels in place of 144. Filters of 5x5 work alike, and those of one row or column, where
+a tile is a part of a row or column. There are three steps: a transform of the input tiles; a matrix
+product for each position of a tile, with tiles as rows and channels as columns; a transform of the
+result.
 
 A work item processes a band of tiles, so that the data between the three steps stays in the caches
 of its core. Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", arXiv:1509.09308.
@@ -28,25 +29,73 @@ from coexec.engines.kernels.base import (
 from coexec.engines.kernels.conv_shape import ConvShape, packed_bias, tile_cycles
 from coexec.engines.kernels.epilogue import Epilogue
 from coexec.engines.kernels.touches import Along, Touch, along, of_image
+from coexec.engines.kernels.winograd_transforms import (
+    LARGEST,
+    Filtering,
+    transform_inputs,
+    transform_outputs,
+)
 
-Matrix = tuple[tuple[float, ...], ...]
+_MOST_OUTPUTS, _MOST_INPUTS, _MOST_IN_LINE = 5, 8, LARGEST
+"""Largest edges of a tile in output and input pixels, and the latter where the filter has one row
+or column. The errors of both axes multiply. In relation to the largest sum of 128 channels they are
+2e-6 with 4 x 4 outputs of 3x3 taps, 4e-6 with 5 x 5 and with 4 x 1 of 7x1; those of the direct
+method are 1e-6. With 6 x 6, which take 2 % less time in yolov2 and vgg16, they are 1e-5, and with 9
+x 9 inputs more than 1e-4."""
 
-_INPUT: dict[int, Matrix] = {
-    2: ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
-    4: ((4, 0, -5, 0, 1, 0), (0, -4, -4, 1, 1, 0), (0, 4, -4, -1, 1, 0),
-        (0, -2, -1, 2, 1, 0), (0, 2, -1, -2, 1, 0), (0, 4, 0, -5, 0, 1)),
-}  # fmt: skip
-_OUTPUT: dict[int, Matrix] = {
-    2: ((1, 1, 1, 0), (0, 1, -1, -1)),
-    4: ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
-}
-"""The transforms B^T and A^T of the paper, for m = 2 and m = 4."""
+
+@dataclass(frozen=True, slots=True)
+class WinogradTile:
+    """The method along both axes of a tile."""
+
+    h: Filtering
+    w: Filtering
+
+    @property
+    def positions(self) -> int:
+        """Input pixels of a tile, overlap included, and so multiplications."""
+        return self.h.size * self.w.size
+
+    @property
+    def adds(self) -> int:
+        """Approximate additions of both transforms at a position."""
+        return self.h.size + self.w.size
+
+    def count(self, shape: ConvShape) -> int:
+        """Tiles of all samples."""
+        tiles_h, tiles_w = ceil_div(shape.out_h, self.h.m), ceil_div(shape.out_w, self.w.m)
+        return shape.batch * tiles_h * tiles_w
+
+    def macs(self, shape: ConvShape) -> int:
+        """Multiply-adds of all tiles."""
+        return self.count(shape) * self.positions * shape.in_channels * shape.out_channels
+
+    def __str__(self) -> str:
+        return str(max(self.h.m, self.w.m))
+
+
+def tiles_for(shape: ConvShape, x: Value) -> list[WinogradTile]:
+    """The tiles with which this method can compute a convolution; none if it cannot.
+
+    They have equal edges: others take up to 5 % less time for some sizes, but layers then share
+    fewer kernels.
+    """
+    plain = (shape.stride_h, shape.stride_w, shape.dilation_h, shape.dilation_w, shape.groups)
+    taps = shape.kernel_h, shape.kernel_w
+    if plain != (1, 1, 1, 1, 1) or taps == (1, 1) or not x.block:
+        return []
+    largest = _MOST_IN_LINE if 1 in taps else _MOST_INPUTS
+    return [
+        WinogradTile(*(Filtering(m if r > 1 else 1, r) for r in taps))
+        for m in range(2, min(_MOST_OUTPUTS, largest + 1 - max(taps)) + 1)
+    ]
+
 
 ROWS = 6
 """Tiles that are multiplied together, times up to four vectors of channels: 24 accumulators."""
 
 
-def text(m: int, blocks: int, v: str, b: int, finish: Sequence[str]) -> str:
+def text(tile: WinogradTile, blocks: int, v: str, b: int, finish: Sequence[str]) -> str:
     """The body of the kernel that runs all three steps.
 
     Args:
@@ -60,9 +109,9 @@ def text(m: int, blocks: int, v: str, b: int, finish: Sequence[str]) -> str:
             f"    __global {v}* p = (__global {v}*)(v + input_floats);",
             "    const int n = item_1, first = item_0 * band_tiles;",
             "    const int count = min(band_tiles, tiles - first), line = 0;",
-            _transform_input(m, v, ("0", "in_vectors")),
-            _multiply(blocks, v, b, ("0", str((m + 2) ** 2)), ("0", "groups")),
-            _transform_output(m, blocks, v, finish, ("0", "y_slices")),
+            _enter(tile, v, ("0", "in_vectors")),
+            _multiply(blocks, v, b, ("0", str(tile.positions)), ("0", "groups")),
+            _leave(tile, blocks, v, finish, ("0", "y_slices")),
         ]
     )
 
@@ -75,60 +124,44 @@ def products_of(count: int) -> tuple[tuple[int, int], ...]:
     return (ROWS, larger), (ROWS - 1, parts - larger)
 
 
-def _combination(row: Sequence[float], name: str) -> str:
-    """A sum of named terms with constant factors; ``name`` has a slot for the index."""
-    terms = []
-    for k, factor in enumerate(row):
-        if factor:
-            sign = "-" if factor < 0 else "+"
-            scale = "" if abs(factor) == 1 else f"{float(abs(factor))!r}f * "
-            terms.append(f"{sign} {scale}{name.format(k=k)}")
-    return " ".join(terms).removeprefix("+ ")
-
-
-def _products(matrix: Matrix, source: str, target: str) -> list[str]:
-    """``target = sum of matrix[i][k] * source[k]`` for each i; both have a slot for the index."""
-    return [f"{target.format(i=i)} = {_combination(row, source)};" for i, row in enumerate(matrix)]
-
-
 Span = tuple[str, str]
 """First number and the one behind the last, as expressions."""
 
 
-def _transform_input(m: int, v: str, vectors: Span) -> str:
+def _enter(tile: WinogradTile, v: str, vectors: Span) -> str:
     """Lines that transform the columns of a tile when they are loaded, then its rows."""
-    size = m + 2
-    names = ", ".join(f"d{i}" for i in range(size))
-    inside = f"iy >= 0 && ix >= 0 && iy + {size} <= x_h && ix + {size} <= x_w"
+    h, w = tile.h.size, tile.w.size
+    names = ", ".join(f"d{i}" for i in range(h))
+    inside = f"iy >= 0 && ix >= 0 && iy + {h} <= x_h && ix + {w} <= x_w"
     checked = "ix + j >= 0 && ix + j < x_w && iy + {i} >= 0 && iy + {i} < x_h"
+    columns = transform_inputs(tile.h, v, "d{}".format, f"e[{{}} * {w} + j]".format)
+    rows = transform_inputs(tile.w, v, f"e[j * {w} + {{}}]".format, "to[{} * position]".format)
     return "\n".join(
         [
             "    const long position = (long)lines * in_vectors;",
             "    for (int t = 0; t < count; t++) {",
             "      const int ty = (first + t) / tiles_w, tx = (first + t) % tiles_w;",
-            f"      const int iy = ty * {m} - top, ix = tx * {m} - left, inside = {inside};",
+            f"      const int iy = ty * {tile.h.m} - top, ix = tx * {tile.w.m} - left;",
+            f"      const int inside = {inside};",
             f"      for (int s = {vectors[0]}; s < {vectors[1]}; s++) {{",
-            f"        {v} e[{size * size}];",
+            f"        {v} e[{tile.positions}];",
             f"        __global {v}* to = (__global {v}*)v + (line + t) * in_vectors + s;",
-            f"        for (int j = 0; j < {size}; j++) {{",
+            f"        for (int j = 0; j < {w}; j++) {{",
             f"          {v} {names};",
             "          const int at = VEC_x(n, s, iy, ix + j);",
             "          if (inside) {",
-            *(f"            d{i} = LOAD_x(at + {i} * x_w);" for i in range(size)),
+            *(f"            d{i} = LOAD_x(at + {i} * x_w);" for i in range(h)),
             "          } else {",
             *(
                 f"            d{i} = zero;"
                 f" if ({checked.format(i=i)}) d{i} = LOAD_x(at + {i} * x_w);"
-                for i in range(size)
+                for i in range(h)
             ),
             "          }",
-            *indented(_products(_INPUT[m], "d{k}", f"e[{{i}} * {size} + j]"), 5),
+            *indented(columns, 5),
             "        }",
-            f"        for (int j = 0; j < {size}; j++) {{",
-            *(
-                f"          {line} to += position;"
-                for line in _products(_INPUT[m], f"e[j * {size} + {{k}}]", "*to")
-            ),
+            f"        for (int j = 0; j < {h}; j++, to += {w} * position) {{",
+            *indented(rows, 5),
             "        }",
             "      }",
             "    }",
@@ -184,31 +217,31 @@ def _product(blocks: int, rows: int, v: str) -> list[str]:
     return lines
 
 
-def _transform_output(m: int, blocks: int, v: str, finish: Sequence[str], slices: Span) -> str:
+def _leave(tile: WinogradTile, blocks: int, v: str, finish: Sequence[str], slices: Span) -> str:
     """Lines that transform each column of a tile while loading it, then each row, and store it."""
-    size = m + 2
-    columns = _products(_OUTPUT[m], "d{k}", f"e[{{i}} * {size} + j]")
-    rows = _products(_OUTPUT[m], f"e[j * {size} + {{k}}]", "out[{i}]")
+    h, w = tile.h, tile.w
+    columns = transform_outputs(h, v, "d{}".format, f"e[{{}} * {w.size} + j]".format)
+    rows = transform_outputs(w, v, f"e[j * {w.size} + {{}}]".format, "out[{}]".format)
     return "\n".join(
         [
             f"    const int vectors = groups * {blocks};",
             "    for (int t = 0; t < count; t++) {",
             "      const int ty = (first + t) / tiles_w, tx = (first + t) % tiles_w;",
             f"      for (int s = {slices[0]}; s < {slices[1]}; s++) {{",
-            f"        {v} e[{m * size}], out[{m}];",
+            f"        {v} e[{h.m * w.size}], out[{w.m}];",
             f"        __global const {v}* from = p + (long)(line + t) * vectors + s;",
             "        const long across = (long)lines * vectors;",
-            f"        for (int j = 0; j < {size}; j++, from += across) {{",
-            *(f"          const {v} d{k} = from[{k * size} * across];" for k in range(size)),
+            f"        for (int j = 0; j < {w.size}; j++, from += across) {{",
+            *(f"          const {v} d{k} = from[{k * w.size} * across];" for k in range(h.size)),
             *indented(columns, 5),
             "        }",
             f"        const {v} b = LOAD_bias(s);",
-            f"        for (int j = 0; j < {m}; j++) {{",
-            f"          const int oy = ty * {m} + j;",
+            f"        for (int j = 0; j < {h.m}; j++) {{",
+            f"          const int oy = ty * {h.m} + j;",
             "          if (oy >= y_h) break;",
             *indented(rows, 5),
-            f"          for (int i = 0; i < {m}; i++) {{",
-            f"            const int ox = tx * {m} + i;",
+            f"          for (int i = 0; i < {w.m}; i++) {{",
+            f"            const int ox = tx * {w.m} + i;",
             "            if (ox >= y_w) break;",
             f"            const {v} a = out[i] + b;",
             *indented(finish, 6),
@@ -219,13 +252,6 @@ def _transform_output(m: int, blocks: int, v: str, finish: Sequence[str], slices
         ]
     )
 
-
-_FILTER: dict[int, Matrix] = {
-    2: ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
-    4: ((1 / 4, 0, 0), (-1 / 6, -1 / 6, -1 / 6), (-1 / 6, 1 / 6, -1 / 6),
-        (1 / 24, 1 / 12, 1 / 6), (1 / 24, -1 / 12, 1 / 6), (0, 0, 1)),
-}  # fmt: skip
-"""The transform G of the paper, for m = 2 and m = 4."""
 
 _NEAR_BYTES = 2**20
 """Approximate size of a core's second-level cache."""
@@ -244,7 +270,7 @@ _LEAST_TILES = 48
 class _Geometry:
     """Division of a convolution into tiles, bands of tiles, and work items."""
 
-    m: int
+    tile: WinogradTile
     tiles_h: int
     tiles_w: int
     band: int
@@ -257,11 +283,6 @@ class _Geometry:
     in_channels: int
 
     @property
-    def size(self) -> int:
-        """Edge of an input tile in pixels, overlap included."""
-        return self.m + 2
-
-    @property
     def lines(self) -> int:
         """Tiles for which a band has memory: a product writes at least five."""
         return max(self.band, ROWS - 1)
@@ -271,54 +292,58 @@ class _Geometry:
         return self.tiles_h * self.tiles_w
 
 
-def fits(shape: ConvShape, x: Value) -> bool:
-    """Whether the method can compute this convolution."""
-    same = (shape.kernel_h, shape.kernel_w, shape.stride_h, shape.stride_w) == (3, 3, 1, 1)
-    plain = (shape.dilation_h, shape.dilation_w, shape.groups) == (1, 1, 1)
-    return same and plain and bool(x.block)
-
-
-def seconds(shape: ConvShape, m: int, units: int = 1) -> float:
-    """A rough time in seconds on ``units`` cores with 100 GFLOP/s and 16 GB/s behind its
+def seconds(shape: ConvShape, tile: WinogradTile, units: int = 1) -> float:
+    """A rough time in seconds on ``units`` cores with 140 GFLOP/s and 23 GB/s behind its
     second-level cache.
 
-    Only good for comparing tile sizes and the direct method (`conv_cpu.seconds`).
+    Only good for comparing tile sizes and the direct method (`conv_cpu.seconds`): of 17 sizes with
+    2 to 7 tiles each it chooses the best or one that takes up to 7 % longer (one core of Zen 5).
     """
-    tiles = shape.batch * ceil_div(shape.out_h, m) * ceil_div(shape.out_w, m)
     if units > 1:
-        return min(
-            _seconds_of_bands(shape, m, tiles, units), _seconds_apart(shape, m, tiles, units)
-        )
-    positions = (m + 2) ** 2
+        return min(_seconds_of_bands(shape, tile, units), _seconds_apart(shape, tile, units))
+    tiles, positions = tile.count(shape), tile.positions
     channels = shape.in_channels + shape.out_channels
     flops = 2 * positions * tiles * shape.in_channels * shape.out_channels
-    flops += tiles * channels * positions * 4 * (m + 2)  # the transforms
+    flops += tiles * channels * positions * 2 * tile.adds
     weights = positions * shape.in_channels * shape.out_channels * 4
     traffic_bytes = 4 * positions * tiles * channels
     bands = max(1, tiles // max(_LEAST_TILES, _BAND_BYTES // (4 * positions * channels)))
     far = weights * bands if weights > _NEAR_BYTES else 0
-    return flops / 100e9 + (far + 0.5 * traffic_bytes) / 16e9
+    return flops / 140e9 + (far + 0.5 * traffic_bytes) / 23e9
 
 
-def _seconds_of_bands(shape: ConvShape, m: int, tiles: int, units: int) -> float:
+def _seconds_of_bands(shape: ConvShape, tile: WinogradTile, units: int) -> float:
     """As `seconds`, of several cores that compute bands of tiles: each reads all weights."""
-    positions, channels = (m + 2) ** 2, shape.in_channels + shape.out_channels
-    near = max(_BAND_BYTES // (4 * positions * channels), _LEAST_TILES)
-    band = min(near, ceil_div(tiles, units))
-    turns = ceil_div(ceil_div(tiles, band), units)
+    positions, channels = tile.positions, shape.in_channels + shape.out_channels
+    band, bands = _bands(shape, tile, units)
+    turns = ceil_div(bands * shape.batch, units)
     products = positions * shape.in_channels * shape.out_channels
-    flops = 2 * _lines(band) * products + band * channels * positions * 4 * (m + 2)
+    flops = 2 * _lines(band) * products + band * channels * positions * 2 * tile.adds
     reads = turns if 4 * products > _NEAR_BYTES else 1
     return turns * flops / _TEAM_FLOPS + reads * 4 * products / _WEIGHTS_BYTES
 
 
-def _seconds_apart(shape: ConvShape, m: int, tiles: int, units: int) -> float:
+def _seconds_apart(shape: ConvShape, tile: WinogradTile, units: int) -> float:
     """As `seconds`, of several cores that run the steps one after the other."""
-    positions, channels = (m + 2) ** 2, shape.in_channels + shape.out_channels
+    positions, channels = tile.positions, shape.in_channels + shape.out_channels
+    tiles = tile.count(shape)
     products = positions * shape.in_channels * shape.out_channels
-    flops = 2 * _lines(tiles) * products + tiles * channels * positions * 4 * (m + 2)
+    flops = 2 * _lines(tiles) * products + tiles * channels * positions * 2 * tile.adds
     moved_bytes = 4 * products + 2 * 4 * positions * tiles * channels
     return (flops / _TEAM_FLOPS + moved_bytes / _TEAM_BYTES) / units + 2 * _BARRIER_S
+
+
+def _bands(shape: ConvShape, tile: WinogradTile, units: int) -> tuple[int, int]:
+    """Tiles of a band, and bands of a sample: as many for each core, if a quarter more tiles than a
+    band should have allow that."""
+    tiles = tile.count(shape)
+    of_core = min(ceil_div(tiles, units), tiles // shape.batch)
+    channels = shape.in_channels + shape.out_channels
+    most = max(_BAND_BYTES // (4 * tile.positions * channels), _LEAST_TILES)
+    if units > 1:
+        most += most // 4
+    bands = ceil_div(tiles // shape.batch, ceil_div(of_core, ceil_div(of_core, most)))
+    return ceil_div(tiles // shape.batch, bands), bands
 
 
 def _lines(count: int) -> int:
@@ -333,18 +358,18 @@ _BARRIER_S = 7e-6
 """Seconds that cores lose where a step waits for all of the step before."""
 
 
-def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[KernelLaunch]:
+def launches(
+    node: Node, context: Context, shape: ConvShape, tile: WinogradTile
+) -> list[KernelLaunch]:
     """One kernel, of which a work item runs all three steps of a band; or, on several cores, a
     kernel for each step, where that is faster: bands of few tiles read all weights for each."""
     units = context.arch.compute_units
     x, y = context.value(node.operator.inputs[0]), context.value(node.output)
-    geometry = _geometry(context.arch, shape, m, x, y)
-    tiles = shape.batch * geometry.tiles
-    parts = shape, m, tiles, units
-    if units > 1 and _seconds_apart(*parts) < _seconds_of_bands(*parts):
+    geometry = _geometry(context.arch, shape, tile, x, y)
+    if units > 1 and _seconds_apart(shape, tile, units) < _seconds_of_bands(shape, tile, units):
         return _apart(node, context, shape, geometry, x, y)
     b = context.arch.block
-    positions = geometry.size**2
+    positions = tile.positions
     source = Source("conv_winograd", context.arch, sized=True, alone=True)
     source.read("x", x)
     weights = context.constants[node.operator.inputs[1]]
@@ -365,11 +390,10 @@ def launches(node: Node, context: Context, shape: ConvShape, m: int) -> list[Ker
         top=shape.top,
         left=shape.left,
     )
-    source.add(text(m, geometry.blocks, context.arch.vector, b, finish))
-    macs = shape.macs * positions // (9 * m * m)
+    source.add(text(tile, geometry.blocks, context.arch.vector, b, finish))
     touches = _touches(shape, geometry, x, y)
     grid = geometry.bands, shape.batch
-    return [source.finish(grid, (1, 1, 1), touches=touches, macs=macs)]
+    return [source.finish(grid, (1, 1, 1), touches=touches, macs=tile.macs(shape))]
 
 
 def _apart(
@@ -378,7 +402,7 @@ def _apart(
     """A kernel for each step: the transforms compute rows of tiles of a block of channels, the
     products a group of blocks at a position."""
     arch, v = context.arch, context.arch.vector
-    positions, tiles = g.size**2, shape.batch * g.tiles
+    positions, tiles = g.tile.positions, shape.batch * g.tiles
     lines = max(tiles, ROWS - 1)
     names = ("v", "sums")
     inputs, sums = (
@@ -390,7 +414,7 @@ def _apart(
         "const int line = n * tiles + first;",
     ]
     sizes = {"lines": lines, "tiles": g.tiles, "tiles_w": g.tiles_w, "in_vectors": g.in_vectors}
-    by_row, samples = along(1, g.tiles_h, g.m), along(2, shape.batch)
+    by_row, samples = along(1, g.tiles_h, g.tile.h.m), along(2, shape.batch)
     enter, multiply, leave = (
         Source(f"winograd_{step}", arch, sized=True, alone=True)
         for step in ("enter", "multiply", "leave")
@@ -399,8 +423,8 @@ def _apart(
     enter.write("v", inputs)
     enter.sizes(**sizes, top=shape.top, left=shape.left)
     enter.lines(row_of_tiles)
-    enter.add(_transform_input(g.m, v, ("item_0", "item_0 + 1")))
-    read = along(1, g.tiles_h, g.m, -shape.top, g.size)
+    enter.add(_enter(g.tile, v, ("item_0", "item_0 + 1")))
+    read = along(1, g.tiles_h, g.tile.h.m, -shape.top, g.tile.h.size)
     entered = {"x": of_image(x, read, along(0, g.in_vectors), samples)}
     multiply.read("v", inputs)
     weights = _packed(context.constants[node.operator.inputs[1]], g, arch.block)
@@ -422,13 +446,12 @@ def _apart(
     leave.sizes(**sizes, groups=g.groups)
     leave.lines(row_of_tiles)
     leave.add(f"  __global const {v}* p = (__global const {v}*)sums;")
-    leave.add(_transform_output(g.m, g.blocks, v, finish, ("item_0", "item_0 + 1")))
+    leave.add(_leave(g.tile, g.blocks, v, finish, ("item_0", "item_0 + 1")))
     left = {"y": of_image(y, by_row, along(0, y.slices), samples)}
-    macs = shape.macs * positions // (9 * g.m * g.m)
     one = (1, 1, 1)
     return [
         enter.finish((g.in_vectors, g.tiles_h, shape.batch), one, touches=entered),
-        multiply.finish((g.groups, positions), one, touches=multiplied, macs=macs),
+        multiply.finish((g.groups, positions), one, touches=multiplied, macs=g.tile.macs(shape)),
         leave.finish((y.slices, g.tiles_h, shape.batch), one, touches=left),
     ]
 
@@ -445,10 +468,11 @@ def _declare(source: Source, node: Node, context: Context, geometry: _Geometry) 
 
 def _touches(shape: ConvShape, g: _Geometry, x: Value, y: Value) -> dict[str, Touch]:
     """A work item reads and writes the rows of its band."""
-    first = [band * g.band // g.tiles_w * g.m for band in range(g.bands)]
-    last = [(min((b + 1) * g.band, g.tiles) - 1) // g.tiles_w * g.m for b in range(g.bands)]
-    read = Along(0, [row - shape.top for row in first], [row - shape.top + g.size for row in last])
-    written = Along(0, first, [row + g.m for row in last])
+    h = g.tile.h
+    first = [band * g.band // g.tiles_w * h.m for band in range(g.bands)]
+    last = [(min((b + 1) * g.band, g.tiles) - 1) // g.tiles_w * h.m for b in range(g.bands)]
+    read = Along(0, [row - shape.top for row in first], [row - shape.top + h.size for row in last])
+    written = Along(0, first, [row + h.m for row in last])
     samples = along(1, shape.batch)
     return {
         "x": of_image(x, read, samples=samples),
@@ -462,10 +486,12 @@ def beyond(size_bytes: float, cache_bytes: int) -> float:
     return min(1.0, max(0.0, size_bytes / cache_bytes - 1.0))
 
 
-def steps(arch: Architecture, shape: ConvShape, x: Value, y: Value, m: int) -> dict[str, float]:
+def steps(
+    arch: Architecture, shape: ConvShape, x: Value, y: Value, tile: WinogradTile
+) -> dict[str, float]:
     """Terms of the kernel's workload: counts of the loops of `conv_winograd_text`."""
-    g = _geometry(arch, shape, m, x, y)
-    positions = g.size**2
+    g = _geometry(arch, shape, tile, x, y)
+    positions = tile.positions
     depth = g.in_vectors * arch.block
     times = positions * shape.batch * g.groups
     cycles = ends = 0.0
@@ -475,7 +501,8 @@ def steps(arch: Architecture, shape: ConvShape, x: Value, y: Value, m: int) -> d
             cycles += times * parts * depth * max(rows * g.blocks / 2, 4.0)
             ends += times * parts
     inside = _inside(shape, g)
-    tiles = shape.batch * g.tiles * positions
+    moved = positions * tile.adds
+    tiles = shape.batch * g.tiles * moved
     read, written = g.in_vectors, g.groups * g.blocks
     crowded = sum(n * _crowded(g.lines * n * arch.block * 4, positions) for n in (read, written))
     band_bytes = 4.0 * positions * g.band * (read + written) * arch.block
@@ -485,8 +512,8 @@ def steps(arch: Architecture, shape: ConvShape, x: Value, y: Value, m: int) -> d
     return {
         "cycles": cycles,
         "ends": ends,
-        "inside": float(shape.batch * inside * positions * read),
-        "checked": float(shape.batch * (g.tiles - inside) * positions * read),
+        "inside": float(shape.batch * inside * moved * read),
+        "checked": float(shape.batch * (g.tiles - inside) * moved * read),
         "collected": float(tiles * y.slices),
         "crowded": tiles * crowded,
         "transformed": weights,
@@ -500,12 +527,13 @@ def steps(arch: Architecture, shape: ConvShape, x: Value, y: Value, m: int) -> d
 def _inside(shape: ConvShape, g: _Geometry) -> int:
     """Number of tiles that read no padding."""
 
-    def along(tiles: int, before: int, size: int) -> int:
-        first = ceil_div(before, g.m)
-        last = (size + before - g.size) // g.m
+    def along(of: Filtering, tiles: int, before: int, size: int) -> int:
+        first = ceil_div(before, of.m)
+        last = (size + before - of.size) // of.m
         return max(0, min(last, tiles - 1) - first + 1)
 
-    return along(g.tiles_h, shape.top, shape.in_h) * along(g.tiles_w, shape.left, shape.in_w)
+    rows = along(g.tile.h, g.tiles_h, shape.top, shape.in_h)
+    return rows * along(g.tile.w, g.tiles_w, shape.left, shape.in_w)
 
 
 def _crowded(apart_bytes: int, positions: int) -> float:
@@ -515,18 +543,15 @@ def _crowded(apart_bytes: int, positions: int) -> float:
     return max(0.0, 1.0 - _WAYS * len(places) / positions)
 
 
-def _geometry(arch: Architecture, shape: ConvShape, m: int, x: Value, y: Value) -> _Geometry:
-    tiles_h, tiles_w = ceil_div(shape.out_h, m), ceil_div(shape.out_w, m)
-    tiles = tiles_h * tiles_w
-    near = _BAND_BYTES // (4 * (m + 2) ** 2 * (shape.in_channels + shape.out_channels))
-    units = arch.compute_units
-    band = min(max(near, _LEAST_TILES), ceil_div(tiles * shape.batch, units), tiles)
-    bands = ceil_div(tiles, band)
-    band = ceil_div(tiles, bands)
+def _geometry(
+    arch: Architecture, shape: ConvShape, tile: WinogradTile, x: Value, y: Value
+) -> _Geometry:
+    tiles_h, tiles_w = ceil_div(shape.out_h, tile.h.m), ceil_div(shape.out_w, tile.w.m)
+    band, bands = _bands(shape, tile, arch.compute_units)
     most = 4 if arch.registers >= 32 else 2
     blocks = min(range(most, 0, -1), key=lambda n: ceil_div(y.slices, n) * tile_cycles(ROWS, n))
     return _Geometry(
-        m,
+        tile,
         tiles_h,
         tiles_w,
         band,
@@ -540,11 +565,12 @@ def _geometry(arch: Architecture, shape: ConvShape, m: int, x: Value, y: Value) 
 
 def _packed(weights: Array, geometry: _Geometry, b: int) -> Array:
     """G w G^T as [position][group][input channel][block of the group][lane]."""
-    g = np.array(_FILTER[geometry.m], np.float64)
+    tile = geometry.tile
+    g_h, g_w = (np.array(along.filter, np.float64) for along in (tile.h, tile.w))
     outs, ins = weights.shape[:2]
     columns = geometry.groups * geometry.blocks * b
-    filters = np.einsum("ik,ockl,jl->ijco", g, weights.astype(np.float64), g, optimize=True)
-    full = np.zeros((geometry.size**2, geometry.in_vectors * b, columns), np.float32)
-    full[:, :ins, :outs] = filters.reshape(geometry.size**2, ins, outs)
+    filters = np.einsum("ik,ockl,jl->ijco", g_h, weights.astype(np.float64), g_w, optimize=True)
+    full = np.zeros((tile.positions, geometry.in_vectors * b, columns), np.float32)
+    full[:, :ins, :outs] = filters.reshape(tile.positions, ins, outs)
     split = full.reshape(*full.shape[:2], geometry.groups, geometry.blocks * b)
     return aligned(split.transpose(0, 2, 1, 3))

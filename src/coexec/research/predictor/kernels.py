@@ -69,8 +69,8 @@ def _convolution(op: Operator, context: Context) -> tuple[str, dict[str, float]]
     if arch.family != "cpu":
         return _on_gpu(arch, shape) if conv_tiled.fits(shape, x) else None
     best = conv.ranked_on_cores(shape, x, arch)[0]
-    if best != "direct":
-        return best, conv_winograd.steps(arch, shape, x, y, int(best.removeprefix("winograd ")))
+    if best is not None:
+        return "winograd", conv_winograd.steps(arch, shape, x, y, best)
     kind = "few channels" if not x.block else "pointwise" if shape.pointwise else "direct"
     return kind, conv_cpu.steps(arch, shape, x)
 

@@ -25,7 +25,7 @@ class Workload:
     """The work of a task's kernel in countable units. Only the seconds of a unit are learned."""
 
     kind: str
-    """Kind of kernel: "pointwise", "winograd 4". Each kind has unit times of its own."""
+    """Kind of kernel: "pointwise", "winograd". Each kind has unit times of its own."""
     terms: Mapping[str, float]
     """Number of units by name: blocks written out, bytes from a cache, launches. None is below 0;
     all workloads of a kind have the same names."""
