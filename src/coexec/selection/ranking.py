@@ -95,8 +95,8 @@ class Ranking:
         return min((s.ratio for s in self.standings.values() if s.ratio < 1), default=1.0)
 
     def best_in_doubt(self, keys: Collection[Key]) -> Key | None:
-        """Which of some candidates may be the best one after more rounds; None if none may. More
-        rounds are no gain: on a busy machine they prove nothing of a plan that has too little."""
+        """Which of some candidates may be the best one after more rounds; None if none may. On a
+        busy machine more rounds prove nothing of a plan whose gain is too small there."""
         standings, best = self.standings, self.best_ratio
         ratios = {
             row.key: row.ratio
