@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coexec.arrays import Array, aligned
+from coexec.arrays import Array, aligned_zeros
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import (
     Context,
@@ -32,6 +32,7 @@ from coexec.engines.kernels.touches import Along, Touch, along, of_image
 from coexec.engines.kernels.winograd_transforms import (
     LARGEST,
     Filtering,
+    filtering,
     transform_inputs,
     transform_outputs,
 )
@@ -86,7 +87,7 @@ def tiles_for(shape: ConvShape, x: Value) -> list[WinogradTile]:
         return []
     largest = _MOST_IN_LINE if 1 in taps else _MOST_INPUTS
     return [
-        WinogradTile(*(Filtering(m if r > 1 else 1, r) for r in taps))
+        WinogradTile(*(filtering(m if r > 1 else 1, r) for r in taps))
         for m in range(2, min(_MOST_OUTPUTS, largest + 1 - max(taps)) + 1)
     ]
 
@@ -262,6 +263,8 @@ takes 2 % longer, a tenth of the layers at least 12 % (two cores of Zen 5, a meg
 _WAY_BYTES, _LINE_BYTES, _WAYS = 4096, 64, 8
 """First-level cache: bytes of a way, bytes of a line, number of ways. 8 to 12 lines with a distance
 of 4 KiB stay in it together."""
+_PACKED_ITEMS = 2**17
+"""Transformed weights that are made at a time."""
 _LEAST_TILES = 48
 """Least tiles in a band: with fewer, the transformed weights would be read too often."""
 
@@ -564,13 +567,22 @@ def _geometry(
 
 
 def _packed(weights: Array, geometry: _Geometry, b: int) -> Array:
-    """G w G^T as [position][group][input channel][block of the group][lane]."""
-    tile = geometry.tile
-    g_h, g_w = (np.array(along.filter, np.float64) for along in (tile.h, tile.w))
+    """G w G^T as [position][group][input channel][block of the group][lane].
+
+    Some input channels at a time, whose numbers stay in a cache.
+    """
+    tile, lanes = geometry.tile, geometry.blocks * b
     outs, ins = weights.shape[:2]
-    columns = geometry.groups * geometry.blocks * b
-    filters = np.einsum("ik,ockl,jl->ijco", g_h, weights.astype(np.float64), g_w, optimize=True)
-    full = np.zeros((tile.positions, geometry.in_vectors * b, columns), np.float32)
-    full[:, :ins, :outs] = filters.reshape(tile.positions, ins, outs)
-    split = full.reshape(*full.shape[:2], geometry.groups, geometry.blocks * b)
-    return aligned(split.transpose(0, 2, 1, 3))
+    g = np.kron(*(np.array(along.filter, np.float64) for along in (tile.h, tile.w)))
+    packed = aligned_zeros((tile.positions, geometry.groups, geometry.in_vectors * b, lanes))
+    taps = weights.reshape(outs, ins, -1).transpose(2, 1, 0)
+    whole = outs // lanes
+    step = max(1, _PACKED_ITEMS // (tile.positions * outs))
+    for first in range(0, ins, step):
+        part = taps[:, first : first + step].astype(np.float64)
+        filters = (g @ part.reshape(len(taps), -1)).reshape(len(g), -1, outs)
+        end = first + filters.shape[1]
+        groups = filters[..., : whole * lanes].reshape(*filters.shape[:2], whole, lanes)
+        packed[:, :whole, first:end] = groups.transpose(0, 2, 1, 3)
+        packed[:, whole:, first:end, : outs % lanes] = filters[:, None, :, whole * lanes :]
+    return packed

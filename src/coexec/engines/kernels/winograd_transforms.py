@@ -15,7 +15,7 @@ arXiv:1803.10986.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 
 Row = tuple[float, ...]
 Matrix = tuple[Row, ...]
@@ -91,6 +91,12 @@ class Filtering:
         """The points but infinity."""
         points = map(Fraction, _POINTS[self.size - 1])
         return [p for point in points for p in ((point, -point) if point else (point,))]
+
+
+@cache
+def filtering(m: int, r: int) -> Filtering:
+    """F(m, r), with its matrices once they are made."""
+    return Filtering(m, r)
 
 
 def _product(roots: Sequence[Fraction]) -> list[Fraction]:
