@@ -17,6 +17,7 @@ from coexec.engines.kernels import (
 from coexec.engines.kernels.architecture import Architecture
 from coexec.engines.kernels.base import Context, Kernel, KernelLaunch, Node, Source, Value
 from coexec.engines.kernels.conv_shape import ConvShape, computed_weights
+from coexec.engines.kernels.conv_winograd_text import WinogradTile
 from coexec.engines.kernels.epilogue import Output
 from coexec.engines.kernels.tile_shapes import TileShape
 from coexec.engines.kernels.unsupported import FLOAT32
@@ -106,9 +107,7 @@ def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
     return variants
 
 
-def ranked_on_cores(
-    shape: ConvShape, x: Value, arch: Architecture
-) -> list[conv_winograd.WinogradTile | None]:
+def ranked_on_cores(shape: ConvShape, x: Value, arch: Architecture) -> list[WinogradTile | None]:
     """The variants for a convolution on CPU cores, the most promising one first: the best tiles of
     Winograd's method, and None for the direct variant."""
     units = arch.compute_units
