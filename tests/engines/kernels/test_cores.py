@@ -311,6 +311,8 @@ def test_convolutions_for_many_cores_are_right(
         made = layers.add("Conv", given, weights, layers.constant(36), pads=[pads] * 4)
         layers.add("Conv", layers.add("Relu", made), layers.constant(80, 36, 1, 1))
         layers.add("Conv", given, weights, strides=[2, 2], pads=[0, 1, 2, 1])
+    stem = layers.constant(64, 3, 7, 7)
+    layers.add("Conv", layers.given(2, 3, 65, 70), stem, strides=[2, 2], pads=[3] * 4)
     arch = replace(CORES["block 8"], compute_units=16)
     layers.compare(arch, tmp_path)
 

@@ -11,6 +11,7 @@ from coexec.engines.kernels import (
     conv_few,
     conv_grouped,
     conv_images,
+    conv_phases,
     conv_tiled,
     conv_winograd,
 )
@@ -97,6 +98,8 @@ def ranked_on_gpu(shape: ConvShape, arch: Architecture) -> list[TileShape | None
 def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
     if shape.groups > 1:
         return {"grouped": lambda: conv_grouped.launches(node, context, shape)}
+    if conv_phases.fits(shape, context.value(node.operator.inputs[0])):
+        return _of_phases(node, context, shape)
     variants: dict[str, Callable[[], list[KernelLaunch]]] = {}
     for tile in ranked_on_cores(shape, context.value(node.operator.inputs[0]), context.arch):
         if tile is None:
@@ -105,6 +108,25 @@ def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
             make = partial(conv_winograd.launches, node, context, shape, tile)
             variants[f"winograd {tile}"] = make
     return variants
+
+
+def _of_phases(node: Node, context: Context, shape: ConvShape) -> Variants:
+    def in_phases() -> list[KernelLaunch]:
+        first, inner, inside = conv_phases.over_phases(node, context, shape)
+        return [first, *launches(inner, inside)]
+
+    direct = {"direct": lambda: conv_cpu.launches(node, context, shape)}
+    if has_phases(shape, context.arch):
+        return {"phases": in_phases, **direct}
+    return {**direct, "phases": in_phases}
+
+
+def has_phases(shape: ConvShape, arch: Architecture) -> bool:
+    """Whether a convolution that can be one of phases takes less time so."""
+    units, inner = arch.compute_units, conv_phases.phases(shape)
+    tiles = conv_winograd.tiles_of(inner)
+    apart_s = min((conv_winograd.seconds(inner, tile, units) for tile in tiles), default=math.inf)
+    return apart_s < conv_cpu.seconds(shape) / units
 
 
 def ranked_on_cores(shape: ConvShape, x: Value, arch: Architecture) -> list[WinogradTile | None]:

@@ -47,14 +47,19 @@ x 9 inputs more than 1e-4."""
 
 
 def tiles_for(shape: ConvShape, x: Value) -> list[WinogradTile]:
-    """The tiles with which this method can compute a convolution; none if it cannot.
+    """The tiles with which this method can compute a convolution; none if it cannot."""
+    return tiles_of(shape) if x.block else []
+
+
+def tiles_of(shape: ConvShape) -> list[WinogradTile]:
+    """The tiles with which this method can compute a convolution of blocks; none if it cannot.
 
     They have equal edges: others take up to 5 % less time for some sizes, but layers then share
     fewer kernels.
     """
     plain = (shape.stride_h, shape.stride_w, shape.dilation_h, shape.dilation_w, shape.groups)
     taps = shape.kernel_h, shape.kernel_w
-    if plain != (1, 1, 1, 1, 1) or taps == (1, 1) or not x.block:
+    if plain != (1, 1, 1, 1, 1) or taps == (1, 1):
         return []
     largest = _MOST_IN_LINE if 1 in taps else _MOST_INPUTS
     return [
@@ -198,6 +203,7 @@ def launches(
         tiles=geometry.tiles,
         tiles_w=geometry.tiles_w,
         in_vectors=geometry.in_vectors,
+        in_channels=geometry.in_channels,
         groups=geometry.groups,
         top=shape.top,
         left=shape.left,
@@ -243,6 +249,7 @@ def _apart(
     multiply.constant("u", weights, half=False)
     multiply.write("sums", sums)
     multiply.sizes(lines=lines, count=tiles, in_vectors=g.in_vectors, groups=g.groups)
+    multiply.sizes(in_channels=g.in_channels)
     multiply.add(f"  __global {v}* p = (__global {v}*)sums;")
     multiply.add(
         multiplying(g.blocks, v, arch.block, ("item_1", "item_1 + 1"), ("item_0", "item_0 + 1"))
@@ -310,7 +317,7 @@ def steps(
     for band in range(g.bands):
         count = min(g.band, g.tiles - band * g.band)
         for rows, parts in products_of(count):
-            cycles += times * parts * depth * max(rows * g.blocks / 2, 4.0)
+            cycles += times * parts * shape.in_channels * max(rows * g.blocks / 2, 4.0)
             ends += times * parts
     inside = _inside(shape, g)
     moved = positions * tile.adds

@@ -140,30 +140,37 @@ def multiplying(blocks: int, v: str, b: int, positions: Span, groups: Span) -> s
 
 
 def _product(blocks: int, rows: int, v: str) -> list[str]:
-    """Lines that multiply one position of ``rows`` tiles, from tile t on, by a group's weights."""
+    """Lines that multiply one position of ``rows`` tiles, from tile t on, by a group's weights.
+
+    Channels past the last one have any values, also NaN, so they are not multiplied by the zeros
+    that are their weights.
+    """
     sums = [(r, o) for r in range(rows) for o in range(blocks)]
-    lines = [
+
+    def step(channel: int) -> list[str]:
+        at = f"ui + {channel * blocks}"
+        lines = [f"const {v} u{o} = LOAD_u({at} + {o});" for o in range(blocks)]
+        for r in range(rows):
+            added = "".join(f" c{r}_{o} += u{o} * f;" for o in range(blocks))
+            lines.append(f"{{ const float f = a[i + {channel} + {r} * depth];{added} }}")
+        return ["  {", *indented(lines, 2), "  }"]
+
+    return [
         f"const int at = k * lines + max(0, min(t, count - {rows}));",
         "__global const float* a = v + (long)at * depth;",
         f"long ui = ((long)k * groups + g) * depth * {blocks};",
         *(f"{v} c{r}_{o} = ({v})(0.0f);" for r, o in sums),
         "int i = 0;",
-        "do {",
-    ]
-    for step in range(2):
-        lines.append("  {")
-        lines += [f"  const {v} u{o} = LOAD_u(ui + {step * blocks + o});" for o in range(blocks)]
-        for r in range(rows):
-            added = "".join(f" c{r}_{o} += u{o} * f;" for o in range(blocks))
-            lines.append(f"  {{ const float f = a[i + {step} + {r} * depth];{added} }}")
-        lines.append("  }")
-    lines += [
+        "if (in_channels > 1) do {",
+        *step(0),
+        *step(1),
         f"  i += 2; ui += {2 * blocks};",
-        "} while (i < depth);",
+        "} while (i + 1 < in_channels);",
+        "if (i < in_channels)",
+        *step(0),
         f"__global {v}* to = p + ((long)at * groups + g) * {blocks};",
         *(f"to[{r} * groups * {blocks} + {o}] = c{r}_{o};" for r, o in sums),
     ]
-    return lines
 
 
 def leaving(tile: WinogradTile, blocks: int, v: str, finish: Sequence[str], slices: Span) -> str:

@@ -6,6 +6,7 @@ any other operator follows from what it computes and moves.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from coexec.engines.kernels import (
     conv,
@@ -13,13 +14,14 @@ from coexec.engines.kernels import (
     conv_depthwise,
     conv_direct,
     conv_grouped,
+    conv_phases,
     conv_tiled,
     conv_winograd,
     gemm,
     gemm_cpu,
 )
 from coexec.engines.kernels.architecture import Architecture
-from coexec.engines.kernels.base import Context, Node
+from coexec.engines.kernels.base import Context, Node, Value
 from coexec.engines.kernels.conv_shape import ConvShape
 from coexec.engines.kernels.product import Product
 from coexec.graph.graph import Operator, Tensor
@@ -68,6 +70,19 @@ def _convolution(op: Operator, context: Context) -> tuple[str, dict[str, float]]
         return ("grouped", conv_grouped.steps(arch, shape)) if arch.family == "cpu" else None
     if arch.family != "cpu":
         return _on_gpu(arch, shape) if conv_tiled.fits(shape, x) else None
+    if conv_phases.fits(shape, x) and conv.has_phases(shape, arch):
+        inner = conv_phases.phases(shape)
+        size = (inner.batch, inner.in_channels, inner.in_h, inner.in_w)
+        x = replace(x, shape=size, block=arch.block)
+        kind, terms = _of_blocks(inner, x, y, arch)
+        return f"phases, {kind}", terms
+    return _of_blocks(shape, x, y, arch)
+
+
+def _of_blocks(
+    shape: ConvShape, x: Value, y: Value, arch: Architecture
+) -> tuple[str, dict[str, float]]:
+    """Kind and terms on CPU cores, of one group."""
     best = conv.ranked_on_cores(shape, x, arch)[0]
     if best is not None:
         return "winograd", conv_winograd.steps(arch, shape, x, y, best)
