@@ -98,10 +98,11 @@ def ranked_on_gpu(shape: ConvShape, arch: Architecture) -> list[TileShape | None
 def _on_cores(node: Node, context: Context, shape: ConvShape) -> Variants:
     if shape.groups > 1:
         return {"grouped": lambda: conv_grouped.launches(node, context, shape)}
-    if conv_phases.fits(shape, context.value(node.operator.inputs[0])):
+    x = context.value(node.operator.inputs[0])
+    if conv_phases.fits(shape, x):
         return _of_phases(node, context, shape)
     variants: dict[str, Callable[[], list[KernelLaunch]]] = {}
-    for tile in ranked_on_cores(shape, context.value(node.operator.inputs[0]), context.arch):
+    for tile in ranked_on_cores(shape, x, context.arch):
         if tile is None:
             variants["direct"] = partial(conv_cpu.launches, node, context, shape)
         else:
@@ -133,13 +134,13 @@ def ranked_on_cores(shape: ConvShape, x: Value, arch: Architecture) -> list[Wino
     """The variants for a convolution on CPU cores, the most promising one first: the best tiles of
     Winograd's method, and None for the direct variant."""
     units = arch.compute_units
-    tiles = conv_winograd.tiles_for(shape, x)
-    ranked = sorted((conv_winograd.seconds(shape, t, units), n) for n, t in enumerate(tiles))
-    best = [(seconds, tiles[n]) for seconds, n in ranked[:_WINOGRAD_TILES]]
-    direct_s = conv_cpu.seconds(shape, paired=x.half) / units
-    before = sum(seconds < direct_s for seconds, _ in best)
-    names = [tile for _, tile in best]
-    return [*names[:before], None, *names[before:]]
+    tiles = {t: conv_winograd.seconds(shape, t, units) for t in conv_winograd.tiles_for(shape, x)}
+    best = sorted(tiles, key=tiles.__getitem__)[:_WINOGRAD_TILES]
+    seconds: dict[WinogradTile | None, float] = {
+        None: conv_cpu.seconds(shape, paired=x.half) / units,
+        **{tile: tiles[tile] for tile in best},
+    }
+    return sorted(seconds, key=seconds.__getitem__)
 
 
 def _any(node: Node, context: Context) -> list[KernelLaunch]:

@@ -248,8 +248,8 @@ def _apart(
     weights = _packed(context.constants[node.operator.inputs[1]], g, arch.block)
     multiply.constant("u", weights, half=False)
     multiply.write("sums", sums)
-    multiply.sizes(lines=lines, count=tiles, in_vectors=g.in_vectors, groups=g.groups)
-    multiply.sizes(in_channels=g.in_channels)
+    multiply.sizes(lines=lines, count=tiles, in_vectors=g.in_vectors)
+    multiply.sizes(groups=g.groups, in_channels=g.in_channels)
     multiply.add(f"  __global {v}* p = (__global {v}*)sums;")
     multiply.add(
         multiplying(g.blocks, v, arch.block, ("item_1", "item_1 + 1"), ("item_0", "item_0 + 1"))

@@ -58,7 +58,7 @@ class Filtering:
     @cached_property
     def inputs(self) -> Matrix:
         """B^T: a row for each point, the last one for infinity."""
-        rows = [[c / _scale(row) for c in row] for row in self._products]
+        rows = self._products
         return tuple(_row([*row, *[Fraction(0)] * (self.size - len(row))]) for row in rows)
 
     @cached_property
@@ -73,18 +73,18 @@ class Filtering:
     def filter(self) -> Matrix:
         """G: a row for each point, the last one for infinity."""
         *products, all_roots = self._products
-        rows = [
-            [point**j * _scale(row) / _value(row, point) for j in range(self.r)]
-            for point, row in zip(self._points, products, strict=True)
-        ]
-        last = _scale(all_roots) / all_roots[-1]
-        return (*map(_row, rows), _row([last * (j == self.r - 1) for j in range(self.r)]))
+        rows = []
+        for point, row in zip(self._points, products, strict=True):
+            value = _value(row, point)
+            rows.append(_row([point**j / value for j in range(self.r)]))
+        last = [Fraction(0)] * (self.r - 1) + [1 / all_roots[-1]]
+        return (*rows, _row(last))
 
     @cached_property
     def _products(self) -> list[list[Fraction]]:
         """For each point, the polynomial whose roots are the others; all are for infinity."""
         points = self._points
-        return [_product([p for p in points if p != point]) for point in (*points, None)]
+        return [_scaled(_product([p for p in points if p != point])) for point in (*points, None)]
 
     @property
     def _points(self) -> list[Fraction]:
@@ -115,13 +115,13 @@ def _value(polynomial: Sequence[Fraction], point: Fraction) -> Fraction:
     return sum((c * point**power for power, c in enumerate(polynomial)), Fraction(0))
 
 
-def _scale(polynomial: Sequence[Fraction]) -> Fraction:
-    """A power of two by which coefficients are divided, so that large inputs do not overflow."""
+def _scaled(polynomial: Sequence[Fraction]) -> list[Fraction]:
+    """Coefficients divided by a power of two, so that large inputs do not overflow."""
     largest = max(map(abs, polynomial))
-    scale = Fraction(1)
+    scale = 1
     while largest >= 8 * scale:
         scale *= 2
-    return scale
+    return [c / scale for c in polynomial]
 
 
 def _row(numbers: Sequence[Fraction]) -> Row:
