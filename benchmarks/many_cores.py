@@ -3,15 +3,17 @@
 For each model all rivals run in turns in one process: ONNX Runtime with all threads, with half and
 with a quarter of them, OpenVINO (f32) if it is installed, `auto`, and the plans of each planner for
 2, 4 and 8 clusters of all cores, with the simulated time beside the measured one. Perfect division
-is the time of narrow sessions that all run at once, one on each cluster, over their number. Lines
-on standard error say what is being done; the table of a model is printed when it is complete.
+is the time of narrow sessions that all run at once, one on each cluster, over their number. "busy"
+is the share of a request, over all cores, in which tiles of the engine `cpp` are computed. Lines on
+standard error say what is being done; the table of a model is printed when it is complete.
 
     python benchmarks/many_cores.py                                   # on a machine of 16 cores
     python benchmarks/many_cores.py ghostnet.onnx resnet34 --seconds 30 --rounds 5
+    python benchmarks/many_cores.py --clusters none                   # only engines and auto
 
 Goals on 16 cores: measured over predicted within 15 % in the median for 2, 4 and 8 devices; `auto`
 over the better one of ONNX Runtime and OpenVINO with all threads: geometric mean at most 0.75,
-worst 1.02.
+worst 1.02; kernels busy for at least 80 % of the time.
 """
 
 import argparse
@@ -38,10 +40,13 @@ from coexec.model.difference import worst_difference
 from coexec.model.inputs import random_inputs
 from coexec.planners import PLANNERS
 from coexec.rules import RULES
+from coexec.runtime.recorder import RealRecorder
+from coexec.runtime.runner import Runner
 from coexec.selection.candidates import PlannerTimes
 from coexec.selection.chooser import Chooser
 from coexec.selection.configurations import core_sets
 from coexec.selection.planning_context import PlanningContext
+from coexec.selection.prepared import Prepared
 from coexec.selection.race import Outcome
 from coexec.settings import Settings
 from coexec.timing.simulate import simulate
@@ -52,6 +57,8 @@ NUMBERS = (2, 4, 8)
 AUTO, OPENVINO, PERFECT = "auto", "OpenVINO", "perfect division"
 _AT_ONCE = 5
 """Requests of each session in a round of perfect division."""
+_TRACED = 21
+"""Requests of which it is recorded when tiles were computed."""
 
 Run = Callable[[], Any]
 Row = dict[str, Any]
@@ -92,7 +99,7 @@ class Bench:
             runs, facts = self._engines(work, feeds)
             engines = [name for name in runs if name in (_threads(_cores()), OPENVINO)]
             self._auto(runs, facts, feeds, stack)
-            for names in clusters():
+            for names in self._clusters():
                 self._plans(names, runs, facts, feeds, stack)
             for name, difference in self._differences(work, runs).items():
                 facts[name]["difference"] = difference
@@ -101,7 +108,7 @@ class Bench:
         best = min(engines, key=lambda name: _loop_s(outcome, name))
         for name in runs:
             yield self._row(name, facts[name], outcome, best)
-        for names in clusters(one_core=True):
+        for names in self._clusters(one_core=True):
             self.progress(f"{self.model}: {len(names)} sessions at once")
             seconds = self._at_once_s(names, feeds)
             yield {"model": _stem(self.model), "with": f"{PERFECT}, {_title(names)}"} | {
@@ -144,8 +151,13 @@ class Bench:
         runner = stack.enter_context(chosen.work.start(chosen))
         runs[AUTO] = partial(runner.run, feeds)
         facts[AUTO] = {"plan": str(chosen.decision.taken), "planning": f"{took_s:.1f} s"}
-        if chosen.decision.taken.predicted_s is not None:
-            facts[AUTO]["predicted_s"] = chosen.decision.taken.predicted_s
+        facts[AUTO]["busy"] = _busy(chosen, runner, feeds)
+        if not chosen.plan.as_given:  # a plan of one device is chosen without a profile
+            self.progress(f"{self.model}: prediction of {chosen.decision.taken}")
+            again = PlanningContext(source(self.model), self.settings([*map(str, chosen.plan.places)]))
+            cost, system = again.measured
+            trace = simulate(again.schedule(chosen.plan), cost, system)
+            facts[AUTO]["predicted_s"] = trace.makespan_s
 
     def _plans(
         self,
@@ -181,6 +193,12 @@ class Bench:
                 "predicted_s": simulate(work.schedule(plan), cost, system).makespan_s,
             }
 
+    def _clusters(self, one_core: bool = False) -> list[tuple[str, ...]]:
+        numbers = self.options.clusters
+        return [
+            names for names in clusters(one_core) if numbers and len(names) in (*numbers, _cores())
+        ]
+
     def _differences(self, work: PlanningContext, runs: Mapping[str, Run]) -> dict[str, str]:
         """The largest difference of the outputs of each rival from those of ONNX Runtime."""
         expected = runs[_threads(_cores())]()
@@ -204,7 +222,7 @@ class Bench:
             "predicted_s": predicted_s or "",
             "over predicted": loop_s / predicted_s if predicted_s else "",
         }
-        return row | {key: facts.get(key, "") for key in ("plan", "planning", "difference")}
+        return row | {key: facts.get(key, "") for key in ("busy", "plan", "planning", "difference")}
 
     def _at_once_s(self, names: Sequence[str], feeds: Mapping[str, Any]) -> float:
         """Seconds of a request of sessions that run at once, over their number; the median of the
@@ -242,6 +260,21 @@ def _round_s(runners: Sequence[Any], feeds: Mapping[str, Any]) -> float:
     if len(seconds) < len(runners):
         raise RuntimeError("a session that ran beside others failed; see the traceback above")
     return statistics.fmean(seconds)
+
+
+def _busy(chosen: Prepared, runner: Runner, feeds: Mapping[str, Any]) -> str:
+    """The share of a request, over all cores, in which tiles were computed: the median of some
+    requests in a loop; "" if the plan has none."""
+    shares = []
+    for _ in range(_TRACED):
+        recorder = RealRecorder(chosen.compiled, chosen.work.names)
+        runner.run(feeds, recorder)
+        trace = recorder.trace()
+        tiles_s = math.fsum(d.duration_s for d in trace.details if d.kind == "tile")
+        if not tiles_s:
+            return ""
+        shares.append(tiles_s / (trace.makespan_s * _cores()))
+    return f"{statistics.median(shares):.2f}"
 
 
 def _named_outputs(session: Any, names: Sequence[str], feeds: Mapping[str, Any]) -> Row:
@@ -323,6 +356,11 @@ def main() -> None:
         )
 
 
+def _numbers(text: str) -> list[int]:
+    """The type of the option for some of `NUMBERS`, or "none"."""
+    return [] if text == "none" else list(map(int, some_of(map(str, NUMBERS))(text)))
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", default=MODELS, help="files or zoo names")
@@ -333,6 +371,9 @@ def _arguments() -> argparse.Namespace:
         type=some_of(PLANNERS),
         default=["codl", "hope_greedy"],
         help="planners of clusters, separated by commas",
+    )
+    parser.add_argument(
+        "--clusters", type=_numbers, default=NUMBERS, help='numbers of clusters, or "none"'
     )
     parser.add_argument(
         "--limit", type=float, default=30.0, help="longest expected seconds of a planner"

@@ -279,29 +279,79 @@ def test_tasks_that_lose_too_much_stay_in_float32(tmp_path: Path) -> None:
         assert session.degraded is None
 
 
-def test_plans_are_raced_before_tasks_are_searched_that_stay_in_float32(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "model, gains, expected, taken",
+    [
+        # bf16, ONNX Runtime without changes, float32, bf16 with a task in float32
+        (WITH_TANH, [4.0, 1.0, 2.0, 3.0], ["raced", "searched", "raced"], (BF16, "6 of 7")),
+        (WITH_TANH, [4.0, 1.0, 2.0, 1.5], ["raced", "searched", "raced"], (ROUGH, "")),
+        (
+            WITH_TANH,
+            [2.0, 1.0, 4.0],
+            ["raced"],
+            (ROUGH, ""),
+        ),  # a mixed plan would not be faster either
+        (WITH_TANH, [0.5, 1.0, 4.0], ["raced"], (ROUGH, "")),
+        (PRECISE, [4.0, 1.0, 2.0], ["raced"], (BF16, "4 of 4")),
+    ],
+)
+def test_tasks_that_stay_in_float32_are_searched_only_where_bf16_is_the_fastest(
+    model: Any,
+    gains: Sequence[float],
+    expected: Sequence[str],
+    taken: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The search may take all of the time."""
+    """The search may take all of the time, so all others are raced before."""
     steps: list[str] = []
-    best = MixedPlans.best
+    best, left = MixedPlans.best, [*gains]
 
     def noted(plans: MixedPlans) -> Plan:
         steps.append("searched")
         return best(plans)
 
+    def compete(rivals: Mapping[int, Any], *_: object, **__: object) -> Outcome[int]:
+        steps.append("raced")
+        outcome: Outcome[int] = faster(left.pop(0))(rivals)
+        return outcome
+
     monkeypatch.setattr(MixedPlans, "best", noted)
     settings = Settings(precision="bf16", rules=RULES, cache=tmp_path, devices=[ROUGH])
-    for model, expected in ((WITH_TANH, ["raced", "searched", "raced"]), (PRECISE, ["raced"])):
-        steps.clear()
-        Chooser(
-            model,
-            settings,
-            beside_ort=True,
-            compete=faster(2.0),
-            found=lambda decision: steps.append("raced"),
-        ).make()
-        assert [step for step, _ in groupby(steps)] == expected
+    decision = Chooser(model, settings, beside_ort=True, compete=compete).make().decision
+    assert [step for step, _ in groupby(steps)] == expected and not left
+    assert decision is not None and decision.taken.devices == taken[:1]
+    assert decision.taken.precision.startswith(taken[1])
+    assert len({row.key for row in decision.candidates}) == len(decision.candidates)
+
+
+@pytest.mark.parametrize("gain, taken", [(4.0, BF16), (1.5, ROUGH)])
+def test_a_choice_in_bf16_goes_on_from_the_one_in_float32(
+    gain: float, taken: str, tmp_path: Path
+) -> None:
+    raced: list[float] = []
+
+    def chosen(precision: str, *gains: float, **more: Any) -> tuple[str, ...]:
+        left = [*gains]
+
+        def compete(rivals: Mapping[int, Any], *_: object, **__: object) -> Outcome[int]:
+            raced.append(left[0])
+            outcome: Outcome[int] = faster(left.pop(0))(rivals)
+            return outcome
+
+        words: dict[str, Any] = {"precision": precision, "rules": RULES} | more
+        settings = Settings([ROUGH], cache=tmp_path, **words)
+        plan = Chooser(PRECISE, settings, beside_ort=True, compete=compete).make()
+        assert plan.decision is not None
+        assert {row.devices for row in plan.decision.candidates} >= {(ROUGH,)}
+        with plan.start() as runner:
+            runner.run({"x": np.ones((2, 8), np.float32)})
+        return plan.decision.taken.devices
+
+    assert chosen("float32", 1.0, 2.0) == (ROUGH,)
+    assert chosen("bf16", gain) == (taken,)
+    assert raced == [1.0, 2.0, gain]
+    assert chosen("bf16", gain, 1.0, 2.0, fresh=True) == (taken,)
 
 
 def test_a_tolerance_that_cannot_be_met_keeps_float32_and_says_by_how_much(tmp_path: Path) -> None:

@@ -168,7 +168,25 @@ class Chooser:
     @cached_property
     def known(self) -> Prepared | None:
         """The earlier choice, from the cache; None if there is none. Makes no choice."""
-        return None if self._settings.fresh else self._remembered()
+        return None if self._settings.fresh else self._remembered(self._key)
+
+    @property
+    def _earlier(self) -> Prepared | None:
+        """The choice from which the next pass goes on: `known`, or else that in float32, of which
+        everything counts where a lower precision is allowed."""
+        return self.known or self._in_float32
+
+    @cached_property
+    def _in_float32(self) -> Prepared | None:
+        of = self._settings
+        if of.fresh or of.precision == FLOAT32:
+            return None
+        return self._remembered(self._key_of(replace(of, precision=FLOAT32, tolerance=None)))
+
+    @property
+    def _before(self) -> Decision | None:
+        """How `_earlier` was chosen."""
+        return None if self._earlier is None else self._earlier.decision
 
     def _open(self, names: Sequence[str]) -> PlanningContext:
         settings = replace(
@@ -232,7 +250,7 @@ class Chooser:
             ExecutionError: no plan computes the same outputs as ONNX Runtime.
             CoexecError: the model cannot be loaded.
         """
-        before = self.decision
+        before = self._before
         if before is not None and before.others > self._rules.busy:
             # Profiles that were measured on a busy machine are measured again.
             self._settings = replace(self._settings, fresh=True)
@@ -363,17 +381,17 @@ class Chooser:
     @property
     def _chosen(self) -> Key | None:
         """The earlier choice, which was proven and compared."""
-        return None if self.decision is None else self.decision.taken.key
+        return None if self._before is None else self._before.taken.key
 
     def _prepared(self, race: PlanRace, row: Candidate) -> Prepared | None:
         """The plan of a candidate, compiled; None if it is only a row of an earlier choice."""
         if (plans := race.plans.get(row.key)) is not None:
             return prepared_of(plans)
-        return self.known if row.key == self._chosen else None
+        return self._earlier if row.key == self._chosen else None
 
     def _settled(self) -> dict[Key, Candidate]:
         """The candidates that earlier passes have settled. The reference runs in every pass."""
-        before = self.decision
+        before = self._before
         rows = () if before is None else before.candidates
         reference = None if before is None else before.reference_row
         return {r.key: r for r in rows if r is not reference and is_settled(r, self._rules)}
@@ -386,7 +404,7 @@ class Chooser:
         Single devices run in ``race`` before the others are planned: they need no profile, and one
         of them is often several times as fast as all others.
         """
-        earlier = {} if self.decision is None else {r.key: r for r in self.decision.candidates}
+        earlier = {} if self._before is None else {r.key: r for r in self._before.candidates}
         forecasts, unable = self._forecasts, self._unable
         possible = [
             names
@@ -406,12 +424,18 @@ class Chooser:
                 self._run(race, rows, made, untried)
 
         def run_singles(made: Candidates) -> None:
-            left = self._make_precise(made, reference, searches=not optional)
-            if optional:
-                run_but(made, left)
-            if left:  # a search may take all of the time
-                self._make_precise(made, reference)
-                run_but(made, ())
+            users, rows = self._reference, self._worth_running(made)[0]
+            # The user's own session may be as imprecise as it is.
+            lower = {row.key for row in rows if row.precision and row.devices != users}
+            if not optional:
+                self._precise_plans.make(made, lower, reference)
+                return
+            float32 = [row for row in rows if not row.precision]
+            first = [row for row in float32 if row.devices == users] or float32
+            keys = [row.key for row in sorted(first, key=lambda row: row.rank_unmeasured)]
+            self._precise_plans.race(
+                made, lower, next(iter(keys), None), reference, race, partial(run_but, made)
+            )
 
         made = Candidates(
             lambda names: self._first if names == self._first_names else self._open(names),
@@ -509,12 +533,14 @@ class Chooser:
 
     @cached_property
     def _key(self) -> str:
-        """Cache key of the choice: model, processors, installed engines, settings and rules.
+        return self._key_of(self._settings)
+
+    def _key_of(self, of: Settings) -> str:
+        """Cache key of a choice: model, processors, installed engines, settings and rules.
 
         It loads only the engines that the devices name. `_remembered` compares the drivers of the
         chosen devices.
         """
-        of = self._settings
         options = (
             of.mode,
             replace(self._rules, seconds=0.0),
@@ -576,18 +602,6 @@ class Chooser:
             return False
         (name,) = row.devices
         return parse(name).kind == "cpu" and without_engine(name) != whole_cpu()
-
-    def _make_precise(
-        self, made: Candidates, reference: ReferenceAnswers, searches: bool = True
-    ) -> set[Key]:
-        """Make the candidates in a lower precision that run as precise as they have to be, but not
-        the user's own session. Returns those that are left because they need a search, which is
-        not made without ``searches``."""
-        if not any(row.precision for row in made.rows):
-            return set()
-        rows = [r for r in self._worth_running(made)[0] if r.devices != self._reference]
-        keys = {row.key for row in rows if row.precision}
-        return self._precise_plans.make(made, keys, reference, searches)
 
     def _compared(
         self, race: PlanRace, reference: ReferenceAnswers, deadline: Deadline
@@ -659,9 +673,9 @@ class Chooser:
         content = json.dumps({"plans": rows, "decision": decision.to_json()}).encode()
         self._cache.add("choices", self._key, Entry({_FILE: content}))
 
-    def _remembered(self) -> Prepared | None:
+    def _remembered(self, key: str) -> Prepared | None:
         """The choice in the cache, unless it is damaged or its devices have other drivers now."""
-        entry = self._cache.find("choices", self._key)
+        entry = self._cache.find("choices", key)
         if entry is None:
             return None
         try:

@@ -22,6 +22,7 @@ from coexec.selection.candidates import Candidates, OutOfTimeError, candidate_of
 from coexec.selection.comparison import Agreement, ReferenceAnswers, agreement_of, compared
 from coexec.selection.configurations import Configuration
 from coexec.selection.decision import Candidate, Key
+from coexec.selection.plan_race import PlanRace
 from coexec.selection.planning_context import PlanningContext
 from coexec.selection.prepared import Prepared
 
@@ -32,7 +33,7 @@ _LEAST = 0.5
 
 
 class PrecisePlans:
-    """Makes candidates in a lower precision as precise as they have to be."""
+    """Makes candidates in a lower precision as precise as they have to be, and races them."""
 
     def __init__(
         self, open: Callable[[Configuration], PlanningContext], report: ReportProgress
@@ -47,6 +48,40 @@ class PrecisePlans:
         """By lower precision, the tasks that are computed in it in mixed plans."""
         self._compared: dict[Configuration, Agreement] = {}
         """By device, how its plan in a lower precision agrees."""
+
+    def race(
+        self,
+        made: Candidates,
+        lower: Collection[Key],
+        first: Key | None,
+        reference: ReferenceAnswers,
+        race: PlanRace,
+        run: Callable[[Collection[Key]], None],
+    ) -> None:
+        """Race the candidates. Those in a lower precision, which the user has asked for, are the
+        first. Tasks that stay in float32, whose search may take all of the time, are searched last,
+        and only for a candidate that was faster without them than all others.
+
+        Args:
+            lower: the candidates in a lower precision.
+            first: the candidate in float32 with which they are compared; None: there is none.
+            run: races the candidates that have not raced, without some of them.
+        """
+        keys = {*lower}
+        if keys and first is not None:
+            run(made.plans.keys() - keys - {first})
+            keys = {key for key in keys if race.may_win(key)}
+        left = self.make(made, keys, reference, searches=False)
+        raced = race.withdraw(left | (keys - made.plans.keys()))
+        run(left)
+        ratios = {key: raced[key].ratio or 0.0 if key in raced else 0.0 for key in left}
+        for key in sorted(ratios, key=ratios.__getitem__):
+            left.remove(key)
+            if ratios[key] >= race.ranking.best_ratio:
+                race.give_back(raced[key], made.plans[key])
+            else:
+                self.make(made, {key}, reference)
+                run(left)
 
     def make(
         self,

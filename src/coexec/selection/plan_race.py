@@ -1,7 +1,7 @@
 """Race plans with the reference, one after the other, so that two plans are in memory at a time."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -99,6 +99,27 @@ class PlanRace:
             self.rows = before
             self.raced.add(self.reference)
             self._leave_untried(self._rivals, self.reference, why)
+
+    def may_win(self, key: Key) -> bool:
+        """Whether a plan was faster than the reference in its rounds so far, or has not started."""
+        if key not in self.raced:
+            return True
+        row = self.rows[key]
+        return row.is_able and row.ratio is not None and row.ratio < 1
+
+    def withdraw(self, keys: Collection[Key]) -> dict[Key, Candidate]:
+        """Take plans out of the race, so that others may race under their keys. Returns the rows of
+        those that have raced."""
+        rows = {key: self.rows.pop(key) for key in keys if key in self.rows}
+        for key in keys:
+            self.plans.pop(key, None)
+        raced, self.raced = self.raced, self.raced - {*keys}
+        return {key: row for key, row in rows.items() if key in raced}
+
+    def give_back(self, row: Candidate, plans: Plans) -> None:
+        """Add a plan that was withdrawn, with its figures."""
+        self.rows[row.key], self.plans[row.key] = row, plans
+        self.raced.add(row.key)
 
     def _leave_untried(self, waiting: Sequence[Key], reference: Key, why: str) -> None:
         """Plans that wait are untried if the reference does not start again. Its figures so far
