@@ -154,9 +154,9 @@ class Bench:
         facts[AUTO]["busy"] = _busy(chosen, runner, feeds)
         if not chosen.plan.as_given:  # a plan of one device is chosen without a profile
             self.progress(f"{self.model}: prediction of {chosen.decision.taken}")
-            again = PlanningContext(source(self.model), self.settings([*map(str, chosen.plan.places)]))
-            cost, system = again.measured
-            trace = simulate(again.schedule(chosen.plan), cost, system)
+            places = [*map(str, chosen.plan.places)]
+            work = PlanningContext(source(self.model), self.settings(places))
+            trace = simulate(work.schedule(chosen.plan), *work.measured)
             facts[AUTO]["predicted_s"] = trace.makespan_s
 
     def _plans(

@@ -3,9 +3,10 @@
 The text of a kernel stays as it is, behind a prelude with OpenCL's functions; some words change:
 vector literals, halves and lanes of vectors. A pointer to a vector becomes one to a vector at any
 address of a float, so that callers' arrays need no alignment. ``unknown`` returns an address of
-which the compiler does not know that it is the same: loads from there stay where they are. The
-functions that activations need for whole vectors (exp, tanh, erf) are polynomials of Cephes here,
-the others call the C library lane by lane.
+which the compiler does not know that it is the same: loads from there stay where they are.
+``held`` returns a vector that stays in its register, where x86 compilers would load it again for
+each use. The functions that activations need for whole vectors (exp, tanh, erf) are polynomials of
+Cephes here, the others call the C library lane by lane.
 
 The compiled function of a kernel computes the work items of a box of its grid. It is a ``void
 (const intptr_t* arguments, void* memory, int64_t begin0, int64_t end0, int64_t begin1, int64_t
@@ -50,6 +51,14 @@ inline double exp(double a) { return __builtin_exp(a); }
 inline double tanh(double a) { return __builtin_tanh(a); }
 inline double erf(double a) { return __builtin_erf(a); }
 template <class T> inline T* unknown(T* p) { asm("" : "+r"(p)); return p; }
+template <class T> inline T held(T v) {
+#ifdef __AVX__
+  if constexpr (sizeof(T) <= 32) asm("" : "+x"(v));
+#elif defined __SSE2__
+  if constexpr (sizeof(T) <= 16) asm("" : "+x"(v));
+#endif
+  return v;
+}
 """
 
 

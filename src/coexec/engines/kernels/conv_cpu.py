@@ -40,12 +40,18 @@ from coexec.engines.kernels.epilogue import Epilogue
 from coexec.engines.kernels.pairs import in_pairs, pairs
 from coexec.engines.kernels.touches import Along, Touch, along, of_image
 
+_MANY_REGISTERS = 32
+"""Vector registers from which a tile has so many sums that its weights may come from any cache."""
 _FEW_PLANES = 4
 """Largest number of planes of a row-major image that one step processes."""
 _FAR_BYTES = 2**19
 """Bytes: a larger input does not stay in the second-level cache from one group to the next."""
 _BAND_BYTES = 2**17
 """Bytes of such an input that stay in that cache beside the weights of all groups."""
+_CHUNK = 128
+"""Input channels times taps that are added up together where registers are few."""
+_KEPT_PIXELS = 4096
+"""Largest number of pixels of a work item whose sums wait for the next chunk."""
 _BANDS = 4
 """Bands of rows for each core, from which tiles for teams are made."""
 
@@ -131,7 +137,7 @@ def _blocks_together(arch: Architecture, shape: ConvShape, blocks: int) -> int:
         pixels = shape.row_pixels / _RowTiles.of(arch, shape, width).tiles
         return pixels * width / tile_cycles(pixels, width)
 
-    most = 4 if arch.registers >= 32 else 2
+    most = 4 if arch.registers >= _MANY_REGISTERS else 2
     return max(range(1, min(most, blocks) + 1), key=rate)
 
 
@@ -177,11 +183,9 @@ class _RowTiles:
 
     @staticmethod
     def of(arch: Architecture, shape: ConvShape, width: int) -> "_RowTiles":
-        """The tiles of a row. Registers hold the sums, one set of weights, one scalar, and what
-        compilers keep for the end of a tile, such as the constants of an activation: with few
-        registers they would store a sum in each step instead."""
-        further = 2 if arch.registers >= 32 else 4
-        most = min(12, max(1, (arch.registers - width - further) // width))
+        """The tiles of a row. Registers hold the sums, one set of weights, one scalar, and one
+        number that compilers keep for the end of a tile."""
+        most = min(12, max(1, (arch.registers - width - 2) // width))
         tiles = ceil_div(shape.row_pixels, most)
         pixels = ceil_div(shape.row_pixels, tiles)
         return _RowTiles(pixels, shape.row_pixels - tiles * (pixels - 1), tiles, pixels == most)
@@ -217,6 +221,8 @@ class _Split(NamedTuple):
             return _Split._of_pixels(shape, row, groups, bands_wanted, far)
         if one_tap and far:
             return _Split._of_rows(shape, row, groups, bands_wanted)
+        if arch.registers < _MANY_REGISTERS:
+            bands_wanted = max(bands_wanted, ceil_div(shape.rows * shape.row_pixels, _KEPT_PIXELS))
         bands, rows = _shared_out(shape.rows, bands_wanted)
         return _Split(1, rows, row.tiles, 1, bands, groups)
 
@@ -276,6 +282,10 @@ class _DirectConv:
         self._inner = _Inner.of(self._arch, shape, x)
         # Lanes behind an odd last channel have any values, also NaN, and would be in a pair.
         self._paired = x.half and bool(x.block) and self._inner.last % 2 == 0
+        self._few_registers = self._arch.registers < _MANY_REGISTERS
+        blocks, taps = self._inner.blocks, shape.kernel_h * shape.kernel_w
+        most = max(1, _CHUNK // (self._inner.depth * taps)) if self._few_registers else blocks
+        _, self._blocks_each = _shared_out(blocks, ceil_div(blocks, most))
 
     def launch(self) -> KernelLaunch:
         shape = self._shape
@@ -302,6 +312,10 @@ class _DirectConv:
             tiles_each=split.tiles,
             across=split.across,
         )
+        if form.chunked:
+            source.sizes(blocks_each=self._blocks_each)
+            pixels = split.rows * split.tiles * self._row.pixels
+            source.thread_memory(4 * pixels * self._size * self._arch.block)
         head = self._node.operator.outputs[0]
         source.lines(text(form, partial(_finish, epilogue, head)))
         grid = (ceil_div(self._groups, split.groups), split.bands, shape.batch)
@@ -346,6 +360,8 @@ class _DirectConv:
             step=step,
             paired=self._paired,
             skips=self._original_shape.left > self._row.pixels,
+            held=self._few_registers,
+            chunked=self._blocks_each < self._inner.blocks,
         )
 
     def _declare_sizes(self, source: Source, form: Form) -> None:

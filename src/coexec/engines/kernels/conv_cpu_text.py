@@ -35,6 +35,12 @@ class Form:
     """Whether a product takes two channels at once: 16-bit floats, with weights in pairs."""
     skips: bool
     """Whether taps are skipped for which a tile reads padding only: many with a large dilation."""
+    held: bool
+    """Whether compilers are told to load weights once. With few registers GCC would load them again
+    for each product."""
+    chunked: bool
+    """Whether a work item adds up ``blocks_each`` input blocks in all tiles before the next ones.
+    Their weights stay in the first-level cache, and the sums in the memory of the thread."""
 
     @property
     def taken(self) -> int:
@@ -60,26 +66,41 @@ def text(form: Form, finish: Finish) -> list[str]:
         "const int last_group = min(first_group + groups_each, groups);",
         "for (int group = first_group; group < last_group; group++) {",
         f"  const int block = first_block + group * {form.blocks};",
-        "  for (int row = first_row; row < last_row; row++) {",
-        "    int px = first_px;",
     ]
+    rows = ["for (int row = first_row; row < last_row; row++) {", "  int px = first_px;"]
     for pixels, end in zip(form.pixels, ("larger_end", "last_px"), strict=False):
-        lines.append(f"    for (; px < {end}; px += {pixels}) {{")
-        lines += indented(_tile(form, pixels, finish), 3)
-        lines.append("    }")
-    return [*lines, "  }", "}"]
+        rows.append(f"  for (; px < {end}; px += {pixels}) {{")
+        rows += indented(_tile(form, pixels, finish), 2)
+        rows.append("  }")
+    rows.append("}")
+    if form.chunked:
+        rows = [
+            "for (int first_i = 0; first_i < in_blocks; first_i += blocks_each) {",
+            "  const int last_i = min(first_i + blocks_each, in_blocks);",
+            f"  __global {form.vector}* sums = (__global {form.vector}*)thread_memory;",
+            *indented(rows, 1),
+            "}",
+        ]
+    return [*lines, *indented(rows, 1), "}"]
 
 
 def _tile(form: Form, pixels: int, finish: Finish) -> list[str]:
     sums = [(p, o) for o in range(form.blocks) for p in range(pixels)]
+    start, at = f"(__global const {form.vector}*)bias + group * {form.blocks}", "{1}"
+    if form.chunked:
+        start, at = f"first_i ? sums : {start}", f"{{0}} * (first_i ? {form.blocks} : 0) + {{1}}"
     # Compilers would keep the bias in registers that the innermost loop needs for weights.
-    bias = f"(__global const {form.vector}*)bias + group * {form.blocks}"
-    lines = [f"__global const {form.vector}* start = unknown({bias});"]
-    lines += [f"{form.vector} a{p}_{o} = start[{o}];" for p, o in sums]
+    lines = [f"__global const {form.vector}* start = unknown({start});"]
+    lines += [f"{form.vector} a{p}_{o} = start[{at.format(p, o)}];" for p, o in sums]
     lines += _sum(form, pixels)
+    ends = list[str]()
     for p, o in sums:
-        lines += finish(f"a{p}_{o}", ["n", f"block + {o}", "row", f"px + {p}"], f"_{p}_{o}")
-    return lines
+        ends += finish(f"a{p}_{o}", ["n", f"block + {o}", "row", f"px + {p}"], f"_{p}_{o}")
+    if form.chunked:
+        kept = [f"sums[{p * form.blocks + o}] = a{p}_{o};" for p, o in sums]
+        ends = ["if (last_i < in_blocks) {", *indented(kept, 1), "} else {", *indented(ends, 1)]
+        ends += ["}", f"sums += {len(sums)};"]
+    return [*lines, *ends]
 
 
 def _sum(form: Form, pixels: int) -> list[str]:
@@ -93,10 +114,14 @@ def _sum(form: Form, pixels: int) -> list[str]:
     guard = f"if ({ix} + {last} >= image_left && {ix} < image_right) " if form.skips else ""
     taken = range(0, form.step, form.taken)
     steps = [line for c in taken for line in _step(form, pixels, c, across)]
+    first_i, first_row, first, end = "0", "(long)group * steps", "0", "steps"
+    if form.chunked:
+        first_i, first, end = "first_i", "i * kernel_h", "last_i * kernel_h"
+        first_row = f"({first_row} + {first})"
     return [
-        "int i = 0, ky = 0;",
-        "long row_w = (long)group * steps * row_vectors;",
-        "for (int j = 0; j < steps; j++, row_w += row_vectors) {",
+        f"int i = {first_i}, ky = 0;",
+        f"long row_w = {first_row} * row_vectors;",
+        f"for (int j = {first}; j < {end}; j++, row_w += row_vectors) {{",
         "  const int iy = row * stride_h - top + ky * dilation_h;",
         f"  const int line = ({block}) * in_h + iy;",
         "  const int channel_steps = i == in_blocks - 1 ? steps_last : steps_full;",
@@ -123,7 +148,9 @@ def _step(form: Form, pixels: int, channel: int, across: str) -> list[str]:
     """Lines that multiply one channel of the input, or a pair of channels, with its weights."""
     at_weights = channel // form.taken * form.blocks
     vector, scalar, load, get, add = terms(form.vector, form.paired)
-    lines = [f"const {vector} w{o} = {load}_w(wi + {at_weights + o});" for o in range(form.blocks)]
+    weights = [f"{load}_w(wi + {at_weights + o})" for o in range(form.blocks)]
+    weights = [f"held({w})" for w in weights] if form.held else weights
+    lines = [f"const {vector} w{o} = {w};" for o, w in enumerate(weights)]
     for p in range(pixels):
         position = f"at + {channel} * {across} + {p * form.stride * form.lanes}"
         sums = " ".join(add.format(f"a{p}_{o}", f"w{o}", "f") for o in range(form.blocks))
