@@ -194,10 +194,9 @@ class Bench:
             }
 
     def _clusters(self, one_core: bool = False) -> list[tuple[str, ...]]:
-        numbers = self.options.clusters
-        return [
-            names for names in clusters(one_core) if numbers and len(names) in (*numbers, _cores())
-        ]
+        if not (numbers := self.options.clusters):
+            return []
+        return [names for names in clusters(one_core) if len(names) in (*numbers, _cores())]
 
     def _differences(self, work: PlanningContext, runs: Mapping[str, Run]) -> dict[str, str]:
         """The largest difference of the outputs of each rival from those of ONNX Runtime."""

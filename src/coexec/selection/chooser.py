@@ -432,10 +432,9 @@ class Chooser:
                 return
             float32 = [row for row in rows if not row.precision]
             first = [row for row in float32 if row.devices == users] or float32
-            keys = [row.key for row in sorted(first, key=lambda row: row.rank_unmeasured)]
-            self._precise_plans.race(
-                made, lower, next(iter(keys), None), reference, race, partial(run_but, made)
-            )
+            base = min(first, key=lambda row: row.rank_unmeasured, default=None)
+            key = None if base is None else base.key
+            self._precise_plans.race(made, lower, key, reference, race, partial(run_but, made))
 
         made = Candidates(
             lambda names: self._first if names == self._first_names else self._open(names),

@@ -59,8 +59,8 @@ class PrecisePlans:
         run: Callable[[Collection[Key]], None],
     ) -> None:
         """Race the candidates. Those in a lower precision, which the user has asked for, are the
-        first. Tasks that stay in float32, whose search may take all of the time, are searched last,
-        and only for a candidate that was faster without them than all others.
+        first. The search for tasks that stay in float32 may take all of the time. So it comes last,
+        and only for a candidate that was faster without such tasks than all others.
 
         Args:
             lower: the candidates in a lower precision.
@@ -74,7 +74,8 @@ class PrecisePlans:
         left = self.make(made, keys, reference, searches=False)
         raced = race.withdraw(left | (keys - made.plans.keys()))
         run(left)
-        ratios = {key: raced[key].ratio or 0.0 if key in raced else 0.0 for key in left}
+        ratios = dict.fromkeys(left, 0.0)
+        ratios |= {key: row.ratio or 0.0 for key, row in raced.items() if key in left}
         for key in sorted(ratios, key=ratios.__getitem__):
             left.remove(key)
             if ratios[key] >= race.ranking.best_ratio:

@@ -52,10 +52,8 @@ inline double tanh(double a) { return __builtin_tanh(a); }
 inline double erf(double a) { return __builtin_erf(a); }
 template <class T> inline T* unknown(T* p) { asm("" : "+r"(p)); return p; }
 template <class T> inline T held(T v) {
-#ifdef __AVX__
-  if constexpr (sizeof(T) <= 32) asm("" : "+x"(v));
-#elif defined __SSE2__
-  if constexpr (sizeof(T) <= 16) asm("" : "+x"(v));
+#ifdef __SSE2__
+  if constexpr (sizeof(T) <= __BIGGEST_ALIGNMENT__) asm("" : "+x"(v));  // that of a register
 #endif
   return v;
 }

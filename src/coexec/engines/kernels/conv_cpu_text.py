@@ -36,8 +36,8 @@ class Form:
     skips: bool
     """Whether taps are skipped for which a tile reads padding only: many with a large dilation."""
     held: bool
-    """Whether compilers are told to load weights once. With few registers GCC would load them again
-    for each product."""
+    """Whether weights are held in registers. With few registers GCC would load them again for each
+    product."""
     chunked: bool
     """Whether a work item adds up ``blocks_each`` input blocks in all tiles before the next ones.
     Their weights stay in the first-level cache, and the sums in the memory of the thread."""
