@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from coexec.cache import Cache
+from tests.helpers.compiled_once import compiled_once
 from tests.helpers.core_programs import BLOCK
 from tests.helpers.examples import FACTOR, scaled
 from tests.helpers.links_once import links_once
@@ -100,6 +101,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
 def known_links() -> Iterator[None]:
     """`profiling/test_links.py` tests the measurements that are made once here."""
     with links_once():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_kernels(pytestconfig: pytest.Config) -> Iterator[None]:
+    """`engines/cpp/test_cpp_compiler.py` has compilers of its own, whose code is not found here."""
+    assert pytestconfig.cache is not None
+    with compiled_once(pytestconfig.cache.mkdir("kernels")):
         yield
 
 

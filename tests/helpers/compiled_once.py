@@ -1,0 +1,38 @@
+"""Kernels of the engine cpp that are compiled once for all tests, in this run and later ones.
+Without this helper, every empty cache compiles them again."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from coexec.engines.cpp.compiler import CppCompiler
+from coexec.keys import digest
+
+
+@contextmanager
+def compiled_once(store: Path) -> Iterator[None]:
+    """Make compilers read the machine code of texts that were compiled before, also in other
+    processes, from the folder ``store``."""
+    compile_objects = CppCompiler.objects
+
+    def objects(
+        compiler: CppCompiler, sources: Mapping[str, str], folder: Path
+    ) -> Iterator[tuple[str, bytes]]:
+        places = {
+            name: store / digest(name, text, compiler.identity, compiler.flags)
+            for name, text in sources.items()
+        }
+        missing = {name: text for name, text in sources.items() if not places[name].exists()}
+        yield from ((name, places[name].read_bytes()) for name in sources if name not in missing)
+        for name, code in compile_objects(compiler, missing, folder):
+            new = places[name].with_suffix(f".{os.getpid()}")
+            new.write_bytes(code)
+            new.rename(places[name])
+            yield name, code
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CppCompiler, "objects", objects)
+        yield
