@@ -1,13 +1,13 @@
 """Kernels of the engine cpp that are compiled once for all tests, in this run and later ones.
 Without this helper, every empty cache compiles them again."""
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from coexec.cache.files import write_whole
 from coexec.engines.cpp.compiler import CppCompiler
 from coexec.keys import digest
 
@@ -28,9 +28,7 @@ def compiled_once(store: Path) -> Iterator[None]:
         missing = {name: text for name, text in sources.items() if not places[name].exists()}
         yield from ((name, places[name].read_bytes()) for name in sources if name not in missing)
         for name, code in compile_objects(compiler, missing, folder):
-            new = places[name].with_suffix(f".{os.getpid()}")
-            new.write_bytes(code)
-            new.rename(places[name])
+            write_whole(places[name], [code])
             yield name, code
 
     with pytest.MonkeyPatch.context() as patch:
