@@ -21,10 +21,7 @@ def compiled_once(store: Path) -> Iterator[None]:
     def objects(
         compiler: CppCompiler, sources: Mapping[str, str], folder: Path
     ) -> Iterator[tuple[str, bytes]]:
-        places = {
-            name: store / digest(name, text, compiler.identity, compiler.flags)
-            for name, text in sources.items()
-        }
+        places = {name: store / digest(name, text, compiler) for name, text in sources.items()}
         missing = {name: text for name, text in sources.items() if not places[name].exists()}
         yield from ((name, places[name].read_bytes()) for name in sources if name not in missing)
         for name, code in compile_objects(compiler, missing, folder):

@@ -114,7 +114,9 @@ def run_on_target(
     memory = _Memory(module, program, feeds)
     texts = {symbol(x.name, x.source): in_cpp(x.name, x.source) for x in built.launches}
     entries = [symbol(launch.name, launch.source) for launch in built.launches]
-    objects = [f"{name}.o" for name, _ in target.compiler.objects(texts, folder)]
+    objects = {f"{name}.o": code for name, code in target.compiler.objects(texts, folder)}
+    for file, code in objects.items():
+        (folder / file).write_bytes(code)
     (folder / "main.cpp").write_text(memory.text(program, entries))
     subprocess.run(
         [*target.compiler.command, *target.linked, "main.cpp", *objects, "-lm", "-o", "network"],
