@@ -15,12 +15,16 @@ from coexec.keys import digest
 @contextmanager
 def compiled_once(store: Path) -> Iterator[None]:
     """Make compilers read the machine code of texts that were compiled before, also in other
-    processes, from the folder ``store``."""
+    processes, from the folder ``store``. A compiler without an identity, which is that of no
+    version, compiles all."""
     compile_objects = CppCompiler.objects
 
     def objects(
         compiler: CppCompiler, sources: Mapping[str, str], folder: Path
     ) -> Iterator[tuple[str, bytes]]:
+        if not compiler.identity:
+            yield from compile_objects(compiler, sources, folder)
+            return
         places = {name: store / digest(name, text, compiler) for name, text in sources.items()}
         missing = {name: text for name, text in sources.items() if not places[name].exists()}
         yield from ((name, places[name].read_bytes()) for name in sources if name not in missing)

@@ -203,8 +203,7 @@ class FakeContext:
         self.is_forked = False
         self.random = random.Random(seed)
         self.memories: dict[int, _Memory] = {}
-        self.opencl = _opencl_context()
-        self.queue = cl.CommandQueue(self.opencl)
+        self.queue = cl.CommandQueue(_opencl_context())
         self.clock_s = 0.0
         self.has_real_clock = False
         """Whether kernels take the time that they take here."""
@@ -371,7 +370,7 @@ class _Graph:
             if isinstance(argument, Pointer):
                 host = self._context.memories[argument.address].bytes
                 flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
-                arguments.append(cl.Buffer(self._context.opencl, flags, hostbuf=host))
+                arguments.append(cl.Buffer(_opencl_context(), flags, hostbuf=host))
             else:
                 arguments.append(np.int32(argument))
         grid = tuple(g * n for g, n in zip(node.groups, node.group, strict=True))

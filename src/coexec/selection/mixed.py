@@ -58,9 +58,9 @@ class PrecisePlans:
         race: PlanRace,
         run: Callable[[Collection[Key]], None],
     ) -> None:
-        """Race the candidates. Those in a lower precision, which the user has asked for, are the
-        first. The search for tasks that stay in float32 may take all of the time. So it comes last,
-        and only for a candidate that was faster without such tasks than all others.
+        """Race the candidates, first those in a lower precision: the user has asked for them. The
+        search for tasks that stay in float32 may take all of the time. So it comes last, and only
+        for a candidate that was faster without such tasks than all others.
 
         Args:
             lower: the candidates in a lower precision.
