@@ -1,18 +1,23 @@
 """Plans in files: what is written is read, and what does not fit is said."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coexec.errors import PlanError
+from coexec.graph.graph import Graph
 from coexec.hardware.hardware import Device, EngineInfo, Place, System
 from coexec.model.load import load
+from coexec.plan.derive import derive
 from coexec.plan.plan import Plan, Provenance, verify_plan
 from coexec.plan.plan_file import ModelFacts, PlanFile
 from tests.helpers.examples import scaled
+from tests.helpers.graphs import graphs
 from tests.helpers.small_models import branches
 
 ENGINES = ("onnxruntime", "opencl")
@@ -52,6 +57,29 @@ def test_a_plan_is_read_as_it_was_written(plan: Plan) -> None:
 def one_device() -> Plan:
     pieces = tuple(GRAPH.whole_piece(task) for task in GRAPH.tasks)
     return Plan.of_places(GRAPH.fingerprint, {SYSTEM.places[0]: pieces}, Provenance("single"))
+
+
+@given(graphs(max_tasks=10), st.data())
+@settings(max_examples=scaled(60), deadline=None)
+def test_devices_of_a_processor_take_turns_seldom(graph: Graph, data: st.DataObject) -> None:
+    places = [Place("cpu:0", engine) for engine in ENGINES]
+    place_of = {task: data.draw(st.sampled_from(places)) for task in graph.task}
+    plan = Plan.in_turns(graph, place_of, Provenance("single"))
+    verify_plan(plan, graph, SYSTEM)
+    derive(plan, graph)  # raises if a task came before one that it reads from
+    assert {piece.task: place for piece, place in plan.place_of.items()} == place_of
+
+    def turns(engines: Iterable[str]) -> int:
+        return sum(1 for _ in groupby(engines))
+
+    seldom = turns(plan.engine_of[piece] for piece in plan.order["cpu:0"])
+    assert seldom <= turns(place_of[task.name].engine for task in graph.tasks)
+    chain = {name: 0 for name in graph.task}
+    for task in graph.tasks:  # no order has fewer turns than the chain with the most changes
+        for before in graph.predecessors[task.name]:
+            changes = place_of[before.name] != place_of[task.name]
+            chain[task.name] = max(chain[task.name], chain[before.name] + changes)
+    assert seldom >= max(chain.values()) + 1
 
 
 def test_what_differs_is_said_with_both_values() -> None:

@@ -21,7 +21,7 @@ from coexec.engines.registry import Driven, describe, processors
 from coexec.errors import DeviceError, DeviceNameError, UsageError
 from coexec.hardware.hardware import Device, EngineInfo
 from coexec.model.difference import errors_of
-from coexec.plan.plan import Plan
+from coexec.plan.plan import Plan, Provenance
 from coexec.plan.plan_file import PlanFile
 from coexec.precision import PRECISIONS, allowed
 from coexec.rules import Rules
@@ -524,13 +524,18 @@ def test_a_model_in_float16_allows_fp16(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_tasks_of_another_device_are_tried_first(tmp_path: Path) -> None:
     work = PlanningContext(WITH_TANH, Settings([BF16, ROUGH], cache=tmp_path))
+    bf16, _ = (device.spec.place for device in work.devices)
+    all_low = Plan.in_turns(work.graph, dict.fromkeys(work.graph.task, bf16), Provenance("single"))
     steps: list[str] = []
 
     def best(first: Sequence[str]) -> Plan:
         steps.clear()
         reference = ReferenceAnswers(work)
-        plans = MixedPlans(work, reference, lambda what, done, total: steps.append(what), first)
-        return plans._search()
+
+        def noted(what: str, *_: object) -> None:
+            steps.append(what)
+
+        return MixedPlans(work, all_low, reference, noted, first)._search()
 
     searched = best(())
     lower = [p.task for p, place in searched.place_of.items() if place.precision == "bf16"]

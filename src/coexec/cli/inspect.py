@@ -125,18 +125,18 @@ def _support(graph: "Graph", engine: "OpenEngine") -> dict[str, Any]:
     from coexec.plan.derive import derive
     from coexec.plan.plan import Plan, Provenance
 
-    reasons = {task.name: engine.refusal(task, graph.tensors) for task in graph.tasks}
+    reasons = engine.refused(graph)
     order: dict[Place, list[Any]] = {}
     refused: dict[str, list[str]] = {}
     for task in graph.tasks:
-        reason = reasons[task.name]
+        reason = reasons.get(task.name)
         place = engine.place if reason is None else Place("elsewhere", "any")
         order.setdefault(place, []).append(graph.whole_piece(task))
         if reason is not None:
             refused.setdefault(reason, []).append(task.name)
     pieces = {place: tuple(own) for place, own in order.items()}
     plan = Plan.of_places(graph.fingerprint, pieces, Provenance("offload"))
-    runs = [task for task in graph.tasks if reasons[task.name] is None]
+    runs = [task for task in graph.tasks if task.name not in reasons]
     segments = derive(plan, graph).segments
     return {
         "device": str(engine.place),

@@ -37,7 +37,7 @@ import numpy as np
 from coexec.arrays import Array, aligned_bytes, numpy_type
 from coexec.engines import detect
 from coexec.engines.tiles import TiledLaunch
-from coexec.graph.graph import Operator, Task, Tensor
+from coexec.graph.graph import Graph, Operator, Task, Tensor
 from coexec.graph.region import Region
 from coexec.hardware.hardware import Device, EngineInfo, Memory, Place
 from coexec.lowering.dialect import STANDARD, Dialect
@@ -324,6 +324,11 @@ class OpenEngine(ABC):
         if task.signature in self.uncompiled:
             return self.uncompiled[task.signature]
         return self.why_not(task, tensors)
+
+    def refused(self, graph: Graph) -> dict[str, str]:
+        """By name of a task that it cannot run, the reason."""
+        reasons = ((task.name, self.refusal(task, graph.tensors)) for task in graph.tasks)
+        return {name: reason for name, reason in reasons if reason is not None}
 
     def why_not(self, task: Task, tensors: Mapping[str, Tensor]) -> str | None:
         """The reason why the engine cannot run ``task``, in words for users; None if it can.

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import Any, Self
 
 from coexec.errors import PlanError
@@ -74,6 +74,22 @@ class Plan:
         engine_of = {piece: place.engine for place, pieces in order.items() for piece in pieces}
         by_device = {place.device: pieces for place, pieces in order.items()}
         return cls(model, by_device, engine_of, provenance, fused)
+
+    @classmethod
+    def in_turns(cls, graph: Graph, place_of: Mapping[str, Place], provenance: Provenance) -> Self:
+        """A plan of whole tasks on devices that share one processor. The tasks are ordered so that
+        the devices take few turns: each turn is a launch.
+
+        Args:
+            place_of: device by task name; at most three devices.
+        """
+        orders = permutations(dict.fromkeys(place_of.values()))
+        turns = (_turns(graph, place_of, order) for order in orders)
+        turn_of = min(turns, key=lambda turn_of: len(set(turn_of.values())))
+        tasks = sorted(graph.tasks, key=lambda task: turn_of[task.name])
+        engine_of = {graph.whole_piece(t): place_of[t.name].engine for t in tasks}
+        (device,) = {place.device for place in place_of.values()}
+        return cls(graph.fingerprint, {device: tuple(engine_of)}, engine_of, provenance)
 
     @cached_property
     def device_of(self) -> Mapping[Piece, str]:
@@ -210,6 +226,17 @@ def _region(start: Any, stop: Any) -> Region:
     if len(start) != len(stop):
         raise ValueError(f"{start} and {stop} have different lengths")
     return Region(tuple(start), tuple(stop))
+
+
+def _turns(graph: Graph, place_of: Mapping[str, Place], order: Sequence[Place]) -> dict[str, int]:
+    """The turn of each task: the first one of its device that is not before the turns of the tasks
+    that it reads from. The devices have turns in ``order``, again and again."""
+    turn_of: dict[str, int] = {}
+    for task in graph.tasks:
+        earliest = max((turn_of[t.name] for t in graph.predecessors[task.name]), default=0)
+        waits = (order.index(place_of[task.name]) - earliest) % len(order)
+        turn_of[task.name] = earliest + waits
+    return turn_of
 
 
 def verify_plan(plan: Plan, graph: Graph, system: System) -> None:

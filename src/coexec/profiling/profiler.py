@@ -181,7 +181,7 @@ class Profiler:
         all_cuttings = list(cuttings(graph))
         engines = {self._key(engine): engine for engine in self._engines}
         for key, engine in engines.items():
-            runs = {t.name for t in graph.tasks if engine.refusal(t, graph.tensors) is None}
+            runs = graph.task.keys() - engine.refused(graph)
             place_of = home | dict.fromkeys(runs, engine.place)
             for number, cutting in enumerate(all_cuttings, start=1):
                 stored = {} if self._fresh else self._valid(key)

@@ -170,6 +170,8 @@ class Candidates:
     """Called after each profile."""
     made_certain: Callable[["Candidates"], None] = lambda made: None
     """Called once, when the certain configurations have their plans."""
+    named: Collection[str] = ()
+    """Devices that the user names. Each of them computes a whole model or none of it."""
     settled: Collection[Key] = ()
     """Candidates for which no plan is made, because an earlier pass has settled them."""
     planner_times: PlannerTimes = field(default_factory=PlannerTimes)
@@ -301,23 +303,35 @@ class Candidates:
         if several and all((names, planner) in self.settled for planner in planners):
             return
         if several and self.mode == "throughput":
-            works = [self.open((name,)) for name in names]
-            plans = [(work, work.plan("single")) for work in works]
+            plans = [self._alone(name) for name in names]
             release(plans)
             self._add(names, "single", plans, expected_s=expected_s)
             return
-        work = self.open(names)
+        work, plan = (self.open(names), None) if several else self._alone(names[0])
         try:
-            if several:
+            if plan is None:
                 self._plan_by(planners, work, names, expected_s)
                 return
-            plan = work.plan("single")
             self._add(names, "single", [(work, plan)], expected_s=expected_s)
             if plan.as_given and self.mode == "latency":
                 rewritten = [(work, replace(plan, as_given=False))]
                 self._add(names, "single, rewritten", rewritten, expected_s=expected_s)
         finally:
             work.release()  # some engines can use only one set of cores at a time
+
+    def _alone(self, name: str) -> tuple[PlanningContext, Plan]:
+        """The plan of one device, with the context that starts it.
+
+        Raises:
+            CoexecError: it cannot run the model.
+        """
+        work = self.open((name,))
+        try:
+            own, *named = ((r.device, r.engine) for r in map(parse, (name, *self.named)))
+            return (work, work.plan("single")) if own in named else work.completed()
+        except Exception:
+            work.release()
+            raise
 
     def _plan_by(
         self,

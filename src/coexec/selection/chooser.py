@@ -350,7 +350,6 @@ class Chooser:
         self._deadline = Deadline()
         try:
             offer = measured_offer(
-                self._source,
                 self._open((name,)),
                 known,
                 ReferenceAnswers(self._first, 0.0),
@@ -445,6 +444,7 @@ class Chooser:
             None if forecasts is None else forecasts.of,
             lambda: None if forecasts is None else forecasts.forget(),
             run_singles,
+            self._settings.devices or (),
             settled,
         )
         certain = [names for names in possible if names not in later]

@@ -173,10 +173,12 @@ class Candidate:
 
     def __str__(self) -> str:
         text = ", ".join(self.devices)
-        each = " each" if self.planner == "single" and len(self.devices) > 1 else ""
-        if self.is_ort_session:
-            return f"{text} (ONNX Runtime's own session{each})"
-        return f"{text} ({self.planner}{each})" if self.planner else text
+        how = "ONNX Runtime's own session" if self.is_ort_session else self.planner
+        if self.planner == "single" and not self.is_single:
+            how += " each"
+        elif self.is_single and (own := parse(text).engine):
+            how += "".join(f", with {engine}" for engine in self.engines if engine != own)
+        return f"{text} ({how})" if how else text
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,11 @@ from coexec.selection.comparison import Agreement, ReferenceAnswers, agreement_o
 from coexec.selection.configurations import Configuration
 from coexec.selection.decision import Candidate, Key
 from coexec.selection.plan_race import PlanRace
-from coexec.selection.planning_context import PlanningContext
+from coexec.selection.planning_context import LEAST_SHARE, PlanningContext
 from coexec.selection.prepared import Prepared
 
 _PARTS = 16
 """Number of parts of consecutive tasks. Each one costs a compilation of the model."""
-_LEAST = 0.5
-"""Least share of the tasks in the lower precision: with less, a plan gains little."""
 
 
 class PrecisePlans:
@@ -149,12 +147,13 @@ class PrecisePlans:
         if not plan.lower or (agreement := self._agreement(low, plan, reference)).differs is None:
             return low, plan
         low.release()
-        (name,), lower = low.device_names, low.devices[0].spec.engine.precision
+        name, *others = low.device_names
+        lower = low.devices[0].spec.engine.precision
         # An option of the engine may say which precision it has without one in its name.
-        both = self._open((name, f"{name.rpartition(':')[0]}:{FLOAT32}"))
+        both = self._open((name, f"{name.rpartition(':')[0]}:{FLOAT32}", *others))
         try:
             first = self._lower_tasks.get(lower, ())
-            plan = MixedPlans(both, reference, self._report, first).best()
+            plan = MixedPlans(both, plan, reference, self._report, first).best()
         except InfeasibleError as error:
             raise InfeasibleError(f"{agreement.in_words}; {error}") from None
         places = plan.place_of.items()
@@ -168,19 +167,24 @@ class MixedPlans:
     def __init__(
         self,
         work: PlanningContext,
+        plan: Plan,
         reference: ReferenceAnswers,
         report: ReportProgress,
         first: Collection[str] = (),
     ) -> None:
         """
         Args:
-            work: the model on the device in the lower precision, and on the same one in float32.
+            work: the model on the device in the lower precision, on the same one in float32, and on
+                further ones of that processor.
+            plan: has all tasks in the lower precision that the device runs.
             report: receives the progress; raises OutOfTimeError when the time is over.
             first: names of tasks in the lower precision in a plan for other cores or of another
                 engine. If they agree here, too, nothing is searched.
         """
         self._work, self._reference, self._report = work, reference, report
         self._first = first
+        self._place_of = {piece.task: place for piece, place in plan.place_of.items()}
+        self._able = [t for t in work.graph.tasks if self._place_of[t.name].precision != FLOAT32]
 
     def best(self) -> Plan:
         """The plan with the most tasks in the lower precision whose outputs agree with ONNX
@@ -194,7 +198,7 @@ class MixedPlans:
         return self._work.remembered(key, self._search).plan
 
     def _search(self) -> Plan:
-        tasks = self._work.graph.tasks
+        tasks = self._able
         low = [task for task in tasks if task.name in self._first]
         if low and self._agrees(low):
             return self._plan(low)
@@ -213,7 +217,7 @@ class MixedPlans:
         return self._plan(low)
 
     def _is_worth(self, low: Sequence[Task]) -> bool:
-        return len(low) >= _LEAST * len(self._work.graph.tasks)
+        return len(low) >= LEAST_SHARE * len(self._work.graph.tasks)
 
     def _growing(self, tasks: Sequence[Task]) -> Iterator[list[Task]]:
         """The tasks in the lower precision so far, more and more of them."""
@@ -252,9 +256,7 @@ class MixedPlans:
 
     def _plan(self, low: Sequence[Task]) -> Plan:
         """The plan with these tasks in the lower precision."""
-        graph, (lower, float32) = self._work.graph, (d.spec.place for d in self._work.devices)
-        names = {task.name for task in low}
-        pieces = tuple(graph.whole_piece(task) for task in graph.tasks)
-        engine_of = {p: (lower if p.task in names else float32).engine for p in pieces}
-        order = {lower.device: pieces}
-        return self._work.whole(Plan(graph.fingerprint, order, engine_of, Provenance("single")))
+        graph, float32 = self._work.graph, self._work.devices[1].spec.place
+        stays = {task.name for task in self._able} - {task.name for task in low}
+        place_of = {**self._place_of, **dict.fromkeys(stays, float32)}
+        return self._work.whole(Plan.in_turns(graph, place_of, Provenance("single")))

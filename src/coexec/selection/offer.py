@@ -3,7 +3,6 @@
 import math
 import statistics
 from dataclasses import replace
-from typing import Any
 
 from coexec.rules import Rules
 from coexec.selection.comparison import ReferenceAnswers, compared
@@ -15,7 +14,6 @@ from coexec.selection.ranking import Objective
 
 
 def measured_offer(
-    source: Any,
     work: PlanningContext,
     taken: Prepared,
     reference: ReferenceAnswers,
@@ -27,14 +25,15 @@ def measured_offer(
     it has the tolerance that it needs; None if there is no such tolerance.
 
     Args:
-        source: the model, as for `PlanningContext`.
         work: the model on a device in a lower precision.
         compete: runs a race.
 
     Raises:
         CoexecError: one of the two does not run.
     """
-    prepared, tolerance = work.prepared(work.plan("single")), None
+    (name,), tolerance = work.device_names, None
+    work, plan = work.completed()
+    prepared = work.prepared(plan)
     agreement = compared(prepared, reference=reference)
     if agreement.differs is not None and agreement.errors is not None:
         if not 0 < agreement.errors.largest < 1:  # it fails, or integers or shapes differ
@@ -42,8 +41,9 @@ def measured_offer(
         tolerance = _rounded_up(agreement.errors.largest)
         if tolerance >= 1:
             return None
+        source = work.user_model.source
         work = PlanningContext(source, replace(work.settings, tolerance=tolerance))
-        prepared = work.prepared(work.plan("single"))
+        prepared = work.prepared(work.whole(plan))
         agreement = compared(prepared, reference=reference)
     if agreement.reason is not None or agreement.errors is None:
         return None
@@ -56,7 +56,6 @@ def measured_offer(
     share = share_of(tuple(zip(lower_s, base_s, strict=False)))
     if share is None:
         return None
-    (name,) = work.device_names
     seconds = statistics.median(lower_s)
     return Offer(name, seconds, 1 / share, agreement.errors.largest, tolerance)
 

@@ -40,6 +40,10 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
     from coexec.model.model import Model
     from coexec.runtime.compiler import Compiler
 
+LEAST_SHARE = 0.5
+"""Least share of the tasks that an engine has to compute, or a lower precision: with less, a plan
+gains little."""
+
 
 class PlanningContext:
     """One model on one set of devices. Each property is computed on first use."""
@@ -169,6 +173,27 @@ class PlanningContext:
             plan = make_plan(planner, options or {}, graph, self.pinned(cost, system), system)
         return self.whole(plan)
 
+    def completed(self) -> "tuple[PlanningContext, Plan]":
+        """The plan of the only device, with the context that starts it: this one. If the engine
+        does not run a few of the tasks, it is one in which the first engine of the same cores
+        computes these.
+
+        Raises:
+            InfeasibleError: the device does not run the model.
+        """
+        device, refused = self.devices[0].spec, self.devices[0].engine.refused(self.graph)
+        share = 1 - len(refused) / max(1, len(self.graph.tasks))
+        if refused and share >= LEAST_SHARE and device.cores and not self.settings.pins:
+            names = (str(device.place), device.name)
+            both = PlanningContext(self.user_model.source, replace(self.settings, devices=names))
+            first, second = (each.spec.place for each in both.devices)
+            if first != second and not refused.keys() & both.devices[1].engine.refused(self.graph):
+                self.release()
+                tasks = self.graph.task
+                place_of = {name: second if name in refused else first for name in tasks}
+                return both, both.whole(Plan.in_turns(self.graph, place_of, Provenance("single")))
+        return self, self.plan("single")
+
     def whole(self, plan: Plan) -> Plan:
         """``plan``, marked to run the model as given if one engine with a session of its own
         computes all of it; with the user's tolerance, if it computes in a lower precision."""
@@ -194,16 +219,13 @@ class PlanningContext:
 
     def _refuse_partial(self, engine: OpenEngine) -> None:
         """Raise InfeasibleError unless ``engine`` runs the whole model."""
-        graph = self.model.graph
-        reasons = {t.name: engine.refusal(t, graph.tensors) for t in graph.tasks}
-        refused = {task: reason for task, reason in reasons.items() if reason is not None}
-        if refused:
+        if refused := engine.refused(self.graph):
             task, reason = next(iter(refused.items()))
             name = str(engine.place)
             # ONNX Runtime on the same cores; a GPU has none.
             further = engine.device.name if engine.device.cores else whole_cpu()
             raise InfeasibleError(
-                f"{name} does not run {len(refused)} of the {len(reasons)} tasks, such as "
+                f"{name} does not run {len(refused)} of the {len(self.graph.tasks)} tasks, such as "
                 f"{task!r}: {reason}; add a CPU device, for example --devices {name},{further}. "
                 f"coexec inspect MODEL --device {name} lists all"
             )

@@ -58,3 +58,6 @@ class Rough(Engine):
 class OnCores(OpenEngine):
     def compile(self, module):
         return Program(module, self.info.precision)
+
+    def why_not_operator(self, op, tensors):
+        return "rough does not know Erf" if op.op_type == "Erf" else None
