@@ -614,3 +614,11 @@ def test_explain_gives_a_reason_for_every_task(
     assert main(["explain", *arguments, "--top", "3"]) == 0
     assert "the 3 longest of" in capsys.readouterr().out
     assert main(["explain", *arguments, "--top", "0"]) == 2
+
+
+def test_a_report_may_profile_after_the_time_of_the_choice(tmp_path: Path) -> None:
+    settings = Settings(
+        CPUS[:1], rules=replace(ALL_RUN, seconds=1e-9), cache=tmp_path, effort=QUICK
+    )
+    prepared = Chooser(branches(), settings).make()
+    assert prepared.cost is not None

@@ -40,6 +40,7 @@ def tried(
     expected_now = None if expected_s is None else dict(expected_s)
     made = Tried(
         lambda names: None,  # type: ignore[arg-type,return-value]
+        lambda name: None,  # type: ignore[arg-type,return-value]
         "latency",
         rules,
         Deadline(),

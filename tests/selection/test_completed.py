@@ -89,6 +89,34 @@ def test_a_device_that_the_user_names_computes_all_or_nothing(tmp_path: Path) ->
         chosen(WITH_ERF, tmp_path, devices=[ROUGH], precision="bf16")
 
 
+def test_beside_onnx_runtime_it_is_completed(tmp_path: Path) -> None:
+    """As the message says that names a task which the device does not run."""
+    chooser = chosen(WITH_ERF, tmp_path, [2.0] * 9, devices=[ROUGH, CPU])
+    assert chooser.decision is not None
+    row = row_of(chooser.decision, ROUGH)
+    assert row.is_able and str(row) == f"{ROUGH} (single, with onnxruntime)"
+    low = chosen(WITH_ERF, tmp_path, [2.0] * 9, devices=[ROUGH, CPU], precision="bf16")
+    assert low.decision is not None
+    assert row_of(low.decision, BF16).precision == "5 of 6 tasks in bf16"
+
+
+def test_in_throughput_each_device_is_completed(tmp_path: Path) -> None:
+    settings = Settings([CPU], rules=RULES, cache=tmp_path, mode="throughput")
+    decision = Chooser(WITH_ERF, settings).make().decision
+    assert decision is not None
+    assert f"{ROUGH} (single, with onnxruntime)" in map(str, decision.candidates)
+
+
+def test_engines_do_not_take_turns_for_each_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = PlanningContext(WITH_ERF, Settings([ROUGH], cache=tmp_path))
+    assert len(work.completed()[0].devices) == 2
+    monkeypatch.setattr("coexec.selection.planning_context._MOST_TURNS", 2)
+    with pytest.raises(InfeasibleError, match="does not run 1 of the 6 tasks"):
+        work.completed()
+
+
 def test_an_engine_that_runs_less_than_half_of_the_tasks_is_left_out(tmp_path: Path) -> None:
     chooser = chosen(MOSTLY_ERF, tmp_path, [1.0])
     assert chooser.decision is not None

@@ -158,13 +158,16 @@ def alone_rivals(
     """The single devices, and why one is left out: it cannot be open beside the others, or does not
     run the whole model."""
     work, rivals, left_out = plan.work, [], {}
+    raced = {row.devices for row in plan.candidates if row.is_able}
     for name, predicted_s in _alone(plan).items():
         try:
             alone = PlanningContext(
                 work.user_model.source, replace(work.settings, devices=[name], pins={})
             )
-            way = Way(name=f"{name} alone", predicted_s=predicted_s)
-            rivals.append(plan_rival(alone.prepared_by("single", {}), way, feeds, stack)[0])
+            alone, single = alone.completed() if (name,) in raced else (alone, alone.plan("single"))
+            how = "with onnxruntime" if len(single.places) > 1 else "alone"
+            way = Way(name=f"{name} {how}", predicted_s=predicted_s)
+            rivals.append(plan_rival(alone.prepared(single), way, feeds, stack)[0])
         except (DeviceError, InfeasibleError) as error:
             # Some engines use one set of cores at a time, and some lack an operator of the model.
             left_out[name] = str(error)

@@ -159,6 +159,8 @@ class Candidates:
     open: Callable[[Configuration], PlanningContext]
     """Opens the devices of a configuration. Profiles report their progress, and the report raises
     OutOfTimeError when the time is over."""
+    alone: Callable[[str], tuple[PlanningContext, Plan]]
+    """The plan of a single device, with the context that starts it."""
     mode: Mode
     rules: Rules
     deadline: Deadline
@@ -170,8 +172,6 @@ class Candidates:
     """Called after each profile."""
     made_certain: Callable[["Candidates"], None] = lambda made: None
     """Called once, when the certain configurations have their plans."""
-    named: Collection[str] = ()
-    """Devices that the user names. Each of them computes a whole model or none of it."""
     settled: Collection[Key] = ()
     """Candidates for which no plan is made, because an earlier pass has settled them."""
     planner_times: PlannerTimes = field(default_factory=PlannerTimes)
@@ -303,11 +303,11 @@ class Candidates:
         if several and all((names, planner) in self.settled for planner in planners):
             return
         if several and self.mode == "throughput":
-            plans = [self._alone(name) for name in names]
+            plans = [self.alone(name) for name in names]
             release(plans)
             self._add(names, "single", plans, expected_s=expected_s)
             return
-        work, plan = (self.open(names), None) if several else self._alone(names[0])
+        work, plan = (self.open(names), None) if several else self.alone(names[0])
         try:
             if plan is None:
                 self._plan_by(planners, work, names, expected_s)
@@ -318,20 +318,6 @@ class Candidates:
                 self._add(names, "single, rewritten", rewritten, expected_s=expected_s)
         finally:
             work.release()  # some engines can use only one set of cores at a time
-
-    def _alone(self, name: str) -> tuple[PlanningContext, Plan]:
-        """The plan of one device, with the context that starts it.
-
-        Raises:
-            CoexecError: it cannot run the model.
-        """
-        work = self.open((name,))
-        try:
-            own, *named = ((r.device, r.engine) for r in map(parse, (name, *self.named)))
-            return (work, work.plan("single")) if own in named else work.completed()
-        except Exception:
-            work.release()
-            raise
 
     def _plan_by(
         self,
@@ -357,8 +343,8 @@ class Candidates:
             except CoexecError as error:
                 rows.append(row("refused", str(error)))
                 continue
-            if len(plan.used) == 1:
-                narrow.append(row("left out", f"its plan uses only {plan.used[0]}"))
+            if len(plan.places) == 1:
+                narrow.append(row("left out", f"its plan uses only {plan.places[0]}"))
                 continue
             key = tuple(plan.order.items()), plan.places, plan.fused
             if (same := made.setdefault(key, planner)) != planner:

@@ -72,7 +72,7 @@ from coexec.settings import Settings
 if TYPE_CHECKING:  # importing planners and ONNX takes longer than starting from the cache
     from coexec.selection.forecast import Forecasts
 
-_FORM = 4
+_FORM = 5
 """Number of the form of a choice in the cache. Choices of another form are not found."""
 _FILE = "choice.json"
 _SINGLES_FIRST = "single devices come first, and there was no time for others"
@@ -194,6 +194,23 @@ class Chooser:
         )
         return PlanningContext(self._source, settings)
 
+    def _alone(self, name: str) -> tuple[PlanningContext, Plan]:
+        """The plan of a single device, with the context that starts it. If the user names the
+        device with its engine, and no other engine there, it computes the whole model or nothing.
+
+        Raises:
+            CoexecError: it cannot run the model.
+        """
+        own, named = parse(name), map(parse, self._settings.devices or ())
+        work = self._first if (name,) == self._first_names else self._open((name,))
+        try:
+            if {each.engine for each in named if each.device == own.device} == {own.engine}:
+                return work, work.plan("single")
+            return work.completed()
+        except Exception:
+            work.release()
+            raise
+
     def _report(self, what: str, done: int, total: int) -> None:
         if self._settings.progress is not None:
             self._settings.progress(what, done, total)
@@ -278,6 +295,7 @@ class Chooser:
                 f"start: {'; '.join(why)}"
             )
         order = self._compared(race, reference, deadline)
+        self._deadline = Deadline()  # a profile for a report has no time limit
         decision = self._decision(race.ranking, order, left_out)
         prepared = self._prepared(race, order[0])
         assert prepared is not None  # `_compared` has started it
@@ -350,7 +368,7 @@ class Chooser:
         self._deadline = Deadline()
         try:
             offer = measured_offer(
-                self._open((name,)),
+                *self._alone(name),
                 known,
                 ReferenceAnswers(self._first, 0.0),
                 self._objective,
@@ -437,6 +455,7 @@ class Chooser:
 
         made = Candidates(
             lambda names: self._first if names == self._first_names else self._open(names),
+            self._alone,
             self._objective.mode,
             self._rules,
             self._deadline,
@@ -444,7 +463,6 @@ class Chooser:
             None if forecasts is None else forecasts.of,
             lambda: None if forecasts is None else forecasts.forget(),
             run_singles,
-            self._settings.devices or (),
             settled,
         )
         certain = [names for names in possible if names not in later]

@@ -176,8 +176,9 @@ class Candidate:
         how = "ONNX Runtime's own session" if self.is_ort_session else self.planner
         if self.planner == "single" and not self.is_single:
             how += " each"
-        elif self.is_single and (own := parse(text).engine):
-            how += "".join(f", with {engine}" for engine in self.engines if engine != own)
+        named = {parse(name).engine for name in self.devices}
+        if "" not in named:
+            how += "".join(f", with {engine}" for engine in self.engines if engine not in named)
         return f"{text} ({how})" if how else text
 
 

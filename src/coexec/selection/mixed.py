@@ -42,8 +42,8 @@ class PrecisePlans:
             report: receives the progress; raises OutOfTimeError when the time is over.
         """
         self._open, self._report = open, report
-        self._lower_tasks: dict[str, Sequence[str]] = {}
-        """By lower precision, the tasks that are computed in it in mixed plans."""
+        self._precise_tasks: dict[str, Collection[str]] = {}
+        """By lower precision, the tasks that lose too much in it."""
         self._compared: dict[Configuration, Agreement] = {}
         """By device, how its plan in a lower precision agrees."""
 
@@ -152,12 +152,12 @@ class PrecisePlans:
         # An option of the engine may say which precision it has without one in its name.
         both = self._open((name, f"{name.rpartition(':')[0]}:{FLOAT32}", *others))
         try:
-            first = self._lower_tasks.get(lower, ())
-            plan = MixedPlans(both, plan, reference, self._report, first).best()
+            precise = self._precise_tasks.get(lower, ())
+            plan = MixedPlans(both, plan, reference, self._report, precise).best()
         except InfeasibleError as error:
             raise InfeasibleError(f"{agreement.in_words}; {error}") from None
-        places = plan.place_of.items()
-        self._lower_tasks[lower] = [p.task for p, at in places if at.precision != FLOAT32]
+        float32, places = both.devices[1].spec.place, plan.place_of.items()
+        self._precise_tasks[lower] = {piece.task for piece, at in places if at == float32}
         return both, plan
 
 
@@ -170,7 +170,7 @@ class MixedPlans:
         plan: Plan,
         reference: ReferenceAnswers,
         report: ReportProgress,
-        first: Collection[str] = (),
+        precise: Collection[str] = (),
     ) -> None:
         """
         Args:
@@ -178,11 +178,11 @@ class MixedPlans:
                 further ones of that processor.
             plan: has all tasks in the lower precision that the device runs.
             report: receives the progress; raises OutOfTimeError when the time is over.
-            first: names of tasks in the lower precision in a plan for other cores or of another
-                engine. If they agree here, too, nothing is searched.
+            precise: names of the tasks that stay in float32 in a plan for other cores or of
+                another engine. If that is enough here, too, nothing is searched.
         """
         self._work, self._reference, self._report = work, reference, report
-        self._first = first
+        self._precise = precise
         self._place_of = {piece.task: place for piece, place in plan.place_of.items()}
         self._able = [t for t in work.graph.tasks if self._place_of[t.name].precision != FLOAT32]
 
@@ -194,13 +194,13 @@ class MixedPlans:
             InfeasibleError: fewer than half of the tasks can be computed in the lower precision.
             OutOfTimeError: the time was over before there was such a plan.
         """
-        key = f"mixed {self._work.settings.tolerance} {self._work.user_inputs}"
+        key = f"mixed in turns {self._work.settings.tolerance} {self._work.user_inputs}"
         return self._work.remembered(key, self._search).plan
 
     def _search(self) -> Plan:
         tasks = self._able
-        low = [task for task in tasks if task.name in self._first]
-        if low and self._agrees(low):
+        low = [task for task in tasks if task.name not in self._precise]
+        if self._precise and self._is_worth(low) and self._agrees(low):
             return self._plan(low)
         low = []
         try:
@@ -211,7 +211,7 @@ class MixedPlans:
                 raise
         if not self._is_worth(low):
             raise InfeasibleError(
-                f"only {len(low)} of {len(tasks)} tasks can be computed in it: with more, the "
+                f"only {len(low)} of {len(self._place_of)} tasks can be computed in it: with more, "
                 f"outputs differ by more than {self._work.tolerance:.2g} of their largest value"
             )
         return self._plan(low)

@@ -4,6 +4,7 @@ import math
 import statistics
 from dataclasses import replace
 
+from coexec.plan.plan import Plan
 from coexec.rules import Rules
 from coexec.selection.comparison import ReferenceAnswers, compared
 from coexec.selection.decision import Offer, share_of
@@ -15,6 +16,7 @@ from coexec.selection.ranking import Objective
 
 def measured_offer(
     work: PlanningContext,
+    plan: Plan,
     taken: Prepared,
     reference: ReferenceAnswers,
     objective: Objective,
@@ -26,14 +28,13 @@ def measured_offer(
 
     Args:
         work: the model on a device in a lower precision.
+        plan: that of the device.
         compete: runs a race.
 
     Raises:
         CoexecError: one of the two does not run.
     """
-    (name,), tolerance = work.device_names, None
-    work, plan = work.completed()
-    prepared = work.prepared(plan)
+    prepared, tolerance = work.prepared(plan), None
     agreement = compared(prepared, reference=reference)
     if agreement.differs is not None and agreement.errors is not None:
         if not 0 < agreement.errors.largest < 1:  # it fails, or integers or shapes differ
@@ -57,7 +58,7 @@ def measured_offer(
     if share is None:
         return None
     seconds = statistics.median(lower_s)
-    return Offer(name, seconds, 1 / share, agreement.errors.largest, tolerance)
+    return Offer(work.device_names[0], seconds, 1 / share, agreement.errors.largest, tolerance)
 
 
 def _rounded_up(error: float) -> float:

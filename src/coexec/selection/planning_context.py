@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,8 @@ if TYPE_CHECKING:  # importing ONNX takes longer than starting from the cache
 LEAST_SHARE = 0.5
 """Least share of the tasks that an engine has to compute, or a lower precision: with less, a plan
 gains little."""
+_MOST_TURNS = 16
+"""Largest number of turns of two engines. Each costs a compilation and a launch."""
 
 
 class PlanningContext:
@@ -175,23 +178,24 @@ class PlanningContext:
 
     def completed(self) -> "tuple[PlanningContext, Plan]":
         """The plan of the only device, with the context that starts it: this one. If the engine
-        does not run a few of the tasks, it is one in which the first engine of the same cores
-        computes these.
+        does not run a few of the tasks, it is one in which ONNX Runtime computes these on the same
+        cores.
 
         Raises:
-            InfeasibleError: the device does not run the model.
+            InfeasibleError: the device does not run the model, or too little of it.
         """
         device, refused = self.devices[0].spec, self.devices[0].engine.refused(self.graph)
         share = 1 - len(refused) / max(1, len(self.graph.tasks))
+        further = Place(device.name, "onnxruntime")
         if refused and share >= LEAST_SHARE and device.cores and not self.settings.pins:
-            names = (str(device.place), device.name)
-            both = PlanningContext(self.user_model.source, replace(self.settings, devices=names))
-            first, second = (each.spec.place for each in both.devices)
-            if first != second and not refused.keys() & both.devices[1].engine.refused(self.graph):
+            place_of = {t: further if t in refused else device.place for t in self.graph.task}
+            plan = Plan.in_turns(self.graph, place_of, Provenance("single"))
+            if len(list(groupby(plan.engine_of.values()))) <= _MOST_TURNS:
                 self.release()
-                tasks = self.graph.task
-                place_of = {name: second if name in refused else first for name in tasks}
-                return both, both.whole(Plan.in_turns(self.graph, place_of, Provenance("single")))
+                names = (str(device.place), str(further))
+                settings = replace(self.settings, devices=names)
+                both = PlanningContext(self.user_model.source, settings)
+                return both, both.whole(plan)
         return self, self.plan("single")
 
     def whole(self, plan: Plan) -> Plan:
