@@ -20,7 +20,7 @@ from tests.helpers.examples import scaled
 from tests.helpers.graphs import graphs
 from tests.helpers.small_models import branches
 
-ENGINES = ("onnxruntime", "opencl")
+ENGINES = ("onnxruntime", "opencl", "openvino")
 SYSTEM = System(
     tuple(
         Device(f"cpu:{n}", "cpu", EngineInfo(engine), (n,)) for n in range(3) for engine in ENGINES
@@ -59,10 +59,13 @@ def one_device() -> Plan:
     return Plan.of_places(GRAPH.fingerprint, {SYSTEM.places[0]: pieces}, Provenance("single"))
 
 
+@pytest.mark.parametrize("count", [2, 3])
 @given(graphs(max_tasks=10), st.data())
 @settings(max_examples=scaled(60), deadline=None)
-def test_devices_of_a_processor_take_turns_seldom(graph: Graph, data: st.DataObject) -> None:
-    places = [Place("cpu:0", engine) for engine in ENGINES]
+def test_devices_of_a_processor_take_turns_seldom(
+    count: int, graph: Graph, data: st.DataObject
+) -> None:
+    places = [Place("cpu:0", engine) for engine in ENGINES[:count]]
     place_of = {task: data.draw(st.sampled_from(places)) for task in graph.task}
     plan = Plan.in_turns(graph, place_of, Provenance("single"))
     verify_plan(plan, graph, SYSTEM)

@@ -67,16 +67,15 @@ def kinds(chooser: Chooser) -> dict[str, list[str]]:
 
 def test_the_plan_has_the_task_in_onnx_runtime(tmp_path: Path) -> None:
     chooser = chosen(WITH_ERF, tmp_path)
-    assert chooser.decision is not None
+    assert chooser.known is not None and chooser.decision is not None
     assert str(chooser.decision.taken) == f"{ROUGH} (single, with onnxruntime)"
     by_place = kinds(chooser)
     assert by_place.keys() == {ROUGH, f"{CPU}/onnxruntime"}
     assert by_place[f"{CPU}/onnxruntime"] == ["Erf"] and len(by_place[ROUGH]) == 5
     again = Chooser(WITH_ERF, Settings([CPU], rules=RULES, cache=tmp_path))
     assert again.known is not None and kinds(again) == by_place
-    with InferenceSession(
-        WITH_ERF, plan=chooser.known.plan if chooser.known else None, strict=True, cache=tmp_path
-    ) as session:
+    plan = chooser.known.plan
+    with InferenceSession(WITH_ERF, plan=plan, strict=True, cache=tmp_path) as session:
         (output,) = session.run(None, {"x": X})
     with InferenceSession(WITH_ERF, devices=[CPU], planner="single", cache=tmp_path) as base:
         np.testing.assert_allclose(output, base.run(None, {"x": X})[0], rtol=1e-5, atol=1e-6)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import pairwise, permutations
+from itertools import groupby, pairwise, permutations
 from typing import Any, Self
 
 from coexec.errors import PlanError
@@ -83,10 +83,11 @@ class Plan:
         Args:
             place_of: device by task name; at most three devices.
         """
-        orders = permutations(dict.fromkeys(place_of.values()))
-        turns = (_turns(graph, place_of, order) for order in orders)
-        turn_of = min(turns, key=lambda turn_of: len(set(turn_of.values())))
-        tasks = sorted(graph.tasks, key=lambda task: turn_of[task.name])
+        orders = [graph.tasks]
+        for places in permutations(dict.fromkeys(place_of.values())):
+            turn_of = _turns(graph, place_of, places)
+            orders.append(tuple(sorted(graph.tasks, key=lambda task: turn_of[task.name])))
+        tasks = min(orders, key=lambda tasks: len(list(groupby(place_of[t.name] for t in tasks))))
         engine_of = {graph.whole_piece(t): place_of[t.name].engine for t in tasks}
         (device,) = {place.device for place in place_of.values()}
         return cls(graph.fingerprint, {device: tuple(engine_of)}, engine_of, provenance)

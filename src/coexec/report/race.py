@@ -161,9 +161,7 @@ def alone_rivals(
     raced = {row.devices for row in plan.candidates if row.is_able}
     for name, predicted_s in _alone(plan).items():
         try:
-            alone = PlanningContext(
-                work.user_model.source, replace(work.settings, devices=[name], pins={})
-            )
+            alone = work.with_settings(devices=[name], pins={})
             alone, single = alone.completed() if (name,) in raced else (alone, alone.plan("single"))
             how = "with onnxruntime" if len(single.places) > 1 else "alone"
             way = Way(name=f"{name} {how}", predicted_s=predicted_s)

@@ -302,22 +302,20 @@ class Candidates:
             planners = self.rules.planner_names
         if several and all((names, planner) in self.settled for planner in planners):
             return
-        if several and self.mode == "throughput":
-            plans = [self.alone(name) for name in names]
-            release(plans)
-            self._add(names, "single", plans, expected_s=expected_s)
-            return
-        work, plan = (self.open(names), None) if several else self.alone(names[0])
-        try:
-            if plan is None:
+        if several and self.mode == "latency":
+            work = self.open(names)
+            try:
                 self._plan_by(planners, work, names, expected_s)
-                return
-            self._add(names, "single", [(work, plan)], expected_s=expected_s)
-            if plan.as_given and self.mode == "latency":
-                rewritten = [(work, replace(plan, as_given=False))]
-                self._add(names, "single, rewritten", rewritten, expected_s=expected_s)
-        finally:
-            work.release()  # some engines can use only one set of cores at a time
+            finally:
+                work.release()  # some engines can use only one set of cores at a time
+            return
+        plans = [self.alone(name) for name in names]
+        release(plans)
+        self._add(names, "single", plans, expected_s=expected_s)
+        work, plan = plans[0]
+        if plan.as_given and self.mode == "latency":
+            rewritten = [(work, replace(plan, as_given=False))]
+            self._add(names, "single, rewritten", rewritten, expected_s=expected_s)
 
     def _plan_by(
         self,

@@ -194,6 +194,10 @@ class Chooser:
         )
         return PlanningContext(self._source, settings)
 
+    def _context(self, names: Configuration) -> PlanningContext:
+        """The devices of a configuration; the first ones are open already."""
+        return self._first if names == self._first_names else self._open(names)
+
     def _alone(self, name: str) -> tuple[PlanningContext, Plan]:
         """The plan of a single device, with the context that starts it. If the user names the
         device with its engine, and no other engine there, it computes the whole model or nothing.
@@ -202,7 +206,7 @@ class Chooser:
             CoexecError: it cannot run the model.
         """
         own, named = parse(name), map(parse, self._settings.devices or ())
-        work = self._first if (name,) == self._first_names else self._open((name,))
+        work = self._context((name,))
         try:
             if {each.engine for each in named if each.device == own.device} == {own.engine}:
                 return work, work.plan("single")
@@ -454,7 +458,7 @@ class Chooser:
             self._precise_plans.race(made, lower, key, reference, race, partial(run_but, made))
 
         made = Candidates(
-            lambda names: self._first if names == self._first_names else self._open(names),
+            self._context,
             self._alone,
             self._objective.mode,
             self._rules,

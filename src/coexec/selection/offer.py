@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from dataclasses import replace
 
 from coexec.plan.plan import Plan
 from coexec.rules import Rules
@@ -42,8 +41,7 @@ def measured_offer(
         tolerance = _rounded_up(agreement.errors.largest)
         if tolerance >= 1:
             return None
-        source = work.user_model.source
-        work = PlanningContext(source, replace(work.settings, tolerance=tolerance))
+        work = work.with_settings(tolerance=tolerance)
         prepared = work.prepared(work.whole(plan))
         agreement = compared(prepared, reference=reference)
     if agreement.reason is not None or agreement.errors is None:

@@ -71,6 +71,10 @@ class PlanningContext:
             settings.devices or default_names(), settings.engine_options, self.cache.root
         )
 
+    def with_settings(self, **changes: Any) -> "PlanningContext":
+        """The same model with some other settings."""
+        return PlanningContext(self.user_model.source, replace(self.settings, **changes))
+
     @cached_property
     def _described(self) -> System:
         """The devices without measured links: plans are verified with it, and cached by it."""
@@ -185,16 +189,14 @@ class PlanningContext:
             InfeasibleError: the device does not run the model, or too little of it.
         """
         device, refused = self.devices[0].spec, self.devices[0].engine.refused(self.graph)
-        share = 1 - len(refused) / max(1, len(self.graph.tasks))
-        further = Place(device.name, "onnxruntime")
-        if refused and share >= LEAST_SHARE and device.cores and not self.settings.pins:
-            place_of = {t: further if t in refused else device.place for t in self.graph.task}
+        further, tasks = Place(device.name, "onnxruntime"), self.graph.task
+        is_worth = len(tasks) - len(refused) >= LEAST_SHARE * len(tasks)
+        if refused and is_worth and device.cores and not self.settings.pins:
+            place_of = {name: further if name in refused else device.place for name in tasks}
             plan = Plan.in_turns(self.graph, place_of, Provenance("single"))
             if len(list(groupby(plan.engine_of.values()))) <= _MOST_TURNS:
                 self.release()
-                names = (str(device.place), str(further))
-                settings = replace(self.settings, devices=names)
-                both = PlanningContext(self.user_model.source, settings)
+                both = self.with_settings(devices=(str(device.place), str(further)))
                 return both, both.whole(plan)
         return self, self.plan("single")
 
